@@ -248,8 +248,8 @@ def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
         return "", True
     shares = []
     for pair in pairs:
-        roof = max(_rate(pair[side]["cases"][f"copy {word}"]) for side in SIDES)
-        shares.append(_rate(pair["ours"]["cases"][f"{name} {word}"]) / roof)
+        peak = max(_rate(pair[side]["cases"][f"copy {word}"]) for side in SIDES)
+        shares.append(_rate(pair["ours"]["cases"][f"{name} {word}"]) / peak)
     middle = stats.geometric_median(shares)
     return f"{middle:.2f}", middle >= least
 

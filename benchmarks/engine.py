@@ -23,7 +23,7 @@ from gpubench.measure.recorder import Recorder
 
 # What a worker announces, and the requests that announce nothing, by what a reader looks for.
 NAMES = {
-    "devices": "start", "open": "start", "overhead": "start", "ceilings": "ceilings", "inputs": "inputs",
+    "devices": "start", "open": "start", "overhead": "start", "peaks": "peaks", "inputs": "inputs",
     "upload": "inputs", "reference": "reference", "autotune": "trials", "compile": "compile",
     "first launch": "compile", "check": "checks", "calibrate": "calibration", "parts": "parts", "sample": "sampling",
     "release": "release", "supports": "start",

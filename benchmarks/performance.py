@@ -6,7 +6,7 @@
     python benchmarks/performance.py --run --quick    a trial under a minute, software adapters included: saves nothing,
                                                       prints the page
 
---only PART,... runs some of the parts (roofs matmul shapes ladder memory rows dtypes cpu overheads); the page is then
+--only PART,... runs some of the parts (peaks matmul shapes ladder memory rows dtypes cpu overheads); the page is then
 made from these and from the FILEs given. --results-dir DIR and --page FILE (`-`: print) put files elsewhere.
 Exit code 1 if a measurement failed.
 """
@@ -72,7 +72,7 @@ def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
     elements = ("--sizes", sizes.elements)
     return {
-        "roofs": [("--ops", "roofline")],
+        "peaks": [("--ops", "roofline")],
         "matmul": [("--ops", "matmul", "--sizes", sizes.sides, "--skip", "matmul/n>=4097@numpy")],
         "shapes": [
             ("--ops", "matmul", "--sizes", f"{side}", *_each("--params", texts), *_GPU) for side, *texts in sizes.shapes

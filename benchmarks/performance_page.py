@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare, overheads, roofline
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, PeakShare, overheads, roofline
 from gpubench.base.units import format_bytes, format_size
-from gpubench.report.sections.roofline import form_text, rate, roof_texts
+from gpubench.report.sections.roofline import form_text, peak_texts, rate
 from gpubench.report.sections.time_breakdown import pool_share, what
 from gpubench.report.sections.time_breakdown import rate as transfer_rate
 from gpubench.report.wording import share_text, time_interval_text, time_text
@@ -31,8 +31,8 @@ _BLOCK = re.compile(r"<!-- begin: (?P<name>[a-z]+) -->\n.*?<!-- end: (?P=name) -
 # Options that say where the output went, not what was measured.
 _PLUMBING = frozenset({"--results-dir", "--format", "--tag", "--output", "-o", "--no-progress", "--quiet"})
 _FLAGS = frozenset({"--no-progress", "--quiet"})
-Row = tuple[Analysis, RoofShare]
-Keep = Callable[[RoofShare], bool]
+Row = tuple[Analysis, PeakShare]
+Keep = Callable[[PeakShare], bool]
 
 
 def files_of(page: str) -> list[str]:
@@ -97,20 +97,20 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
     return "\n".join([*lines, "", _table(("command", "measured", "file"), rows)])
 
 
-def _roofs(analyses: Sequence[Analysis]) -> str:
-    """The best roof of all files: each share below is of the roof of its own file."""
+def _peaks(analyses: Sequence[Analysis]) -> str:
+    """The best peak of all files: each share below is of the peak of its own file."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
-        for roof in roofline(analysis).roofs:
-            key = (roof.device_ids, roof.dtype)
-            limits = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
-            rank = limits - 0.4 * roof.cache_sized - 0.2 * roof.small_matmul + (roof.bytes_per_s or 0.0) / 1e18
+        for peak in roofline(analysis).peaks:
+            key = (peak.device_ids, peak.dtype)
+            limits = (peak.bytes_per_s is not None) + (peak.flops_per_s is not None)
+            rank = limits - 0.4 * peak.cache_sized - 0.2 * peak.small_matmul + (peak.bytes_per_s or 0.0) / 1e18
             if limits and rank > order.get(key, -1.0):
-                memory, compute, ridge = roof_texts(roof)
-                memory += " (cache-sized)" if roof.cache_sized else ""
-                compute += " (small)" if roof.small_matmul else ""
-                order[key], best[key] = rank, ("+".join(roof.device_ids), roof.dtype, memory, compute, ridge)
+                memory, compute, ridge = peak_texts(peak)
+                memory += " (cache-sized)" if peak.cache_sized else ""
+                compute += " (small)" if peak.small_matmul else ""
+                order[key], best[key] = rank, ("+".join(peak.device_ids), peak.dtype, memory, compute, ridge)
     head = ("device", "dtype", "memory (copy)", "compute (matmul)", "ridge, FLOP/byte")
     return _table(head, [best[key] for key in sorted(best)])
 
@@ -126,7 +126,7 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """A row for each work, a column for each device and form: rate, share of roof, ratio to the vendor library."""
+    """A row for each work, a column for each device and form: rate, share of peak, ratio to the vendor library."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -145,7 +145,7 @@ def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> s
     return "\n\n".join(tables) if rows else NOTHING
 
 
-def _cell(share: RoofShare) -> str:
+def _cell(share: PeakShare) -> str:
     parts = [rate(share)]
     if share.share is not None:
         parts.append(share_text(share.share) + (" c" if share.in_cache else ""))
@@ -154,7 +154,7 @@ def _cell(share: RoofShare) -> str:
     return ", ".join(parts)
 
 
-def _column(share: RoofShare) -> str:
+def _column(share: PeakShare) -> str:
     return f"{share.case.case.device_id} {form_text(share.case)}"
 
 
@@ -173,13 +173,13 @@ def _label(case: CaseResult, name: str) -> str:
     return "" if value is None else format_size(value, table=name == "n")
 
 
-def _order(share: RoofShare) -> tuple[object, ...]:
+def _order(share: PeakShare) -> tuple[object, ...]:
     case = share.case.case
     params = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
     return (case.op, case.dtype, case.params["n"], params)
 
 
-def _square(share: RoofShare) -> bool:
+def _square(share: PeakShare) -> bool:
     return (
         share.case.case.op == "matmul"
         and list(share.case.case.params) == ["n"]
@@ -188,7 +188,7 @@ def _square(share: RoofShare) -> bool:
 
 
 def _matmul(analyses: Sequence[Analysis]) -> str:
-    def keep(share: RoofShare) -> bool:
+    def keep(share: PeakShare) -> bool:
         return _square(share) and share.case.case.variant is None
 
     lines = [_pivot(analyses, keep, ("n",))]
@@ -222,7 +222,7 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
         )
         for share in sorted(rows, key=lambda share: (*_order(share), share.case.case.device_id, share.time_s * -1))
     ]  # fmt: skip
-    head = ("op", "n", "device", "kernel", "rate", "of roof", "x library")
+    head = ("op", "n", "device", "kernel", "rate", "of peak", "x library")
     return _table(head, body) if body else NOTHING
 
 
@@ -232,7 +232,7 @@ def _memory(analyses: Sequence[Analysis]) -> str:
     rows = [share for _, share in _rows(computing, _plain_op)]
     large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}
 
-    def keep(share: RoofShare) -> bool:
+    def keep(share: PeakShare) -> bool:
         case = share.case.case
         beyond = share.case.bytes >= OUT_OF_CACHE_BYTES or case.op not in large
         return _plain_op(share) and case.dtype == "float32" and beyond
@@ -240,7 +240,7 @@ def _memory(analyses: Sequence[Analysis]) -> str:
     return _pivot(computing, keep, ("op", "n"))
 
 
-def _plain_op(share: RoofShare) -> bool:
+def _plain_op(share: PeakShare) -> bool:
     case = share.case.case
     return case.op != "matmul" and case.variant is None and list(case.params) == ["n"]
 
@@ -250,14 +250,14 @@ def _widths(analyses: Sequence[Analysis]) -> str:
 
 
 def _shapes(analyses: Sequence[Analysis]) -> str:
-    def keep(share: RoofShare) -> bool:
+    def keep(share: PeakShare) -> bool:
         return share.case.case.op == "matmul" and len(share.case.case.params) > 1
 
     return _pivot(analyses, keep, ("op", "n", "shape", "dtype"))
 
 
 def _dtypes(analyses: Sequence[Analysis]) -> str:
-    def keep(share: RoofShare) -> bool:
+    def keep(share: PeakShare) -> bool:
         case = share.case.case
         return case.dtype != "float32" and (
             _plain_op(share) or (case.op == "matmul" and list(case.params) == ["n"])
@@ -288,7 +288,7 @@ def _overheads(analyses: Sequence[Analysis]) -> str:
 
 
 _BLOCKS: dict[str, Callable[[Sequence[Analysis]], str]] = {
-    "roofs": _roofs, "matmul": _matmul, "shapes": _shapes, "ladder": _ladder, "memory": _memory, "rows": _widths,
+    "peaks": _peaks, "matmul": _matmul, "shapes": _shapes, "ladder": _ladder, "memory": _memory, "rows": _widths,
     "dtypes": _dtypes, "overheads": _overheads,
 }  # fmt: skip
 

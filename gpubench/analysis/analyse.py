@@ -156,7 +156,7 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether one device computes. A split and a device group have no roofs, and no curve that crosses the CPU's:
+    """Tell whether one device computes. A split and a device group have no peaks, and no curve that crosses the CPU's:
     they have sections of their own."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 

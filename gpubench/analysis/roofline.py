@@ -3,8 +3,8 @@ and transfers.
 
 The roofline says how near each case comes to what its device did at best (Williams et al., 2009).
 
-Memory's roof is the best `copy`, computing's the best `matmul` of the same dtype, both of the run itself; a case
-with i FLOP per byte can reach min(compute roof, i x memory roof). Bytes are compulsory: what an op has to move.
+Memory's peak is the best `copy`, computing's the best `matmul` of the same dtype, both of the run itself; a case
+with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are compulsory: what an op has to move.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gpubench.result.run import Run
 Bound = Literal["memory", "compute"]
 
 
-RoofClock = Literal["device_hot", "derived", "wall"]
+RateClock = Literal["device_hot", "derived", "wall"]
 
 
-class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured roofs of one piece of hardware with one dtype; None: not measured."""
+class Peaks(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured peaks of one piece of hardware with one dtype; None: not measured."""
 
     aside: ClassVar = ("copy", "matmul")
     device_ids: tuple[str, ...]  # all names of the hardware
     dtype: str  # of the arithmetic
-    bytes_per_s: float | None  # memory's roof
+    bytes_per_s: float | None  # memory's peak
     bytes_case: str | None  # the copy that reached it
     cache_sized: bool  # no copy was larger than a cache may be
-    flops_per_s: float | None  # computing's roof
+    flops_per_s: float | None  # computing's peak
     flops_case: str | None  # the matmul that reached it
     small_matmul: bool  # no matmul occupied the device
     ridge: float | None  # FLOP per byte where both meet
@@ -47,36 +47,36 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     matmul: CaseResult | None  # the case behind `flops_case`
 
 
-class RoofShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data below its roof."""
+class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One case with resident data below its peak."""
 
-    aside: ClassVar = ("case", "share", "weak_roof")
+    aside: ClassVar = ("case", "share", "weak_peak")
     id: str  # of the case
-    clock: RoofClock  # what `time_s` was read from
+    clock: RateClock  # what `time_s` was read from
     time_s: float  # device time, or wall time where there is no clock
     bytes_per_s: float  # compulsory traffic / time
     flops_per_s: float  # declared FLOPs / time
-    bound: Bound | None  # which roof is the lower one
-    percent_of_roof: float | None  # `share` in percent
+    bound: Bound | None  # which peak is the lower one
+    percent_of_peak: float | None  # `share` in percent
     in_cache: bool  # memory does not limit a working set of this size
     to_library: float | None  # device time of the vendor library / its own
     case: CaseResult  # the case
-    share: float | None  # time that the roof allows / `time_s`; None without a roof, never clipped
-    weak_roof: bool  # the roof was measured at small sizes alone
+    share: float | None  # time that the peak allows / `time_s`; None without a peak, never clipped
+    weak_peak: bool  # the peak was measured at small sizes alone
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The roofs of all hardware of a run, and the cases below them."""
+    """The peaks of all hardware of a run, and the cases below them."""
 
-    roofs: tuple[Roof, ...] = ()
-    rows: tuple[RoofShare, ...] = ()
+    peaks: tuple[Peaks, ...] = ()
+    rows: tuple[PeakShare, ...] = ()
 
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"
 VENDOR_LIBRARY = "cupy"  # its library form calls the vendor's own kernels
 # Traffic from which on a copy, or an op, is taken to work on memory: above the last-level cache of any GPU so far.
 OUT_OF_CACHE_BYTES = 256 * 2**20
-# FLOP per byte at which a case is of the one kind or the other where its device has one of the roofs alone.
+# FLOP per byte at which a case is of the one kind or the other where its device has one of the peaks alone.
 ASSUMED_RIDGE = 4.0
 # Sides from which on a product occupies a device; a smaller one tells of launches and of idle units.
 FULL_SIDE, FULL_SIDE_CPU = 2048, 512
@@ -85,7 +85,7 @@ Rated = tuple[CaseResult, float]  # a case and its rate
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the roofs that the run reaches, and the share of them of each case shown that has resident data."""
+    """Return the peaks that the run reaches, and the share of them of each case shown that has resident data."""
     run = analysis.run
     # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
     # the CPU.
@@ -96,22 +96,22 @@ def roofline(analysis: Analysis) -> Roofline:
 
     cases = [case for case in analysis.everything if alone(case) and _counts(case)]
     peers = group_by(cases, place)
-    by_roof = group_by(cases, lambda case: (place(case), case.case.dtype))
-    roofs = {key: _roof(run, peers[key[0]], same[0]) for key, same in by_roof.items()}
+    by_peak = group_by(cases, lambda case: (place(case), case.case.dtype))
+    peaks = {key: _peak(run, peers[key[0]], same[0]) for key, same in by_peak.items()}
     library = {(place(case), case.case.workload): _counted_s(case) for case in cases if _is_library(case)}
     shares = [
-        _share(run, case, roofs[place(case), case.case.dtype], library.get((place(case), case.case.workload)))
+        _share(run, case, peaks[place(case), case.case.dtype], library.get((place(case), case.case.workload)))
         for case in analysis.shown_of(cases)
     ]
     kinds = {case.case.device_id: case.device_kind for case in cases}
     ordered = sorted(
-        roofs.values(), key=lambda roof: (kinds[roof.device_ids[0]] != "cpu", roof.device_ids, roof.dtype)
+        peaks.values(), key=lambda peak: (kinds[peak.device_ids[0]] != "cpu", peak.device_ids, peak.dtype)
     )
-    return Roofline(roofs=tuple(ordered), rows=tuple(shares))
+    return Roofline(peaks=tuple(ordered), rows=tuple(shares))
 
 
-def measures_roofs(run: Run) -> bool:
-    """Whether the run was made for its roofs (`--ops roofline`): these two ops, with resident data alone."""
+def measures_peaks(run: Run) -> bool:
+    """Whether the run was made for its peaks (`--ops roofline`): these two ops, with resident data alone."""
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
@@ -121,7 +121,7 @@ def _counts(case: CaseResult) -> bool:
 
 
 def lacks_flops(case: CaseResult) -> bool:
-    """Whether nobody told the FLOPs of a user's function: without them no roof is its limit."""
+    """Whether nobody told the FLOPs of a user's function: without them no peak is its limit."""
     return case.case.group == FUNCTIONS and not case.flops
 
 
@@ -131,9 +131,9 @@ def _seconds(case: CaseResult) -> float:
     return case.device_hot_s or case.time.estimate
 
 
-def _roof(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Roof:
-    """The roof of one piece of hardware for the dtype of `row`. Variants are rungs of a ladder, or compute
-    something else (TF32): none of them makes a roof."""
+def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
+    """The peak of one piece of hardware for the dtype of `row`. Variants are rungs of a ladder, or compute
+    something else (TF32): none of them makes a peak."""
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
@@ -143,7 +143,7 @@ def _roof(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Roof:
     copy = _best((peer, peer.bytes / _seconds(peer)) for peer in most)
     products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == case.case.dtype]
     matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
-    return Roof(
+    return Peaks(
         device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=case.case.dtype,
         bytes_per_s=copy and copy[1], bytes_case=copy and copy[0].id, copy=copy and copy[0],
         cache_sized=bool(copies) and not large,
@@ -172,24 +172,24 @@ def _is_library(case: CaseResult) -> bool:
     return case.case.backend == VENDOR_LIBRARY and case.case.form_id == "library"
 
 
-def _share(run: Run, case: CaseResult, roof: Roof, library_s: float | None) -> RoofShare:
+def _share(run: Run, case: CaseResult, peak: Peaks, library_s: float | None) -> PeakShare:
     seconds = _seconds(case)
-    bound, share, weak = _bound(case, roof), None, False
+    bound, share, weak = _bound(case, peak), None, False
     bytes_per_s, flops_per_s = case.bytes / seconds, case.flops / seconds
     if bound == "memory":
-        share, weak = bytes_per_s / (roof.bytes_per_s or 1.0), roof.cache_sized
+        share, weak = bytes_per_s / (peak.bytes_per_s or 1.0), peak.cache_sized
     elif bound == "compute":
-        share, weak = flops_per_s / (roof.flops_per_s or 1.0), roof.small_matmul
+        share, weak = flops_per_s / (peak.flops_per_s or 1.0), peak.small_matmul
     own_s = None if _is_library(case) else _counted_s(case)
-    return RoofShare(
+    return PeakShare(
         id=case.id, case=case, time_s=seconds, clock=_clock(case), bound=bound, share=share,
-        bytes_per_s=bytes_per_s, flops_per_s=flops_per_s, percent_of_roof=None if share is None else share * 100,
-        in_cache=bound == "memory" and case.bytes < out_of_cache_bytes(run, case), weak_roof=weak,
+        bytes_per_s=bytes_per_s, flops_per_s=flops_per_s, percent_of_peak=None if share is None else share * 100,
+        in_cache=bound == "memory" and case.bytes < out_of_cache_bytes(run, case), weak_peak=weak,
         to_library=library_s / own_s if library_s and own_s else None,
     )  # fmt: skip
 
 
-def _clock(case: CaseResult) -> RoofClock:
+def _clock(case: CaseResult) -> RateClock:
     if not case.device_hot_s:
         return "wall"
     return "derived" if "no-device-clock" in case.findings else "device_hot"
@@ -200,15 +200,15 @@ def _counted_s(case: CaseResult) -> float | None:
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
-def _bound(case: CaseResult, roof: Roof) -> Bound | None:
-    """Which roof is the lower one for this case; None where the one that counts was not measured, and for
-    TF32, whose roof is none of float32's."""
+def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
+    """Which peak is the lower one for this case; None where the one that counts was not measured, and for
+    TF32, whose peak is none of float32's."""
     if case.case.variant == TF32:
         return None
-    ridge = roof.ridge if roof.ridge is not None else ASSUMED_RIDGE
+    ridge = peak.ridge if peak.ridge is not None else ASSUMED_RIDGE
     if case.flops > ridge * case.bytes:
-        return "compute" if roof.flops_per_s is not None else None
-    return "memory" if roof.bytes_per_s is not None else None
+        return "compute" if peak.flops_per_s is not None else None
+    return "memory" if peak.bytes_per_s is not None else None
 
 
 # ---------------------------------------------------------------- costs beside the kernels

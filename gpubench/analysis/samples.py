@@ -22,11 +22,11 @@ from gpubench.result.run import (
     LINK_BYTES,
     UNKNOWN_CACHE_BYTES,
     Block,
-    Ceiling,
     Device,
     DeviceClock,
     DeviceKind,
     Measurement,
+    Peak,
     Run,
     RunWarning,
     Theoretical,
@@ -383,7 +383,7 @@ def implausible(
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
     times = (wall_s, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)
     fastest = min(value for value in times if value is not None)
-    return above_link(run, outcome, wall_s) or above_ceiling(run, outcome, kind, fastest)
+    return above_link(run, outcome, wall_s) or above_peak(run, outcome, kind, fastest)
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
@@ -425,19 +425,19 @@ LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 
 Direction = Literal["upload", "download"]
 
 
-def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Return which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
+def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
+    """Return which peak the case breaks at `seconds` a launch, with both numbers; None: none of them."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
-        return None  # two devices together have no ceiling of their own; copies have the link's
-    measured, vendors = list(_ceilings(run, case.device_id, kind)), _theoretical(run, case.device_id)
+        return None  # two devices together have no peak of their own; copies have the link's
+    measured, vendors = list(_peaks(run, case.device_id, kind)), _theoretical(run, case.device_id)
     why = None
-    if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
-        best = [ceiling.flops_per_s for ceiling in measured if ceiling.dtype in (None, case.dtype)]
+    if case.variant != TF32:  # tensor cores: the peaks of float32 are none of theirs
+        best = [peak.flops_per_s for peak in measured if peak.dtype in (None, case.dtype)]
         vendor = [device.flops_per_s.get(case.dtype) for device in vendors]
         why = _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind)
     if why is None and outcome.bytes > CACHES * last_level_cache(run, case.device_id, kind):
-        best = [ceiling.bytes_per_s for ceiling in measured]
+        best = [peak.bytes_per_s for peak in measured]
         vendor = [device.bytes_per_s for device in vendors]
         why = _breach(outcome.bytes / seconds, "B/s", best, vendor, kind)
     return why
@@ -450,7 +450,7 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
         if size >= LINK_BYTES and seconds > 0:
-            measured, vendor = link_ceiling(run, outcome.case.device_id, direction)
+            measured, vendor = link_peak(run, outcome.case.device_id, direction)
             if why := _breach(size / seconds, "B/s over the link", [measured], [vendor], "gpu"):
                 return why
     return None
@@ -482,14 +482,14 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
                 yield "download", down, median(downloads)
 
 
-def link_ceiling(
+def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
     """Bytes/s that the link to a device carried in one direction (None: in the better one), and where that was not
     measured, what PCIe of its generation and width can."""
-    ceilings = list(_ceilings(run, device_id, "gpu"))
-    sent = [c.upload_bytes_per_s or 0.0 for c in ceilings if direction != "download"]
-    fetched = [c.download_bytes_per_s or 0.0 for c in ceilings if direction != "upload"]
+    peaks = list(_peaks(run, device_id, "gpu"))
+    sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
+    fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
     if measured := max([*sent, *fetched], default=0.0):
         return measured, None
     gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
@@ -526,30 +526,30 @@ def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
     return [device.theoretical for device in _same_hardware(run, device_id)]
 
 
-def _ceilings(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
-    """Yield the ceilings of the used sessions and of all backends on the same hardware, but for a backend's own.
+def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
+    """Yield the peaks of the used sessions and of all backends on the same hardware, but for a backend's own.
 
-    Of a CPU that others used at the time what it reached is no ceiling: later it may have been alone.
+    Of a CPU that others used at the time what it reached is no peak: later it may have been alone.
     """
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:
         if session.index in allowed and not (kind == "cpu" and session.contended):
             yield from (
-                c for c in session.ceilings if c.device_id == device_id or (c.device_id in names and not c.own)
+                c for c in session.peaks if c.device_id == device_id or (c.device_id in names and not c.own)
             )
 
 
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Return in which words the rate is above the best measured ceiling, or the vendor's; None: above none."""
+    """Return in which words the rate is above the best measured peak, or the vendor's; None: above none."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),
     )
-    for whose, most, ceilings in limits:
-        best = max(filter(None, ceilings), default=None)
+    for whose, most, peaks in limits:
+        best = max(filter(None, peaks), default=None)
         if best is not None and rate > most * best:
-            return f"{rate:.3g} {unit} is above {most:.2f} x the {whose} ceiling of {best:.3g}"
+            return f"{rate:.3g} {unit} is above {most:.2f} x the {whose} peak of {best:.3g}"
     return None

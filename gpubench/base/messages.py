@@ -99,7 +99,7 @@ WARNINGS: dict[str, Entry] = {
         "the software power limit lowered the clock, as it does on large GPUs under a matrix product",
         "compare runs at the same power limit; gpubench detect shows it"),
     "implausible": Entry(
-        "beyond a ceiling or below the clock; excluded from every table",
+        "beyond a peak or below the clock; excluded from every table",
         "check it with run --filter on this case and report it as a bug"),
     "transfer-mismatch": Entry(
         "the parts, timed one by one, miss the whole by more than 10 %",

@@ -107,7 +107,7 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
     )
     return look(
         options, to_terminal=to_terminal, time_unit=options.time_unit, sort=options.sort, sections=sections,
-        columns=tuple(units.split_words(options.columns)), by_device=options.by_device,
+        columns=tuple(map(current_name, units.split_words(options.columns))), by_device=options.by_device,
     )  # fmt: skip
 
 

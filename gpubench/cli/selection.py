@@ -79,7 +79,7 @@ def words(text: str, option: str) -> list[str]:
 
 def parse_ops(text: str) -> list[str]:
     """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are the usual ones and those of
-    other packages, `roofline` those that show the roofs, `health` those that find a slow GPU."""
+    other packages, `roofline` those that show the peaks, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     possible = [*groups, *every, "all", *PRESET_OPS]
@@ -373,7 +373,7 @@ def choose_sizes(
     """Return the selection with sizes for the preset's ops, and a filter: of these sizes each device takes its own.
 
     `health` leaves the GPUs alone, each model of them by the first backend that drives it; a machine without one keeps
-    what it has, at the sizes of its roofs. Sizes that were given stay as they are, on all devices.
+    what it has, at the sizes of its peaks. Sizes that were given stay as they are, on all devices.
     """
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
@@ -382,7 +382,7 @@ def choose_sizes(
     widest = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
     sides = {"matmul": 8192, "copy": _ARRAY_BYTES // widest}  # of health; its other ops count bytes
     own = {
-        (op, dtype, device.id): (sides.get(op, _ARRAY_BYTES),) if gpus else roof_sizes(op, dtype, device, host)
+        (op, dtype, device.id): (sides.get(op, _ARRAY_BYTES),) if gpus else peak_sizes(op, dtype, device, host)
         for op in PRESET_OPS[HEALTH if gpus else "roofline"] if op in selection.ops and op not in selection.sizes
         for dtype in selection.dtypes
         for device in measured
@@ -400,8 +400,8 @@ def choose_sizes(
     return msgspec.structs.replace(selection, sizes=all_sizes), keep_case
 
 
-def roof_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
-    """Elements of the copy, or sides of the matrices: large enough for the roof, small enough for a minute."""
+def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
+    """Elements of the copy, or sides of the matrices: large enough for the peak, small enough for a minute."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":

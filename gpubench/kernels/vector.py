@@ -1,6 +1,6 @@
 """Vector ops: copy, add, sub, mul, div, saxpy, chain, dot and pow.
 
-Each element is read and written once, so all are bound by memory. `copy` does nothing else: it is the roof that the
+Each element is read and written once, so all are bound by memory. `copy` does nothing else: it is the peak that the
 others are held to. The library form of `chain` pays one temporary array, its tuned form is a single pass. The divisor
 of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is
 exp(y log x): twenty times the work of a product.

@@ -12,7 +12,7 @@ from gpubench import backends, functions
 from gpubench.base.messages import REASONS, Reason
 from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
-from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.protocol import PeakRequest
 from gpubench.result.case import (
     DEVICE_GROUP,
     FORMS,
@@ -477,24 +477,24 @@ class Step(NamedTuple):
     ends: bool = False
 
 
-# A launch of less work than this is over in a microsecond on the fastest device there is: it comes near no ceiling.
+# A launch of less work than this is over in a microsecond on the fastest device there is: it comes near no peak.
 LEAST_FLOPS = 10**8
 # A working set above so many caches is limited by the memory behind them.
 CACHES = 4
-# For one ceiling, and of a budget: a small run stays a small one.
+# For one peak, and of a budget: a small run stays a small one.
 LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 0.01
 # Three arrays of it leave room for the workloads.
-CEILING_PARTS = 8
+PEAK_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30
 
 
-def plan_ceilings(
+def plan_peaks(
     workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
-) -> dict[str, CeilingRequest]:
-    """Return what to measure on each device: only the ceilings that a case of the plan could come near."""
+) -> dict[str, PeakRequest]:
+    """Return what to measure on each device: only the peaks that a case of the plan could come near."""
     everything = list(workloads)
     items = [item for item in everything if item.op.overhead is None]
-    by_device: dict[str, CeilingRequest] = {}
+    by_device: dict[str, PeakRequest] = {}
     cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
         if device.kind not in ("cpu", "gpu") or device.backend == DEVICE_GROUP:
@@ -514,9 +514,9 @@ def plan_ceilings(
         if memory or compute or link:
             rooms = [device.usable_bytes, machine.memory.usable_bytes.value]
             usable = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
-            by_device[device.id] = CeilingRequest(
+            by_device[device.id] = PeakRequest(
                 memory=memory, compute=compute, link=link, cache_bytes=cache_bytes, limit_s=limit_s(settings),
-                memory_bytes=min(usable) // CEILING_PARTS,
+                memory_bytes=min(usable) // PEAK_PARTS,
             )  # fmt: skip
     return by_device
 

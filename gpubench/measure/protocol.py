@@ -19,10 +19,10 @@ from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import Case
 from gpubench.result.run import (
     Block,
-    Ceiling,
     Check,
     Device,
     Parts,
+    Peak,
     Placing,
     RunWarning,
     StageTimes,
@@ -87,8 +87,8 @@ class MeasureOverhead(WorkerRequest, frozen=True):
     opened side by side, and measured one after the other."""
 
 
-class CeilingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ceilings of one device."""
+class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks of one device."""
 
     memory: bool  # bytes a second
     compute: list[Dtype]  # FLOP a second in these dtypes
@@ -98,10 +98,10 @@ class CeilingRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float  # about so long for each of them at most
 
 
-class MeasureCeilings(WorkerRequest, frozen=True):
+class MeasurePeaks(WorkerRequest, frozen=True):
     """How fast is this device at best?"""
 
-    ceilings: CeilingRequest  # that are asked for
+    peaks: PeakRequest  # that are asked for
 
 
 class Load(WorkerRequest, frozen=True):
@@ -254,10 +254,10 @@ class MeasuredOverhead(Reply, frozen=True):
     clock_cost_s: float  # of one reading
 
 
-class Ceilings(Reply, frozen=True):
-    """The answer to MeasureCeilings."""
+class Peaks(Reply, frozen=True):
+    """The answer to MeasurePeaks."""
 
-    ceilings: list[Ceiling]  # each with a rate or with the reason for none
+    peaks: list[Peak]  # each with a rate or with the reason for none
 
 
 class Prepared(Reply, frozen=True, kw_only=True):

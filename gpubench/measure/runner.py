@@ -20,7 +20,7 @@ from gpubench.measure import monitor
 from gpubench.measure.budget import Budget
 from gpubench.measure.case_run import LARGEST_BLOCK, ONCE_S, CaseRun, Runtime, warn_once
 from gpubench.measure.passes import Passes
-from gpubench.measure.plan import Purpose, Step, Workload, plan_ceilings
+from gpubench.measure.plan import Purpose, Step, Workload, plan_peaks
 from gpubench.measure.points import Pace
 from gpubench.measure.recorder import (
     DEVICE_LOST,
@@ -58,7 +58,7 @@ from gpubench.result.run import (
     SessionRecord,
 )
 
-# The search leaves the rest of the budget for ceilings, saving, closing workers and the report.
+# The search leaves the rest of the budget for peaks, saving, closing workers and the report.
 SEARCH_SHARE = 0.9
 # Choosing kernels is reported where it took so long.
 WORTH_A_WORD_S = 1.0
@@ -232,11 +232,9 @@ class _Runner:
         self._judge_losses(runtime)
         self.recorder.session(pool.enter_into(record))
         if self._begun == 1:  # hardware does not change from session to session
-            ceilings = plan_ceilings(self._schedule.plan, measured, self.settings, self.spec.run.machine)
+            peaks = plan_peaks(self._schedule.plan, measured, self.settings, self.spec.run.machine)
             late = self._budget.over  # a worker that did not answer in time is not replaced
-            pool.measure_ceilings(
-                {name: ceilings[name] for name in ceilings if name in pool.workers or not late}
-            )
+            pool.measure_peaks({name: peaks[name] for name in peaks if name in pool.workers or not late})
         for companion in self._companions:
             companion.follow_session(Occasion(pool, index, self._begun == 1, self._schedule.plan, self._budget))
         self._warn_telemetry(pool)

@@ -22,9 +22,9 @@ from gpubench.result.case import Case
 from gpubench.result.machine import Machine, cpu_cache_bytes
 from gpubench.result.run import (
     UNKNOWN_CACHE_BYTES,
-    Ceiling,
     Device,
     DeviceClock,
+    Peak,
     Selection,
     SessionRecord,
     Settings,
@@ -213,8 +213,8 @@ class Spares:
 
 
 OPEN_DEADLINE_S = 60.0
-# Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
-CEILING_DEADLINE_S = 30.0
+# Beside the time for the peaks themselves: large arrays on a slow host, kernels that are built.
+PEAK_DEADLINE_S = 30.0
 # Two failed starts in a row make a device unavailable.
 FAILED_STARTS = 2
 
@@ -267,7 +267,7 @@ class WorkerPool:
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
         self.clocks: dict[str, DeviceClock] = {}
-        self._ceilings: list[Ceiling] = []
+        self._peaks: list[Peak] = []
         machine = machine or Machine()
         usable = machine.memory.usable_bytes.value
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
@@ -345,24 +345,24 @@ class WorkerPool:
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
-    def measure_ceilings(self, requests: Mapping[str, protocol.CeilingRequest]) -> None:
-        """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
+    def measure_peaks(self, requests: Mapping[str, protocol.PeakRequest]) -> None:
+        """Ask each device for its peaks. A device that breaks over it gets a fresh worker, and no peak."""
         for device_id, what in requests.items():
-            deadline_s = CEILING_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
+            deadline_s = PEAK_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
                 worker = self.worker(device_id)
-                request = protocol.MeasureCeilings(id=worker.next_id, ceilings=what)
+                request = protocol.MeasurePeaks(id=worker.next_id, peaks=what)
                 reply = worker.ask(request, deadline_s)
             except DeviceGone:
                 continue
             except WorkerGone as gone:
                 self.drop(device_id)
-                self._ceilings.append(Ceiling(device_id=device_id, reason=gone.detail))
+                self._peaks.append(Peak(device_id=device_id, reason=gone.detail))
                 continue
-            if isinstance(reply, protocol.Ceilings):
-                self._ceilings += reply.ceilings
+            if isinstance(reply, protocol.Peaks):
+                self._peaks += reply.peaks
             else:
-                self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
+                self._peaks.append(Peak(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def load(self, workloads: Sequence[Cases], budget: Budget = ENDLESS, *, choosing: bool = True) -> None:
         """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
@@ -460,7 +460,7 @@ class WorkerPool:
         return msgspec.structs.replace(
             record,
             workers=list(self.records),
-            ceilings=list(self._ceilings),
+            peaks=list(self._peaks),
             telemetry=self.monitor.records(),
         )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.estimate import OVERHEAD
-from gpubench.analysis.roofline import measures_roofs, overheads
+from gpubench.analysis.roofline import measures_peaks, overheads
 from gpubench.analysis.samples import count_sessions
 from gpubench.base.groups import group_by
 from gpubench.base.plugins import error_text, sections
@@ -68,7 +68,7 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
     """Return the report of one run, or of one of several: `options.sections`, those without content left out."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
-    if measures_roofs(analysis.run):
+    if measures_peaks(analysis.run):
         makers.sort(key=lambda maker: maker.key != "roofline")
     return TextDocument(
         # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
@@ -98,8 +98,8 @@ def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
     """Return what a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that
-    was made for roofs or for overheads ends with these. `saved`: the files that the run has just written."""
-    own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
+    was made for peaks or for overheads ends with these. `saved`: the files that the run has just written."""
+    own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
     parts = document(analysis, msgspec.structs.replace(options, sections=keys)).sections

@@ -46,7 +46,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
     overhead_s: list[float] = []  # an empty launch and its wait
 
 
-class Ceiling(Record, frozen=True, kw_only=True):
+class Peak(Record, frozen=True, kw_only=True):
     """The peak of one device in one session, by a kernel that does nothing else."""
 
     device_id: str  # the device
@@ -83,7 +83,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     foreign_cpu_share: float | None = None  # what other processes took of the CPUs
     steal_share: float | None = None  # what the hypervisor took
     workers: list[WorkerRecord] = []  # one a device
-    ceilings: list[Ceiling] = []  # peaks of the devices
+    peaks: list[Peak] = []  # peaks of the devices
     telemetry: list[Telemetry] = []  # sampled beside the blocks
 
     @property
@@ -124,7 +124,7 @@ class DeviceClock(Record, frozen=True, kw_only=True):
 
 
 class Theoretical(Record, frozen=True, kw_only=True):
-    """The vendor's ceilings, where a trustworthy source tells them."""
+    """The vendor's peaks, where a trustworthy source tells them."""
 
     bytes_per_s: float | None = None  # of its memory
     flops_per_s: dict[str, float] = {}  # by dtype
@@ -154,7 +154,7 @@ class Device(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # in all
     usable_bytes: int | None = None  # free when it was opened
     clock: DeviceClock | None = None  # None: it tells no time
-    theoretical: Theoretical = Theoretical()  # the vendor's ceilings
+    theoretical: Theoretical = Theoretical()  # the vendor's peaks
     cache_bytes: int | None = None  # its last level of cache, where the backend tells
     identity: Identity | None = None  # from the worker to detection; cleared before the file is written
     gpu_ids: list[str] = []  # of a device group, rank by rank

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.cli.selection import Host, choose_sizes, find_presets, roof_sizes
+from gpubench.cli.selection import Host, choose_sizes, find_presets, peak_sizes
 from gpubench.result.case import parse_case_id
 from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -17,15 +17,15 @@ HOST = Host(64 * GIB, 16)
 BIG = msgspec.structs.replace(GPU, memory_bytes=140 * GIB, usable_bytes=70 * GIB)
 
 
-def roofs(**more: Any) -> Selection:
+def peaks(**more: Any) -> Selection:
     return Selection(ops=["copy", "matmul"], regimes=["resident-queued"], **more)
 
 
 def test_a_large_gpu_copies_what_no_cache_holds():
     for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
-        assert roof_sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
-    assert roof_sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
-    assert roof_sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
+        assert peak_sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
+    assert peak_sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
+    assert peak_sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_a_large_gpu_copies_what_no_cache_holds():
     ],
 )
 def test_what_is_small_takes_less(device, host, copy, matmul):
-    assert roof_sizes("copy", "float32", device, host) == (copy,)
-    assert roof_sizes("matmul", "float32", device, host) == matmul
+    assert peak_sizes("copy", "float32", device, host) == (copy,)
+    assert peak_sizes("matmul", "float32", device, host) == matmul
 
 
 def test_a_cpu_multiplies_halves_without_a_blas():
-    assert roof_sizes("matmul", "float16", CPU, HOST) == (512,)
+    assert peak_sizes("matmul", "float16", CPU, HOST) == (512,)
 
 
 def test_each_device_takes_its_own_of_all_sizes():
-    selection, keep = choose_sizes("roofline", roofs(), [CPU, BIG, SOFTWARE], HOST, None)
+    selection, keep = choose_sizes("roofline", peaks(), [CPU, BIG, SOFTWARE], HOST, None)
     assert selection.sizes == {"copy": [2**25, 2**26], "matmul": [512, 2048, 4096, 8192]}
     kept = [
         (device.id, n)
@@ -64,7 +64,7 @@ def test_each_device_takes_its_own_of_all_sizes():
 
 def test_given_sizes_and_filters_win():
     selection, keep = choose_sizes(
-        "roofline", roofs(sizes={"matmul": [64]}), [BIG], HOST, lambda case: case.op == "matmul"
+        "roofline", peaks(sizes={"matmul": [64]}), [BIG], HOST, lambda case: case.op == "matmul"
     )
     assert selection.sizes == {"copy": [2**26], "matmul": [64]}
     assert keep(parse_case_id("matmul/n=64/float32/library/resident-queued@cupy:0"))

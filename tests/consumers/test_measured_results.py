@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from gpubench.analysis.estimate import case_results
-from gpubench.analysis.samples import link_ceiling
+from gpubench.analysis.samples import link_peak
 from gpubench.report import render
 from gpubench.report.events import EventLine
 from gpubench.result import store
@@ -63,34 +63,34 @@ def test_events(run):
         validator.validate(json.loads(line))
 
 
-# No case of theirs comes near a ceiling of memory or arithmetic, so none was measured.
+# No case of theirs comes near a peak of memory or arithmetic, so none was measured.
 SMALL_CASES: set[str] = set()
 
 
 @functools.cache
 def measured():
-    """The runs of all files by path, without those of collectives alone: what links carry is held against no roof."""
+    """The runs of all files by path, without those of collectives alone: what links carry is held against no peak."""
     every = {path: store.load(path) for path in sorted(FOLDER.glob("*/*.json*"))}
     return {
         path: run for path, run in every.items() if not all(o.case.group == "collective" for o in run.outcomes)
     }
 
 
-def test_every_result_carries_ceilings_that_its_cases_could_come_near():
+def test_every_result_carries_peaks_that_its_cases_could_come_near():
     kernels, transfers, cpu_alone = set(), set(), set()
     for path, run in measured().items():
         name = path.name.partition(".")[0][-8:]
-        ceilings = [c for session in run.sessions for c in session.ceilings if c.bytes_per_s or c.flops_per_s]
+        peaks = [c for session in run.sessions for c in session.peaks if c.bytes_per_s or c.flops_per_s]
         reported = [d for d in run.devices if d.theoretical.bytes_per_s or d.theoretical.flops_per_s]
-        kernels |= {name} if ceilings or reported else set()
+        kernels |= {name} if peaks or reported else set()
         gpus = [device for device in run.devices if device.kind == "gpu" and device.backend != "group"]
         cpu_alone |= set() if gpus else {name}  # it has no link
-        transfers |= {name} if gpus and all(any(link_ceiling(run, d.id)) for d in gpus) else set()
+        transfers |= {name} if gpus and all(any(link_peak(run, d.id)) for d in gpus) else set()
     names = {path.name.partition(".")[0][-8:] for path in measured()}
     assert names - kernels == SMALL_CASES
     assert names - transfers == cpu_alone
 
 
-def test_no_number_of_a_result_is_beyond_its_ceilings():
+def test_no_number_of_a_result_is_beyond_its_peaks():
     for path, run in measured().items():
         assert [row.id for row in case_results(run) if row.label == "implausible"] == [], path.name

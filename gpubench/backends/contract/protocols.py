@@ -20,7 +20,7 @@ from gpubench.backends.contract import (
 )
 from gpubench.kernels.contract.op import Array, Dtype, Op, Shape, Stored
 from gpubench.result.case import Case
-from gpubench.result.run import Ceiling
+from gpubench.result.run import Peak
 
 # ---------------------------------------------------------------- clocks
 
@@ -148,25 +148,25 @@ class Tunes(Protocol):
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed."""
 
 
-# ---------------------------------------------------------------- ceilings
+# ---------------------------------------------------------------- peaks
 
 
 @runtime_checkable
-class KnownCeilings(Protocol):
-    """A device whose ceilings are known beforehand."""
+class KnownPeaks(Protocol):
+    """A device whose peaks are known beforehand."""
 
     @abstractmethod
-    def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
-        """Return the ceilings asked for."""
+    def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
+        """Return the peaks asked for."""
 
 
 @runtime_checkable
 class MultiplyAdds(Protocol):
-    """A device with a kernel of multiply-adds: else its ceiling of arithmetic is the matrix product's."""
+    """A device with a kernel of multiply-adds: else its peak of arithmetic is the matrix product's."""
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """Return a launch of nothing but multiply-adds, as `backends.shared.ceilings` counts them. Its output is its
+        """Return a launch of nothing but multiply-adds, as `backends.shared.peaks` counts them. Its output is its
         own; the caller frees it. Raises Unsupported for a dtype that the device has not."""
 
 

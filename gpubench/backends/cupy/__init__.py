@@ -461,7 +461,7 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
         usable_bytes=int(properties["totalGlobalMem"]),
         clock=None if hip else DeviceClock(kind="event", step_s=EVENT_STEP_S),
         cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
-        theoretical=Theoretical() if hip else vendor_ceilings(
+        theoretical=Theoretical() if hip else vendor_peaks(
             lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
             (int(properties["major"]), int(properties["minor"])),
         ),
@@ -492,11 +492,11 @@ BOARDS = {(5, 3), (6, 2), (7, 2), (8, 7)}
 SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
-def vendor_ceilings(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
+def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
     """Bytes/s of its memory and float32 FLOP/s; what the driver does not tell is left out.
 
     `attribute` gives the value of one attribute, 0 or an exception for none. Tensor cores are not counted: the other
-    dtypes have no ceiling here.
+    dtypes have no peak here.
     """
 
     def attribute_value(number: int) -> int:

@@ -46,7 +46,7 @@ from gpubench.base.errors import (
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored, each
 from gpubench.result.case import Case
-from gpubench.result.run import Blas, Ceiling, Device, DeviceClock, Identity, Staging
+from gpubench.result.run import Blas, Device, DeviceClock, Identity, Peak, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.
@@ -184,7 +184,7 @@ class FakeSession(
     protocols.FreshMemory,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
-    protocols.KnownCeilings,
+    protocols.KnownPeaks,
     protocols.Chains,
     protocols.TimesStages,
     protocols.ScriptedPair,
@@ -370,14 +370,14 @@ class FakeSession(
         """Costs the fixed part alone."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
-    def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
+    def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
         """Return those of the cost model; `fake:implausible` is five times faster than it says."""
-        ceiling, (_, bytes_per_s, flops_per_s) = partial(Ceiling, device_id=self.device.id), self._rates
+        peak, (_, bytes_per_s, flops_per_s) = partial(Peak, device_id=self.device.id), self._rates
         rate = STAGED_BYTES_PER_S
         return [
-            *([ceiling(bytes_per_s=bytes_per_s)] if memory else ()),
-            *([ceiling(upload_bytes_per_s=rate, download_bytes_per_s=rate)] if link else ()),
-            *(ceiling(dtype=dtype, flops_per_s=flops_per_s) for dtype in compute),
+            *([peak(bytes_per_s=bytes_per_s)] if memory else ()),
+            *([peak(upload_bytes_per_s=rate, download_bytes_per_s=rate)] if link else ()),
+            *(peak(dtype=dtype, flops_per_s=flops_per_s) for dtype in compute),
         ]
 
     def clock(self) -> float:

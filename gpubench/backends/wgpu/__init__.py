@@ -25,9 +25,9 @@ from gpubench.backends.contract import (
     StageReading,
     protocols,
 )
-from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
+from gpubench.backends.shared.peaks import THREADS, chain_program
 from gpubench.backends.shared.pool import BufferPool
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library

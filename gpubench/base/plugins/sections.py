@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import msgspec
 
 
-_EARLIER = {"reuse": "amortization", "anatomy": "breakdown"}
+_EARLIER = {"reuse": "amortization", "anatomy": "breakdown", "percent_of_roof": "percent_of_peak"}
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(
@@ -93,7 +93,7 @@ def usual() -> tuple[str, ...]:
 
 
 def current_name(key: str) -> str:
-    """Return the name of a section today, for one that earlier versions had too."""
+    """Return today's name of a section or column that earlier versions called otherwise."""
     return _EARLIER.get(key, key)
 
 

@@ -1,10 +1,10 @@
 """Child side: what a device can do at best, and what the calls of a session cost.
 
-The ceilings are found by kernels that are measured for nothing else.
+The peaks are found by kernels that are measured for nothing else.
 
 Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, twice as large each
 time until the rate hardly rises; chains of multiply-adds where the session offers them. The link to the host: from and
-to page-locked memory, which no copy of the host's slows down. A ceiling that is too low would call true results
+to page-locked memory, which no copy of the host's slows down. A peak that is too low would call true results
 implausible, so what cannot be found in the given time is left out with the reason.
 
 An `OverheadTimer` stands where a `Timer` stands for an op that computes: it is checked first, then timed.
@@ -22,8 +22,9 @@ from typing import TypeVar
 
 import gpubench.kernels
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session, Transfers
-from gpubench.backends.contract.protocols import FreshMemory, KnownCeilings, MultiplyAdds, Tunes
-from gpubench.backends.shared.ceilings import (
+from gpubench.backends.contract.protocols import FreshMemory, KnownPeaks, MultiplyAdds, Tunes
+from gpubench.backends.shared.host import random_bytes
+from gpubench.backends.shared.peaks import (
     THREADS,
     chain_flops,
     chain_sums,
@@ -33,17 +34,16 @@ from gpubench.backends.shared.ceilings import (
     nan_array,
     pattern,
 )
-from gpubench.backends.shared.host import random_bytes
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.measure import protocol
-from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker.timer import Timed, device_seconds, wall_s
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.measure.worker_pool import Worker
 from gpubench.result.case import Case
 from gpubench.result.machine import WRITE_ALLOCATE
-from gpubench.result.run import Ceiling, Check, Staging
+from gpubench.result.run import Check, Peak, Staging
 
 FORMS: tuple[Form, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
@@ -64,44 +64,42 @@ FARTHEST = 64  # as many times the rounds at once
 Rate = TypeVar("Rate")
 
 
-class _NoCeiling(Exception):
-    """Why a device has no ceiling of a kind."""
+class _NoPeak(Exception):
+    """Why a device has no peak of a kind."""
 
 
-def measure_ceilings(session: Session, request: CeilingRequest) -> list[Ceiling]:
-    """The ceilings asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
-    if isinstance(session, KnownCeilings):
-        return session.ceilings(memory=request.memory, compute=request.compute, link=request.link)
-    ceilings: list[Ceiling] = []
+def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
+    """The peaks asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
+    if isinstance(session, KnownPeaks):
+        return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
+    peaks: list[Peak] = []
     if request.memory:
         rate, why = _try(lambda: _memory_rate(session, request))
-        ceilings.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
+        peaks.append(Peak(device_id=session.device.id, bytes_per_s=rate, reason=why))
     for dtype in request.compute:
         own = isinstance(
             session, MultiplyAdds
         )  # it tells nothing of units that another backend's kernels may use
         rate, why = _try(partial(_chain_rate if own else _matmul_rate, session, dtype, request))
-        ceilings.append(
-            Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why)
-        )
+        peaks.append(Peak(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
     if request.link:
         both, why = _try(lambda: _link_rates(session, request))
         upload, download = both or (None, None)
-        ceilings.append(
-            Ceiling(
+        peaks.append(
+            Peak(
                 device_id=session.device.id,
                 upload_bytes_per_s=upload,
                 download_bytes_per_s=download,
                 reason=why,
             )
         )
-    return ceilings
+    return peaks
 
 
 def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
     try:
         return rate(), None
-    except _NoCeiling as why:
+    except _NoPeak as why:
         return None, str(why)
     except BackendError as error:
         return None, error.detail
@@ -109,7 +107,7 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
         return None, "the host's memory does not do for it"
 
 
-def _memory_rate(session: Session, request: CeilingRequest) -> float:
+def _memory_rate(session: Session, request: PeakRequest) -> float:
     """Bytes/s: the better of writing as much as is read and, on a GPU, of reading alone.
 
     A CPU reads each line that it is about to write: what the copy moves is half as much again as its payload, and an
@@ -117,7 +115,7 @@ def _memory_rate(session: Session, request: CeilingRequest) -> float:
     """
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
-        raise _NoCeiling(f"arrays of {size} bytes take too much of the memory")
+        raise _NoPeak(f"arrays of {size} bytes take too much of the memory")
     if session.device.kind == "cpu":
         return WRITE_ALLOCATE * _stream(session, "copy", size)
     return max(_stream(session, "copy", size), _stream(session, "dot", size))
@@ -130,19 +128,19 @@ def _stream(session: Session, name: str, size: int) -> float:
         seconds = trial.seconds()
         right = is_copy if name == "copy" else is_dot
         if not right(trial.answer(), *trial.hosts):
-            raise _NoCeiling(f"the result of {name} is wrong")
+            raise _NoPeak(f"the result of {name} is wrong")
     finally:
         trial.release()
     return trial.bytes / seconds
 
 
-def _link_rates(session: Session, request: CeilingRequest) -> tuple[float, float]:
+def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
     """Bytes/s to the device and back, the best of five each."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
-        raise _NoCeiling(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
+        raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
     if way.staging != "pinned":
-        raise _NoCeiling("the host copies each transfer once more: its rate is not the link's")
+        raise _NoPeak("the host copies each transfer once more: its rate is not the link's")
     shape = (LINK_ARRAY_BYTES // ITEMSIZE["float32"],)
     there, back = (session.host_array(shape, "float32", "tuned") for _ in range(2))
     there[...], back[...] = pattern(shape, "float32", 0), 0
@@ -158,19 +156,19 @@ def _link_rates(session: Session, request: CeilingRequest) -> tuple[float, float
         sent = min(seconds(lambda: way.upload(buffer, there)) for _ in range(TIMINGS))
         fetched = min(seconds(lambda: way.download(buffer, back)) for _ in range(TIMINGS))
         if not is_copy(back, there):
-            raise _NoCeiling("what came back is not what was sent")
+            raise _NoPeak("what came back is not what was sent")
     finally:
         session.free(buffer)
     return there.nbytes / sent, there.nbytes / fetched
 
 
-def _matmul_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> float:
+def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     """FLOP/s of the largest product that was worth its time."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
         if 4 * 3 * side * side * ITEMSIZE[dtype] > request.memory_bytes:
-            raise _NoCeiling(f"the rate still rose when a matmul of {side} took too much of the memory")
+            raise _NoPeak(f"the rate still rose when a matmul of {side} took too much of the memory")
         if not best:  # a library's first call sets it up, which tells nothing of how long the next ones take
             _Trial(session, "matmul", dtype, side).release()
             began = time.perf_counter()
@@ -181,7 +179,7 @@ def _matmul_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> flo
             if rate < best * (1 + RISE):
                 a, b = trial.hosts
                 if not is_product(a, b, trial.answer(), dtype):
-                    raise _NoCeiling("the product is wrong")
+                    raise _NoPeak("the product is wrong")
                 return max(rate, best)
         finally:
             trial.release()
@@ -189,10 +187,10 @@ def _matmul_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> flo
         now = time.perf_counter()
         # Eight times the arithmetic, four times the data: between the two the next one will take.
         if side > LAST_SIDE or now - began + 6 * (now - started) > request.limit_s:
-            raise _NoCeiling(f"the rate still rose at n = {side // 2} when the time for it was over")
+            raise _NoPeak(f"the rate still rose at n = {side // 2} when the time for it was over")
 
 
-def _chain_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> float:
+def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
     """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
@@ -207,13 +205,13 @@ def _chain_rate(session: Session, dtype: Dtype, request: CeilingRequest) -> floa
                 timings = max(TIMINGS, min(MOST_TIMINGS, round(RAMP_S / once)))
                 best = min(launch_seconds(session, launch, 1) for _ in range(timings))
                 if not is_copy(_answer(session, launch, (THREADS,), "float32"), chain_sums()):
-                    raise _NoCeiling("the multiply-adds are wrong")
+                    raise _NoPeak("the multiply-adds are wrong")
                 return chain_flops(rounds) / best
         finally:
             session.free(launch.output)
         # Straight to a launch that lasts; a first one of almost nothing but its own start predicts too little.
         rounds = math.ceil(rounds * min(FARTHEST, max(2.0, 1.5 * TIMED_S / once)))
-    raise _NoCeiling("the time for it was over before a launch of multiply-adds lasted a millisecond")
+    raise _NoPeak("the time for it was over before a launch of multiply-adds lasted a millisecond")
 
 
 class _Trial:
@@ -274,7 +272,7 @@ def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Arr
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """The form that the device has. A product that is chosen by trials at each size is none of a ceiling's: the search
+    """The form that the device has. A product that is chosen by trials at each size is none of a peak's: the search
     for it would try them at every size; a copy is tried at one."""
     refusal: BackendError | None = None
     for form in FORMS:
@@ -283,9 +281,9 @@ def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> 
         if refusal is None:
             kernel = op.kernel(case.backend, dtype) if form == "tuned" else None
             if op.name == "matmul" and kernel is not None and kernel.candidates is not None:
-                raise _NoCeiling(f"the best {op.name} of this device is found by trials at each size")
+                raise _NoPeak(f"the best {op.name} of this device is found by trials at each size")
             return case
-    raise _NoCeiling(refusal.detail if refusal is not None else "no form of it runs here")
+    raise _NoPeak(refusal.detail if refusal is not None else "no form of it runs here")
 
 
 # ---------------------------------------------------------------- the calls of a session

@@ -190,7 +190,7 @@ def _version(backend: str) -> str | None:
 
 
 _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {
-    protocol.MeasureOverhead: OpenDevice.measure_overhead, protocol.MeasureCeilings: OpenDevice.measure_ceilings,
+    protocol.MeasureOverhead: OpenDevice.measure_overhead, protocol.MeasurePeaks: OpenDevice.measure_peaks,
     protocol.Load: OpenDevice.load, protocol.Build: OpenDevice.build, protocol.Choose: OpenDevice.choose,
     protocol.Prepare: OpenDevice.prepare, protocol.Sample: OpenDevice.sample, protocol.Work: OpenDevice.work,
     protocol.TimeStages: OpenDevice.time_stages, protocol.Finish: OpenDevice.finish,

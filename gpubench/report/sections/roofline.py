@@ -1,4 +1,4 @@
-"""The roofline: the roofs of each piece of hardware, and how near every case with resident data comes to them."""
+"""The roofline: the peaks of each piece of hardware, and how near every case with resident data comes to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.roofline import Roof, RoofShare, lacks_flops, measures_roofs, roofline
+from gpubench.analysis.roofline import Peaks, PeakShare, lacks_flops, measures_peaks, roofline
 from gpubench.base.groups import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
@@ -30,8 +30,8 @@ _MEANING = (
 )
 _LARGEST = "The largest size of each op; all sizes: --sections roofline or --format markdown."
 _WEAK = (
-    "Left out: cases below a roof of small sizes alone (*), which is none yet; --sections roofline has them, and "
-    f"{HINT} measures the roofs."
+    "Left out: cases below a peak of small sizes alone (*), which is none yet; --sections roofline has them, and "
+    f"{HINT} measures the peaks."
 )
 _TRAFFIC = (
     "traffic: of that copy; a CPU reads each line before it writes it, so half as much again as the payload"
@@ -47,38 +47,38 @@ GOOD, BAD = 0.9, 0.5
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw every size where those are asked for; else the largest of each op, device and form."""
-    roofs, rows = roofline(analysis).roofs, list(roofline(analysis).rows)
+    peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
         f"Not told: the FLOPs of {list_words(sorted(untold))}; say flops= to see them here." if untold else ""
     )
-    measured = [roof for roof in roofs if roof.bytes_per_s is not None or roof.flops_per_s is not None]
+    measured = [peak for peak in peaks if peak.bytes_per_s is not None or peak.flops_per_s is not None]
     if not measured:
         hint = f"not measured: {HINT}" if rows else ""
         return Section(title=TITLE, lines=tuple(filter(None, (hint, lacking))), folded=True)
     shown, notes = rows, []
-    if not (options.every_size or measures_roofs(analysis.run)):
+    if not (options.every_size or measures_peaks(analysis.run)):
         # Named variants were asked for and have no row elsewhere, and a rung says something beside the others only.
         ladders = {_kind(point)[:3] for point in rows if point.case.case.variant is not None}
         last = [point for point in largest(rows) if point.share is not None or _kind(point)[:3] in ladders]
-        shown = [point for point in last if not point.weak_roof or _kind(point)[:3] in ladders]
+        shown = [point for point in last if not point.weak_peak or _kind(point)[:3] in ladders]
         notes += [_WEAK] if len(shown) < len(last) else []
         notes += [_LARGEST] if shown and len(largest(rows)) < len(rows) else []
     notes += [lacking] if lacking else []
-    tables = [_roofs_table(analysis, measured), *([_table(shown)] if shown else [])]
+    tables = [_peaks_table(analysis, measured), *([_table(shown)] if shown else [])]
     return Section(
-        title=TITLE, lines=(_MEANING, *_missing(roofs), *notes), tables=tuple(tables),
-        folded=not measures_roofs(analysis.run),
+        title=TITLE, lines=(_MEANING, *_missing(peaks), *notes), tables=tuple(tables),
+        folded=not measures_peaks(analysis.run),
     )  # fmt: skip
 
 
-def largest(rows: Sequence[RoofShare]) -> list[RoofShare]:
+def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
     """Return the rows at the largest size of their op, dtype, device and form."""
     return at_largest(rows, _kind, lambda point: point.case.case.n)
 
 
-def rate(point: RoofShare) -> str:
-    """`4.05 TB/s` or `51.2 TFLOP/s`: that of the roof which limits the case."""
+def rate(point: PeakShare) -> str:
+    """`4.05 TB/s` or `51.2 TFLOP/s`: that of the peak which limits the case."""
     compute = point.bound == "compute" or (point.bound is None and point.case.flops > 4 * point.case.bytes)
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
@@ -89,39 +89,39 @@ def form_text(point: CaseResult) -> str:
     return FORMS[point.case.form] + (f" {point.case.variant}" if point.case.variant else "")
 
 
-def roof_texts(roof: Roof) -> tuple[str, str, str]:
-    """Memory roof, compute roof and ridge point; `-` for what was not measured."""
-    memory = "-" if roof.bytes_per_s is None else format_rate(roof.bytes_per_s, "B/s")
-    compute = "-" if roof.flops_per_s is None else format_rate(roof.flops_per_s, "FLOP/s")
-    return memory, compute, "-" if roof.ridge is None else f"{roof.ridge:.3g}"
+def peak_texts(peak: Peaks) -> tuple[str, str, str]:
+    """Memory peak, compute peak and ridge point; `-` for what was not measured."""
+    memory = "-" if peak.bytes_per_s is None else format_rate(peak.bytes_per_s, "B/s")
+    compute = "-" if peak.flops_per_s is None else format_rate(peak.flops_per_s, "FLOP/s")
+    return memory, compute, "-" if peak.ridge is None else f"{peak.ridge:.3g}"
 
 
-def _kind(point: RoofShare) -> tuple[str, ...]:
+def _kind(point: PeakShare) -> tuple[str, ...]:
     case = point.case.case
     return (case.op, case.dtype, case.device_id, case.form_id)
 
 
-def _missing(roofs: Sequence[Roof]) -> list[str]:
-    """Name what has no roof, and the command that measures it."""
-    words = {(True, False): "memory roof", (False, True): "compute roof", (True, True): "roofs"}
-    lacks: dict[str, list[Roof]] = {}
-    for roof in roofs:
-        lacking = (roof.bytes_per_s is None, roof.flops_per_s is None)
+def _missing(peaks: Sequence[Peaks]) -> list[str]:
+    """Name what has no peak, and the command that measures it."""
+    words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
+    lacks: dict[str, list[Peaks]] = {}
+    for peak in peaks:
+        lacking = (peak.bytes_per_s is None, peak.flops_per_s is None)
         if any(lacking):
-            lacks.setdefault(words[lacking], []).append(roof)
+            lacks.setdefault(words[lacking], []).append(peak)
     return [
-        f"{name} not measured on {', '.join(_place(roof) for roof in lacking_roofs)}: {HINT} --dtypes "
-        + ",".join(dict.fromkeys(roof.dtype for roof in lacking_roofs))
-        for name, lacking_roofs in lacks.items()
+        f"{name} not measured on {', '.join(_place(peak) for peak in lacking_peaks)}: {HINT} --dtypes "
+        + ",".join(dict.fromkeys(peak.dtype for peak in lacking_peaks))
+        for name, lacking_peaks in lacks.items()
     ]
 
 
-def _place(roof: Roof) -> str:
-    return f"{'+'.join(roof.device_ids)} {roof.dtype}"
+def _place(peak: Peaks) -> str:
+    return f"{'+'.join(peak.device_ids)} {peak.dtype}"
 
 
-def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
-    copied = any(roof.copy is not None for roof in roofs)
+def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
+    copied = any(peak.copy is not None for peak in peaks)
     columns = heads(
         "device", "dtype", number("memory"),
         copied and number("traffic", 2), number("compute"),
@@ -129,47 +129,47 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         number("by matmul", 3),
     )  # fmt: skip
     body = []
-    for roof in roofs:
-        size = format_bytes(roof.copy.bytes) if roof.copy else "-"
-        side = size_text(roof.matmul) if roof.matmul else "-"
-        memory, compute, ridge = roof_texts(roof)
-        memory += (mark(roof.copy.label) if roof.copy else "") + (" *" if roof.cache_sized else "")
-        compute += (mark(roof.matmul.label) if roof.matmul else "") + (" *" if roof.small_matmul else "")
-        traffic = [_traffic(roof)] if copied else []
-        body.append(cells("+".join(roof.device_ids), roof.dtype, memory, *traffic, compute, ridge, size, side))
-    devices = list(dict.fromkeys(device_id for roof in roofs for device_id in roof.device_ids))
-    small = any(roof.cache_sized or roof.small_matmul for roof in roofs)
-    labels = {point.label for roof in roofs for point in (roof.copy, roof.matmul) if point is not None}
+    for peak in peaks:
+        size = format_bytes(peak.copy.bytes) if peak.copy else "-"
+        side = size_text(peak.matmul) if peak.matmul else "-"
+        memory, compute, ridge = peak_texts(peak)
+        memory += (mark(peak.copy.label) if peak.copy else "") + (" *" if peak.cache_sized else "")
+        compute += (mark(peak.matmul.label) if peak.matmul else "") + (" *" if peak.small_matmul else "")
+        traffic = [_traffic(peak)] if copied else []
+        body.append(cells("+".join(peak.device_ids), peak.dtype, memory, *traffic, compute, ridge, size, side))
+    devices = list(dict.fromkeys(device_id for peak in peaks for device_id in peak.device_ids))
+    small = any(peak.cache_sized or peak.small_matmul for peak in peaks)
+    labels = {point.label for peak in peaks for point in (peak.copy, peak.matmul) if point is not None}
     words = [
         "ridge: from so many FLOP per byte on, computing is the limit",
-        _TRAFFIC if any(roof.copy is not None and roof.copy.device_kind == "cpu" for roof in roofs) else "",
+        _TRAFFIC if any(peak.copy is not None and peak.copy.device_kind == "cpu" for peak in peaks) else "",
         _SMALL if small else "",
         marks_legend(labels),
     ]
     legend = "; ".join(filter(None, words))
     return Table(
-        columns, tuple(body), title="Roofs", note=printable(devices_text(analysis, devices)), legend=legend
+        columns, tuple(body), title="Peaks", note=printable(devices_text(analysis, devices)), legend=legend
     )
 
 
-def _traffic(roof: Roof) -> str:
-    """Return what the copy behind the memory roof moves with what its device reads besides."""
-    if roof.copy is None or roof.bytes_per_s is None:
+def _traffic(peak: Peaks) -> str:
+    """Return what the copy behind the memory peak moves with what its device reads besides."""
+    if peak.copy is None or peak.bytes_per_s is None:
         return "-"
-    return format_rate(roof.bytes_per_s * (WRITE_ALLOCATE if roof.copy.device_kind == "cpu" else 1.0), "B/s")
+    return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
 
 
-def _table(rows: Sequence[RoofShare]) -> Table:
+def _table(rows: Sequence[PeakShare]) -> Table:
     library = any(point.to_library is not None for point in rows)
     dtypes = len({point.case.case.dtype for point in rows}) > 1
     columns = heads(
-        dtypes and "dtype", "op", number("n"), "device", "form", number("rate"), number("of roof"),
+        dtypes and "dtype", "op", number("n"), "device", "form", number("rate"), number("of peak"),
         Column("bound", rank=2), library and number("x lib", 1),
     )  # fmt: skip
     body = [
         cells(
             dtypes and point.case.case.dtype, point.case.case.op, size_text(point.case), point.case.case.device_id,
-            form_text(point.case), rate(point) + mark(point.case.label), _of_roof(point), point.bound or "-",
+            form_text(point.case), rate(point) + mark(point.case.label), _of_peak(point), point.bound or "-",
             library and ("-" if point.to_library is None else f"{point.to_library:.2f}"),
         )
         for point in sorted(rows, key=_order)
@@ -177,13 +177,13 @@ def _table(rows: Sequence[RoofShare]) -> Table:
     return Table(columns, mark_repeats(body, 2 + dtypes), title="Cases", legend=_legend(rows, library=library))
 
 
-def _order(point: RoofShare) -> tuple[object, ...]:
+def _order(point: PeakShare) -> tuple[object, ...]:
     case = point.case.case
     where = (point.case.device_kind != "cpu", case.device_id, case.form_id)
     return (case.dtype, case.op, case.params.get("n", 0), beside_size(case.params), where)
 
 
-def _of_roof(point: RoofShare) -> Cell:
+def _of_peak(point: PeakShare) -> Cell:
     if point.share is None:
         return Cell("-")
     marks = (" c" if point.in_cache else "") + (
@@ -201,11 +201,11 @@ def _of_roof(point: RoofShare) -> Cell:
     return Cell(share_text(point.share) + marks, tone)
 
 
-def _by_wall(point: RoofShare) -> bool:
+def _by_wall(point: PeakShare) -> bool:
     return point.clock == "wall" and point.case.device_kind != "cpu"
 
 
-def _legend(rows: Sequence[RoofShare], *, library: bool) -> str:
+def _legend(rows: Sequence[PeakShare], *, library: bool) -> str:
     points = [point for point in rows if point.share is not None]
     parts = [
         _CACHE if any(point.in_cache for point in rows) else "",
@@ -219,24 +219,24 @@ def _legend(rows: Sequence[RoofShare], *, library: bool) -> str:
 
 COLUMNS = (
     ("op", "op"), ("device", "device"), ("form", "form"), ("size", "n"), ("intensity", "FLOP per byte"),
-    ("rate", "rate"), ("share", "of roof"), ("bound", "bound"), ("label", "label"),
+    ("rate", "rate"), ("share", "of peak"), ("bound", "bound"), ("label", "label"),
 )  # fmt: skip
-ROOF_COLUMNS = (
-    ("device", "device"), ("memory", "memory roof"), ("compute", "compute roof"), ("ridge", "ridge, FLOP per byte"),
-    ("strength", "roof"),
+PEAK_COLUMNS = (
+    ("device", "device"), ("memory", "memory peak"), ("compute", "compute peak"), ("ridge", "ridge, FLOP per byte"),
+    ("strength", "peak"),
 )  # fmt: skip
 CAPTION = (
-    "The largest size of every op of this dtype, with resident data. The slope is the memory roof, the level the "
-    "compute roof, both measured in this run; a case can reach the lower of the two. A dashed roof is of small sizes "
+    "The largest size of every op of this dtype, with resident data. The slope is the memory peak, the level the "
+    "compute peak, both measured in this run; a case can reach the lower of the two. A dashed line is of small sizes "
     "alone and none yet."
 )
-SPAN = 4.0  # how far the roofs reach beyond the cases and the ridge
-_MEASURED, _WEAK_ROOF = "measured", "of small sizes: none yet"
+SPAN = 4.0  # how far the peaks reach beyond the cases and the ridge
+_MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 
 
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw a point for each op and device below its roofs, a picture for each dtype."""
+    """Draw a point for each op and device below its peaks, a picture for each dtype."""
     import altair
 
     fastest = {point.id for point in chart_cases(analysis)}
@@ -247,12 +247,12 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     ]
     for dtype, cases in group_by(largest_points, lambda point: point.case.case.dtype).items():
         ends = [end(point.case.flops / point.case.bytes for point in cases) for end in (min, max)]
-        roofs = [roof for roof in roofline(analysis).roofs if roof.dtype == dtype]
+        peaks = [peak for peak in roofline(analysis).peaks if peak.dtype == dtype]
         rows[dtype] = [_point(point) for point in cases]
-        marks[dtype] = [corner for roof in roofs for corner in _line(roof, ends[0] / SPAN, ends[1] * SPAN)]
+        marks[dtype] = [corner for peak in peaks for corner in _line(peak, ends[0] / SPAN, ends[1] * SPAN)]
     sides = charts.devices(analysis)
     x = charts.log_axis("x", "FLOP per byte moved", charts.PLAIN, x=True)
-    strokes = altair.Scale(domain=[_MEASURED, _WEAK_ROOF], range=[[1, 0], [6, 4]])
+    strokes = altair.Scale(domain=[_MEASURED, _WEAK_PEAK], range=[[1, 0], [6, 4]])
     base = {"x": x, "y": charts.log_axis("value", "FLOP per second"), "color": charts.accent(sides)}
     line = (
         charts.chart_of(charts.MARKS)
@@ -261,7 +261,7 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
             **base,
             order="order:Q",
             strokeDash=altair.StrokeDash("strength:N", legend=None, scale=strokes),
-            tooltip=charts.tooltip(ROOF_COLUMNS),
+            tooltip=charts.tooltip(PEAK_COLUMNS),
         )
     )
     points = charts.chart_of().mark_point(size=60, filled=True).encode(**base, tooltip=charts.tooltip(COLUMNS))
@@ -271,7 +271,7 @@ def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     )  # fmt: skip
 
 
-def _point(point: RoofShare) -> ChartRow:
+def _point(point: PeakShare) -> ChartRow:
     intensity = point.case.flops / point.case.bytes
     return charts.case_fields(point.case, regime=False) | {
         "op": series_name(point.case.case), "x": short(intensity), "value": short(point.flops_per_s),
@@ -280,18 +280,18 @@ def _point(point: RoofShare) -> ChartRow:
     }  # fmt: skip
 
 
-def _line(roof: Roof, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of one roof, from the lowest to the highest intensity; a rate that was not measured is no
+def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
+    """Return the corners of one peak, from the lowest to the highest intensity; a rate that was not measured is no
     limit."""
-    memory, compute, ridge = roof.bytes_per_s or inf, roof.flops_per_s or inf, roof.ridge
+    memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:
         return []
     corners = [first, *([ridge] if ridge is not None and first < ridge < last else []), last]
-    names = [printable(name) for name in roof.device_ids]
-    memory_text, compute_text, ridge_text = roof_texts(roof)
+    names = [printable(name) for name in peak.device_ids]
+    memory_text, compute_text, ridge_text = peak_texts(peak)
     shared = {
         "device": names[0], "devices": names, "memory": memory_text, "compute": compute_text, "ridge": ridge_text,
-        "strength": _WEAK_ROOF if roof.cache_sized or roof.small_matmul else _MEASURED,
+        "strength": _WEAK_PEAK if peak.cache_sized or peak.small_matmul else _MEASURED,
     }  # fmt: skip
     return [
         shared | {"x": short(x), "value": short(min(x * memory, compute)), "order": i}
@@ -300,12 +300,12 @@ def _line(roof: Roof, first: float, last: float) -> list[ChartRow]:
 
 
 ROWS = (
-    Rows("roofline.roofs", Roof, lambda analysis: roofline(analysis).roofs, order=40),
+    Rows("roofline.peaks", Peaks, lambda analysis: roofline(analysis).peaks, order=40),
     Rows(
         "roofline.cases",
-        RoofShare,
+        PeakShare,
         lambda analysis: roofline(analysis).rows,
         order=50,
-        csv={"percent_of_roof": "percent_of_roof"},
+        csv={"percent_of_peak": "percent_of_peak"},
     ),
 )

@@ -362,7 +362,7 @@ def _without_search(outcome: Plain) -> Plain | None:
 
 
 # Fields whose names changed with version 4.
-_RENAMED = {"identical_gpus": "identical_gpus"}
+_RENAMED = {"ceilings": "peaks", "twins": "identical_gpus"}
 _FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others
 
 

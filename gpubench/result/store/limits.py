@@ -37,7 +37,7 @@ MAX_SESSIONS = 2_000
 MAX_DEVICES = 128
 MAX_WARNINGS = 10_000
 MAX_CLAIMS = 200
-# A report holds each case against every session, worker, ceiling, device and warning.
+# A report holds each case against every session, worker, peak, device and warning.
 MAX_LOOKUPS = 5_000_000
 
 # The shape of a text without strings: every digit as 0, whatever may stand before a number as a comma.
@@ -93,16 +93,14 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
     cases = sum(len(run.outcomes) for run in runs)
     devices = max((len(run.devices) for run in runs), default=0)
     warnings = sum(len(run.warnings) for run in runs)
-    beside = (
-        len(sessions) + sum(len(session.workers) + len(session.ceilings) for session in sessions) + warnings
-    )
+    beside = len(sessions) + sum(len(session.workers) + len(session.peaks) for session in sessions) + warnings
     require(source, "cases", cases, MAX_CASES)
     require(source, "sessions", len(sessions), MAX_SESSIONS)
     require(source, "devices", devices, MAX_DEVICES)
     require(source, "warnings", warnings, MAX_WARNINGS)
     require(source, "blocks", len(blocks), MAX_BLOCKS)
     require(source, "samples", sum(len(block.wall_s) for block in blocks), MAX_SAMPLES)
-    require(source, "pairs of a case with a session, worker, ceiling or warning", cases * beside, MAX_LOOKUPS)
+    require(source, "pairs of a case with a session, worker, peak or warning", cases * beside, MAX_LOOKUPS)
 
 
 def toml(data: bytes) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_a_share_that_takes_no_longer_than_its_launches_is_host_limited(rows):
     assert not rows["matmul", SIDE, "resident-waited", 2]["host_limited"]
 
 
-def test_device_groups_enter_neither_the_speedups_over_the_cpu_nor_the_roofs(report):
+def test_device_groups_enter_neither_the_speedups_over_the_cpu_nor_the_peaks(report):
     assert not [row for row in report["speedups"] if "group:" in row["id"]]
     assert not [row for row in report["roofline"]["cases"] if "group:" in row["id"]]
 

@@ -372,24 +372,24 @@ def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
 
 
 @pytest.mark.parametrize(("n", "compute"), [(256, None), (512, ["float32"])])
-def test_a_product_of_512_is_the_first_power_of_two_that_comes_near_a_ceiling(n, compute):
+def test_a_product_of_512_is_the_first_power_of_two_that_comes_near_a_peak(n, compute):
     """Its 2.7e8 FLOP take several microseconds on the fastest device; an eighth of them is over in one."""
     numpy = target("numpy:0")
     item = plan.workload(
         Series(kernels.load("matmul"), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
     )
-    wanted = plan.plan_ceilings([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    wanted = plan.plan_peaks([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
 
 
 @pytest.mark.parametrize(("more", "compute"), [(0, ["float32"]), (1, None)])
-def test_a_case_of_the_least_flops_comes_near_the_ceiling_of_its_dtype(monkeypatch, more, compute):
+def test_a_case_of_the_least_flops_comes_near_the_peak_of_its_dtype(monkeypatch, more, compute):
     numpy = target("numpy:0")
     item = plan.workload(
         Series(kernels.load("add"), "float32"), 64, Constraints((numpy,), Selection(ops=[]), None)
     )
     monkeypatch.setattr(plan, "LEAST_FLOPS", item.op.flops(item.params) + more)
-    wanted = plan.plan_ceilings([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    wanted = plan.plan_peaks([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
 
 

@@ -45,7 +45,7 @@ def full_run() -> Run:
                 case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"
             ),
         ]
-    found += _roof_cases() + _overhead_cases()
+    found += _peak_cases() + _overhead_cases()
     found.append(failed(case("add", 1000, "tuned", device="cupy:0")))
     found.append(skipped(case("add", 2**36, device="cupy:0")))
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
@@ -65,7 +65,7 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
     ]
 
 
-def _roof_cases() -> list[Outcome]:
+def _peak_cases() -> list[Outcome]:
     """A copy that is out of cache, its vendor's form, and a rung of the ladder of matmul."""
     n = 2**26
     rung = case(n=4096, form="tuned", device="cupy:0", variant="naive")

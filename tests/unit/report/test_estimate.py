@@ -16,10 +16,10 @@ from gpubench.analysis.findings import findings
 from gpubench.curves import stats
 from gpubench.result.machine import Fact, Gpu, Link
 from gpubench.result.run import (
-    Ceiling,
     DeviceClock,
     Measurement,
     Parts,
+    Peak,
     Run,
     SessionRecord,
     Settings,
@@ -250,77 +250,77 @@ def test_no_clock_is_told_of_devices_without_one():
     assert "no-device-clock" not in row_of(run_of([outcome])).findings
 
 
-def test_rates_above_a_measured_roof_are_implausible():
+def test_rates_above_a_measured_peak_are_implausible():
     run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)])  # 2 TFLOP/s
-    slow = with_sessions(run, ceilings=[Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.5e12)])
-    fine = with_sessions(run, ceilings=[Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)])
+    slow = with_sessions(run, peaks=[Peak(device_id="cupy:0", dtype="float32", flops_per_s=1.5e12)])
+    fine = with_sessions(run, peaks=[Peak(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)])
     assert (row_of(slow).label, row_of(fine).label) == ("implausible", "ok")
-    assert row_of(slow).detail == "2e+12 FLOP/s is above 1.10 x the measured ceiling of 1.5e+12"
+    assert row_of(slow).detail == "2e+12 FLOP/s is above 1.10 x the measured peak of 1.5e+12"
 
 
-def test_rates_above_a_theoretical_roof_are_implausible():
+def test_rates_above_a_theoretical_peak_are_implausible():
     device = msgspec.structs.replace(GPU, theoretical=Theoretical(flops_per_s={"float32": 1e12}))
     run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)], devices=(CPU, device))
     assert row_of(run).label == "implausible"
 
 
 @pytest.mark.parametrize(("vendor", "reached"), [(1.7e12, 5e12), (5e12, 1.7e12)])
-def test_the_lower_of_two_ceilings_counts(vendor, reached):
+def test_the_lower_of_two_peaks_counts(vendor, reached):
     device = msgspec.structs.replace(GPU, theoretical=Theoretical(flops_per_s={"float32": vendor}))
     run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)], devices=(CPU, device))
-    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=reached)]
-    assert row_of(with_sessions(run, ceilings=roof)).label == "implausible"
+    peak = [Peak(device_id="cupy:0", dtype="float32", flops_per_s=reached)]
+    assert row_of(with_sessions(run, peaks=peak)).label == "implausible"
 
 
-def test_a_ceiling_belongs_to_the_hardware_and_not_to_the_library_that_found_it():
+def test_a_peak_belongs_to_the_hardware_and_not_to_the_library_that_found_it():
     """cuBLAS found it; a kernel that wgpu runs on the same card cannot be faster, on another card it can."""
     cuda = msgspec.structs.replace(GPU, gpu_id="GPU-a")
     vulkan = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
-    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.5e12)]
+    peak = [Peak(device_id="cupy:0", dtype="float32", flops_per_s=1.5e12)]
     outcome = measured(case(n=1000, device="wgpu:0"), 1e-3)
     same = run_of([outcome], devices=(CPU, cuda, vulkan))
     other = run_of([outcome], devices=(CPU, cuda, msgspec.structs.replace(vulkan, gpu_id="GPU-b")))
-    assert row_of(with_sessions(same, ceilings=roof)).label == "implausible"
-    assert row_of(with_sessions(other, ceilings=roof)).label == "ok"
+    assert row_of(with_sessions(same, peaks=peak)).label == "implausible"
+    assert row_of(with_sessions(other, peaks=peak)).label == "ok"
 
 
 @pytest.mark.parametrize(("device", "label"), [("wgpu:0", "implausible"), ("cupy:0", "ok")])
-def test_the_multiply_adds_of_one_backend_are_no_ceiling_of_tensor_cores_in_another(device, label):
+def test_the_multiply_adds_of_one_backend_are_no_peak_of_tensor_cores_in_another(device, label):
     cuda = msgspec.structs.replace(GPU, gpu_id="GPU-a")
     vulkan = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
-    chain = [Ceiling(device_id="wgpu:0", dtype="float32", flops_per_s=1.5e12, own=True)]
+    chain = [Peak(device_id="wgpu:0", dtype="float32", flops_per_s=1.5e12, own=True)]
     run = run_of([measured(case(n=1000, device=device), 1e-3)], devices=(CPU, cuda, vulkan))
-    assert row_of(with_sessions(run, ceilings=chain)).label == label
+    assert row_of(with_sessions(run, peaks=chain)).label == label
 
 
 @pytest.mark.parametrize(
     ("foreign", "label"), [(None, "implausible"), (0.02, "implausible"), (0.5, "contended")]
 )
-def test_what_a_cpu_reached_while_others_used_it_is_no_ceiling(foreign, label):
-    roof = [Ceiling(device_id="numpy:0", dtype="float32", flops_per_s=0.9e12)]
+def test_what_a_cpu_reached_while_others_used_it_is_no_peak(foreign, label):
+    peak = [Peak(device_id="numpy:0", dtype="float32", flops_per_s=0.9e12)]
     run = run_of([measured(case(n=1000), 1e-3)])
-    assert row_of(with_sessions(run, ceilings=roof, foreign_cpu_share=foreign)).label == label
+    assert row_of(with_sessions(run, peaks=peak, foreign_cpu_share=foreign)).label == label
 
 
-def test_a_ceiling_that_was_not_found_refuses_nothing():
+def test_a_peak_that_was_not_found_refuses_nothing():
     run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)])
     none = [
-        Ceiling(device_id="cupy:0", dtype="float32", reason="no time"),
-        Ceiling(device_id="cupy:0", reason="x"),
+        Peak(device_id="cupy:0", dtype="float32", reason="no time"),
+        Peak(device_id="cupy:0", reason="x"),
     ]
-    assert row_of(with_sessions(run, ceilings=none)).label == "ok"
+    assert row_of(with_sessions(run, peaks=none)).label == "ok"
 
 
-def test_the_memory_ceiling_counts_above_four_caches_of_the_device():
-    roof = [Ceiling(device_id="cupy:0", bytes_per_s=1e9)]
+def test_the_memory_peak_counts_above_four_caches_of_the_device():
+    peak = [Peak(device_id="cupy:0", bytes_per_s=1e9)]
     outcome = measured(case("relu", 2**24, device="cupy:0"), 1e-3)  # 192 MiB
     known = msgspec.structs.replace(GPU, cache_bytes=40 * 2**20)
-    small = with_sessions(run_of([outcome], devices=(CPU, known)), ceilings=roof)
-    large = with_sessions(run_of([outcome]), ceilings=roof)
+    small = with_sessions(run_of([outcome], devices=(CPU, known)), peaks=peak)
+    large = with_sessions(run_of([outcome]), peaks=peak)
     assert (row_of(small).label, row_of(large).label) == ("implausible", "ok")
 
 
-LINK = Ceiling(device_id="cupy:0", upload_bytes_per_s=5e10, download_bytes_per_s=4e10)
+LINK = Peak(device_id="cupy:0", upload_bytes_per_s=5e10, download_bytes_per_s=4e10)
 
 
 def copied(seconds, regime="transfer-always", *, n=2**20, calls=None, device="cupy:0", **fields):
@@ -334,10 +334,10 @@ def copied(seconds, regime="transfer-always", *, n=2**20, calls=None, device="cu
 @pytest.mark.parametrize(("share", "label"), [(1.2, "implausible"), (1.05, "ok")])
 def test_a_call_that_copies_faster_than_the_link_is_implausible(regime, calls, share, label):
     """Both ways one after the other: at most at the rate of the better direction."""
-    row = row_of(with_sessions(run_of([copied(2**23 / 5e10 / share, regime, calls=calls)]), ceilings=[LINK]))
+    row = row_of(with_sessions(run_of([copied(2**23 / 5e10 / share, regime, calls=calls)]), peaks=[LINK]))
     assert row.label == label
     if label != "ok":
-        assert row.detail == "6e+10 B/s over the link is above 1.10 x the measured ceiling of 5e+10"
+        assert row.detail == "6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10"
 
 
 @pytest.mark.parametrize(
@@ -348,28 +348,28 @@ def test_a_call_that_copies_faster_than_the_link_is_implausible(regime, calls, s
 )  # fmt: skip
 def test_each_direction_has_the_rate_of_its_own(upload_s, download_s, label):
     parts = [Parts(session=0, upload_s=[upload_s] * 5, download_s=[download_s] * 5)]
-    assert row_of(with_sessions(run_of([copied(1e-3, parts=parts)]), ceilings=[LINK])).label == label
+    assert row_of(with_sessions(run_of([copied(1e-3, parts=parts)]), peaks=[LINK])).label == label
 
 
 def test_where_the_file_does_not_say_what_came_back_both_directions_share_one_time():
     parts = [Parts(session=0, upload_s=[4e-5], download_s=[4e-5])]  # 8 MiB in 80 us: 105 GB/s
     outcome = copied(1e-3, parts=parts)
     old = msgspec.structs.replace(outcome, output_bytes=None)
-    assert row_of(with_sessions(run_of([old]), ceilings=[LINK])).label == "implausible"
+    assert row_of(with_sessions(run_of([old]), peaks=[LINK])).label == "implausible"
 
 
 def test_small_copies_and_resident_data_meet_no_link():
     small = copied(1e-9, n=2**16)
     resident = copied(1e-6, regime="resident")
     for outcome in (small, resident):
-        assert row_of(with_sessions(run_of([outcome]), ceilings=[LINK])).label != "implausible"
+        assert row_of(with_sessions(run_of([outcome]), peaks=[LINK])).label != "implausible"
 
 
 def test_the_link_belongs_to_the_card_and_not_to_the_library_that_measured_it():
     cuda = msgspec.structs.replace(GPU, gpu_id="GPU-a")
     vulkan = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
     run = run_of([copied(1e-4, device="wgpu:0")], devices=(CPU, cuda, vulkan))
-    assert row_of(with_sessions(run, ceilings=[LINK])).label == "implausible"
+    assert row_of(with_sessions(run, peaks=[LINK])).label == "implausible"
 
 
 @pytest.mark.parametrize(("rate", "label"), [(70e9, "implausible"), (60e9, "ok")])
@@ -381,7 +381,7 @@ def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
     run = msgspec.structs.replace(run, machine=msgspec.structs.replace(run.machine, gpus=[gpu]))
     assert row_of(run).label == label
     slow = [msgspec.structs.replace(LINK, upload_bytes_per_s=4e10)]
-    assert row_of(with_sessions(run, ceilings=slow)).label == "implausible", "what was measured says more"
+    assert row_of(with_sessions(run, peaks=slow)).label == "implausible", "what was measured says more"
     unknown = msgspec.structs.replace(run.machine, gpus=[Gpu(id="GPU-a")])
     assert row_of(msgspec.structs.replace(run, machine=unknown)).label == "ok"
 
@@ -390,7 +390,7 @@ def test_an_upload_alone_meets_the_link():
     one = msgspec.structs.replace(case("upload", 2**26, device="cupy:0"), group="overhead")
     for seconds, label in ((2**26 / 7e10, "implausible"), (2**26 / 5e10, "ok")):
         outcome = msgspec.structs.replace(measured(one, seconds), bytes=2**26)
-        assert row_of(with_sessions(run_of([outcome]), ceilings=[LINK])).label == label
+        assert row_of(with_sessions(run_of([outcome]), peaks=[LINK])).label == label
 
 
 def test_a_sample_below_a_hundred_clock_steps_is_implausible():
@@ -409,20 +409,20 @@ def test_the_power_cap_is_told_and_is_no_label():
     assert (row.label, row.findings) == ("ok", ("power-cap",))
 
 
-def test_the_roofs_of_float32_are_none_of_tf32():
-    """Tensor cores do what no float32 unit does; with the memory's roof it is another matter."""
+def test_the_peaks_of_float32_are_none_of_tf32():
+    """Tensor cores do what no float32 unit does; with the memory's peak it is another matter."""
     device = msgspec.structs.replace(GPU, theoretical=Theoretical(flops_per_s={"float32": 1e12}))
     tf32 = msgspec.structs.replace(case(n=1000, device="cupy:0"), variant="tf32")
     run = run_of([measured(tf32, 1e-3)], devices=(CPU, device))
     assert row_of(run).label == "ok"
-    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
-    assert row_of(with_sessions(run, ceilings=roof)).label == "ok"
+    peak = [Peak(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
+    assert row_of(with_sessions(run, peaks=peak)).label == "ok"
 
 
-def test_the_memory_roof_ignores_what_fits_into_a_cache():
-    roof = [Ceiling(device_id="cupy:0", bytes_per_s=1e9)]
-    small = with_sessions(run_of([measured(case("relu", 1000, device="cupy:0"), 1e-6)]), ceilings=roof)
-    large = with_sessions(run_of([measured(case("relu", 2**30, device="cupy:0"), 1e-3)]), ceilings=roof)
+def test_the_memory_peak_ignores_what_fits_into_a_cache():
+    peak = [Peak(device_id="cupy:0", bytes_per_s=1e9)]
+    small = with_sessions(run_of([measured(case("relu", 1000, device="cupy:0"), 1e-6)]), peaks=peak)
+    large = with_sessions(run_of([measured(case("relu", 2**30, device="cupy:0"), 1e-3)]), peaks=peak)
     assert (row_of(small).label, row_of(large).label) == ("ok", "implausible")
 
 
@@ -433,9 +433,9 @@ def test_a_launch_shorter_than_an_empty_one_is_implausible():
 
 def test_implausible_cases_enter_no_ratio():
     run = run_of([measured(case(n=1000), 1e-2), measured(case(n=1000, device="cupy:0"), 1e-3)])
-    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
+    peak = [Peak(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
     assert analyse(run).speedups
-    assert not analyse(with_sessions(run, ceilings=roof)).speedups
+    assert not analyse(with_sessions(run, peaks=peak)).speedups
 
 
 def test_first_slow_and_drift():
@@ -535,12 +535,12 @@ def test_a_device_time_surely_above_wall_time_is_implausible(hot, label):
 
 
 def test_what_is_derived_from_wall_times_does_not_contradict_them():
-    """Noise may carry it above the wall time or a ceiling; the wall time itself is held against the ceiling."""
+    """Noise may carry it above the wall time or a peak; the wall time itself is held against the peak."""
     mute = msgspec.structs.replace(GPU, clock=DeviceClock(kind="derived", step_s=1e-9))
-    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)]
+    peak = [Peak(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)]
     for hot_s in (1.2e-3, 0.7e-3):
         run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3, hot_s=hot_s)], devices=(CPU, mute))
-        row = row_of(with_sessions(run, ceilings=roof))
+        row = row_of(with_sessions(run, peaks=peak))
         assert (row.label, row.findings) == ("ok", ("no-device-clock",))
         honest = run_of([measured(case(n=1000, device="cupy:0"), 1e-3, hot_s=hot_s)])
-        assert row_of(with_sessions(honest, ceilings=roof)).label == "implausible"
+        assert row_of(with_sessions(honest, peaks=peak)).label == "implausible"

@@ -145,7 +145,7 @@ def test_a_page_that_would_grow_too_large_leaves_out_the_result_first_then_long_
         page = Page(render([full_run()], "html"))
         packed = [embedded(page, name).decode() for name in page.blocks if "table" in name]
         reported = " ".join([*page.texts, *packed])
-        kept.append(("r0-result" in page.blocks, "of roof" in reported))
+        kept.append(("r0-result" in page.blocks, "of peak" in reported))
         assert ("result is not in this page" in reported) == (not kept[-1][0])
         assert ("too large: gpubench report --sections roofline" in reported) == (not kept[-1][1])
     assert kept == [(True, True), (False, True), (False, False)]

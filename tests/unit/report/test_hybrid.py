@@ -151,10 +151,10 @@ def test_the_order_of_outcomes_and_blocks_says_nothing() -> None:
     assert hybrids(analyse(msgspec.structs.replace(run, outcomes=outcomes))) == hybrids(analyse(run))
 
 
-def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_roof() -> None:
+def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_peak() -> None:
     found = analyse(hybrid_run())
     assert {row.device_id for row in found.break_even} == {"cupy:0"}
-    assert all("hybrid" not in device for roof in roofline(found).roofs for device in roof.device_ids)
+    assert all("hybrid" not in device for peak in roofline(found).peaks for device in peak.device_ids)
     assert any("split over CPU and GPU it is 1.28x as fast" in text for text in answer_sentences(found))
     plain = render([hybrid_run()], "plain")
     assert "Hybrid: one op split over CPU and GPU" in plain

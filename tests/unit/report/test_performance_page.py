@@ -16,7 +16,7 @@ from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
 WGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1")
 DEVICES = (CPU, msgspec.structs.replace(GPU, gpu_id="GPU-1"), WGPU)
-BLOCKS = ("runs", "roofs", "matmul", "shapes", "ladder", "memory", "rows", "dtypes", "overheads")
+BLOCKS = ("runs", "peaks", "matmul", "shapes", "ladder", "memory", "rows", "dtypes", "overheads")
 PAGE = "Prose.\n<!-- files: old.json -->\n" + "\n".join(
     f"<!-- begin: {name} -->\nstale\n<!-- end: {name} -->\nwords about {name}" for name in BLOCKS
 )

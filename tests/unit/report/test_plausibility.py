@@ -108,7 +108,7 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it(case_id):
     reported = {
         name: value
         for name, value in rows[case_id].items()
-        if value and name.endswith(("_s", "speedup", "roof"))
+        if value and name.endswith(("_s", "speedup", "peak"))
     }
     assert reported == {}
     assert (rows[case_id]["label"], rows[case_id]["reason"]) == ("implausible", "implausible")

@@ -18,7 +18,7 @@ from gpubench.base.errors import ExitCode, InputError
 from gpubench.base.installation import upgrade_command
 from gpubench.base.messages import Reason, WarningCode
 from gpubench.result import store
-from gpubench.result.run import SCHEMA_VERSION, Run
+from gpubench.result.run import SCHEMA_VERSION, Peak, Run
 from gpubench.result.store import document, limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -197,12 +197,20 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
 
 
 def test_names_of_before_version_4_are_read(run: Run) -> None:
-    plain = {**json.loads(store.dumps(run)), "schema_version": 3, "label": "gang", "identical_gpus": []}
+    before_4 = {
+        "schema_version": 3,
+        "label": "gang",
+        "twins": [],
+        "sessions": [{"ceilings": [{"device_id": "gang"}]}],
+    }
+    plain = {**json.loads(store.dumps(run)), **before_4}
+    plain["sessions"][0] |= {"index": 0, "started_at": ""}
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
     case["device_id"] = "gang:cupy:0+1"
     upgraded = store.loads(json.dumps(plain).encode(), "x")
     assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
     assert (upgraded.label, upgraded.identical_gpus) == ("gang", [])
+    assert upgraded.sessions[0].peaks == [Peak(device_id="group")]
 
 
 def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:

@@ -54,12 +54,12 @@ def test_names_are_the_ids_of_the_cases_with_an_estimate(name, make):
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_has_no_estimate_is_left_out(name):
     quick = measured(case(device="cupy:0"), 1e-9, repeat=1)  # 2 GFLOP in a nanosecond
-    roof = msgspec.structs.replace(
+    peak = msgspec.structs.replace(
         run_of([quick]).devices[1], theoretical=msgspec.structs.replace(run_of([]).devices[1].theoretical, flops_per_s={"float32": 1e13}),
     )  # fmt: skip
     run = run_of(
         [skipped(case("add")), failed(case("mul")), planned(case("sub")), quick],
-        devices=(run_of([]).devices[0], roof),
+        devices=(run_of([]).devices[0], peak),
     )
     assert names(run, name) == []
 

@@ -1,4 +1,4 @@
-"""The vendor's ceilings by attributes of real devices, beside what their data sheets say."""
+"""The vendor's peaks by attributes of real devices, beside what their data sheets say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubench.backends.cupy import (
     MEMORY_BUS_BITS,
     MEMORY_CLOCK_KHZ,
     MULTIPROCESSORS,
-    vendor_ceilings,
+    vendor_peaks,
 )
 from gpubench.result.run import Theoretical
 
@@ -32,7 +32,7 @@ def reported(clock_mhz, multiprocessors, memory_mhz, bits):
     ],
 )
 def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
-    found = vendor_ceilings(reported(*attributes), capability)
+    found = vendor_peaks(reported(*attributes), capability)
     assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
     assert found.flops_per_s == {"float32": pytest.approx(flops_per_s, rel=0.01)}
     assert found.source
@@ -46,21 +46,21 @@ def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s,
         ((7, 5), (1590, 40, 5001, 256), 320e9),
     ],
 )
-def test_a_clock_that_is_no_limit_sets_no_ceiling_of_arithmetic(capability, attributes, bytes_per_s):
-    found = vendor_ceilings(reported(*attributes), capability)
+def test_a_clock_that_is_no_limit_sets_no_peak_of_arithmetic(capability, attributes, bytes_per_s):
+    found = vendor_peaks(reported(*attributes), capability)
     assert found.flops_per_s == {}
     assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
 
 
 def test_a_board_whose_memory_is_the_cpu_s_has_none():
-    assert vendor_ceilings(reported(1300, 16, 1600, 256), (8, 7)) == Theoretical()
+    assert vendor_peaks(reported(1300, 16, 1600, 256), (8, 7)) == Theoretical()
 
 
 @given(
     st.sets(st.sampled_from([CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS]), min_size=1),
     st.booleans(),
 )
-def test_what_is_not_told_sets_no_ceiling(missing, raises):
+def test_what_is_not_told_sets_no_peak(missing, raises):
     def attribute(number):
         if number not in missing:
             return 1000
@@ -68,7 +68,7 @@ def test_what_is_not_told_sets_no_ceiling(missing, raises):
             raise RuntimeError("invalid attribute")
         return 0
 
-    found = vendor_ceilings(attribute, (9, 0))
+    found = vendor_peaks(attribute, (9, 0))
     assert (found.bytes_per_s is None) == bool(missing & {MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS})
     assert (found.flops_per_s == {}) == bool(missing & {CLOCK_KHZ, MULTIPROCESSORS})
     if len(missing) == 4:

@@ -1,4 +1,4 @@
-"""Ceilings: which are asked for, how they are found, and every reason for which there is none."""
+"""Peaks: which are asked for, how they are found, and every reason for which there is none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Session, Transfers
-from gpubench.backends.shared import ceilings as chains
-from gpubench.backends.shared.ceilings import is_copy, is_dot, is_product, pattern
+from gpubench.backends.shared import peaks as chains
+from gpubench.backends.shared.peaks import is_copy, is_dot, is_product, pattern
 from gpubench.base.errors import Unsupported
 from gpubench.measure import protocol
-from gpubench.measure.plan import Workload, limit_s, plan_ceilings
-from gpubench.measure.protocol import CeilingRequest
+from gpubench.measure.plan import Workload, limit_s, plan_peaks
+from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker import hardware
 from gpubench.measure.worker_pool import WorkerGone, WorkerPool
 from gpubench.result.case import Case
@@ -44,10 +44,10 @@ def workload(op, n, *devices, dtype="float32"):
 
 
 def plan(*workloads, devices=(CPU, GPU), settings=None):
-    return plan_ceilings(workloads, devices, settings or Settings(), MACHINE)
+    return plan_peaks(workloads, devices, settings or Settings(), MACHINE)
 
 
-def test_small_cases_come_near_no_ceiling_and_cost_nothing():
+def test_small_cases_come_near_no_peak_and_cost_nothing():
     assert plan(workload("add", 1 << 20, CPU, GPU), workload("matmul", 256, CPU, GPU)) == {}
 
 
@@ -84,7 +84,7 @@ def test_the_link_is_asked_for_where_a_case_copies_enough():
     assert plan(workload("allocate", 1 << 20, GPU)) == {}
 
 
-def test_what_is_no_hardware_of_its_own_has_no_ceiling():
+def test_what_is_no_hardware_of_its_own_has_no_peak():
     for kind in ("software", "hybrid"):
         device = msgspec.structs.replace(VULKAN, kind=kind)
         assert plan(workload("matmul", 4096, device), devices=(device,)) == {}
@@ -104,7 +104,7 @@ def test_a_small_run_stays_a_small_one(chosen, seconds):
 
 
 class Broken:
-    """A worker that dies over its ceilings, or refuses."""
+    """A worker that dies over its peaks, or refuses."""
 
     next_id = 7
 
@@ -112,9 +112,9 @@ class Broken:
         self.reply, self.killed = reply, False
 
     def ask(self, request, deadline_s):
-        assert deadline_s > request.ceilings.limit_s
+        assert deadline_s > request.peaks.limit_s
         if self.reply is None:
-            raise WorkerGone("worker-crashed", "it fell over", "ceilings", "")
+            raise WorkerGone("worker-crashed", "it fell over", "peaks", "")
         return self.reply
 
     def kill(self):
@@ -128,14 +128,14 @@ class Broken:
         (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
     ],
 )
-def test_a_device_that_breaks_over_its_ceilings_is_measured_without(tmp_path, worker, reason):
+def test_a_device_that_breaks_over_its_peaks_is_measured_without(tmp_path, worker, reason):
     pool = WorkerPool(Settings(), tmp_path, {})
     pool.workers["cupy:0"] = worker
-    pool.measure_ceilings(
-        {"cupy:0": CeilingRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
+    pool.measure_peaks(
+        {"cupy:0": PeakRequest(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
     )
     record = pool.enter_into(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
-    assert [(c.device_id, c.reason) for c in record.ceilings] == [("cupy:0", reason)]
+    assert [(c.device_id, c.reason) for c in record.peaks] == [("cupy:0", reason)]
     assert worker.killed == (worker.reply is None), "a dead worker is replaced"
 
 
@@ -204,7 +204,7 @@ def small(monkeypatch):
 
 
 def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_bytes=1 << 30):
-    wanted = CeilingRequest(
+    wanted = PeakRequest(
         memory=memory,
         compute=list(compute),
         link=link,
@@ -212,11 +212,11 @@ def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_
         memory_bytes=memory_bytes,
         limit_s=limit_s,
     )
-    found = hardware.measure_ceilings(session, wanted)
+    found = hardware.measure_peaks(session, wanted)
     assert getattr(session, "held", 0) == 0, "every buffer was given back"
-    for ceiling in found:
-        rate = ceiling.bytes_per_s or ceiling.flops_per_s or ceiling.upload_bytes_per_s
-        assert (rate is None) != (ceiling.reason is None), "a rate, or the reason for none"
+    for peak in found:
+        rate = peak.bytes_per_s or peak.flops_per_s or peak.upload_bytes_per_s
+        assert (rate is None) != (peak.reason is None), "a rate, or the reason for none"
     return found
 
 
@@ -233,7 +233,7 @@ def test_a_rate_that_falls_again_leaves_the_best():
     assert found.flops_per_s == pytest.approx(2e9)
 
 
-def test_a_rate_that_still_rises_is_no_ceiling():
+def test_a_rate_that_still_rises_is_no_peak():
     (found,) = find(Scripted({32: 1e9, 64: 2e9, 128: 3e9, 256: 4e9}), compute=["float32"])
     assert "still rose at n = 256" in found.reason
     (found,) = find(Scripted({32: 1e9}), compute=["float32"], limit_s=0.0)
@@ -247,7 +247,7 @@ def test_memory_that_does_not_do_is_a_reason():
     assert "memory" in found.reason
 
 
-def test_a_wrong_kernel_sets_no_ceiling():
+def test_a_wrong_kernel_sets_no_peak():
     (memory, compute) = find(Scripted({32: 1e9, 64: 1e9}, spoil=1e3), memory=True, compute=["float32"])
     assert (memory.reason, compute.reason) == ("the result of copy is wrong", "the product is wrong")
 
@@ -266,10 +266,10 @@ def test_a_cpu_reads_each_line_that_it_is_about_to_write():
     assert [name for name, _ in session.launched] == ["copy"]
 
 
-def test_a_device_that_knows_its_ceilings_is_believed():
+def test_a_device_that_knows_its_peaks_is_believed():
     session = backends.load("fake").open("fake:gpu")
-    found = hardware.measure_ceilings(
-        session, CeilingRequest(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
+    found = hardware.measure_peaks(
+        session, PeakRequest(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
     )
     assert [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found] == [
         (None, 3e12, None),
@@ -308,7 +308,7 @@ def test_the_link_is_measured_in_both_directions_from_page_locked_memory(rate):
     assert (found.upload_bytes_per_s, found.download_bytes_per_s) == pytest.approx((rate, rate / 2))
 
 
-def test_a_link_behind_a_copy_of_the_host_or_that_loses_data_has_no_ceiling():
+def test_a_link_behind_a_copy_of_the_host_or_that_loses_data_has_no_peak():
     (staged,) = find(Linked(), link=True)
     (lost,) = find(Linked(1e9, loses=True), link=True)
     (crowded,) = find(Linked(1e9), link=True, memory_bytes=1 << 17)
@@ -389,7 +389,7 @@ def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     assert len(session.rounds) <= 5, "hardly more trials than a launch's own start makes needed"
 
 
-def test_multiply_adds_that_are_wrong_or_missing_or_late_set_no_ceiling():
+def test_multiply_adds_that_are_wrong_or_missing_or_late_set_no_peak():
     (wrong,) = find(Chained(1e13, spoil=1.0), compute=["float32"])
     (missing,) = find(Chained(1e13), compute=["float64"])
     (late,) = find(Chained(1e13), compute=["float32"], limit_s=0.0)

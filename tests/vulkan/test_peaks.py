@@ -1,11 +1,11 @@
-"""The ceilings of a real wgpu device: correct kernels, plausible rates. A rasteriser has none in a run."""
+"""The peaks of a real wgpu device: correct kernels, plausible rates. A rasteriser has none in a run."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpubench.backends.shared import ceilings as chains
-from gpubench.measure.protocol import CeilingRequest
+from gpubench.backends.shared import peaks as chains
+from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker import hardware
 
 pytestmark = pytest.mark.vulkan
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.vulkan
 def test_multiply_adds_are_right_and_have_a_rate(session, dtype):
     if dtype == "float64" and not session.limits.float64:
         pytest.skip("this adapter has no double precision")
-    wanted = CeilingRequest(memory=False, compute=[dtype], cache_bytes=0, memory_bytes=1 << 33, limit_s=20.0)
-    (found,) = hardware.measure_ceilings(session, wanted)
+    wanted = PeakRequest(memory=False, compute=[dtype], cache_bytes=0, memory_bytes=1 << 33, limit_s=20.0)
+    (found,) = hardware.measure_peaks(session, wanted)
     assert found.reason is None
     assert 1e8 < found.flops_per_s < 1e13
 

@@ -1,4 +1,4 @@
-"""The work of the ceilings: large arrays made quickly, the check of a product too large for a reference, and chains of
+"""The work of the peaks: large arrays made quickly, the check of a product too large for a reference, and chains of
 multiply-adds in WGSL.
 
 A chain has no memory between its steps. Each thread keeps eight vectors of four apart, so that none waits for the one

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.backends.shared import ceilings as chains
+from gpubench.backends.shared import peaks as chains
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
 
