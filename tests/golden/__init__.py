@@ -1,7 +1,5 @@
 """Golden reports: `python -m tests.golden` writes them anew; look at the difference before committing it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +9,12 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.base.plugins import sections, wings
 from gpubench.report import analyse_runs, draw_report
+from gpubench.report.comparison import render as draw_comparison
 from gpubench.report.layout import RenderOptions
 from gpubench.result.run import Run
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.comparisons import COMPARISONS
+from tests.unit.report.parts import PARTS
 from tests.unit.report.samples import (
     cpu_run,
     full_run,
@@ -91,14 +92,39 @@ def screen(name: str) -> str:
     return draw_report(analyse_runs([(SCREENS | BY_DEVICE)[name]()]), "plain", options)
 
 
+def part(name: str) -> str:
+    """One section of one of the small runs."""
+    make, format, look = PARTS[name]
+    return draw_report(_analyses(make), format, RenderOptions(**look))
+
+
+def comparison(name: str) -> str:
+    make, format, look = COMPARISONS[name]
+    return draw_comparison(make(), format, RenderOptions(**look))
+
+
+# Files of many small texts: what draws each, and their names.
+COLLECTIONS = {
+    "screens": (screen, (*SCREENS, *BY_DEVICE)),
+    "parts": (part, (*PARTS,)),
+    "comparisons": (comparison, (*COMPARISONS,)),
+}
+SMALL = [(file, name) for file, (_, names) in COLLECTIONS.items() for name in names]
+
+
+def small(file: str, name: str) -> str:
+    return COLLECTIONS[file][0](name)
+
+
 @functools.cache
-def screens() -> dict[str, str]:
-    """What the file has for each of them."""
-    parts = f"\n{(FOLDER / 'screens.txt').read_text(encoding='utf-8')}".split(HEAD)[1:]
-    return {name: text for name, _, text in (part.partition("\n") for part in parts)}
+def stored(file: str) -> dict[str, str]:
+    """What such a file has for each name."""
+    texts = f"\n{(FOLDER / f'{file}.txt').read_text(encoding='utf-8')}".split(HEAD)[1:]
+    return {name: text for name, _, text in (each.partition("\n") for each in texts)}
 
 
-def write_screens() -> None:
+def write_small() -> None:
     """Draw them all anew."""
-    text = "".join(f"{HEAD}{name}\n{screen(name)}" for name in (*SCREENS, *BY_DEVICE))
-    (FOLDER / "screens.txt").write_text(text[1:], encoding="utf-8", newline="\n")
+    for file, (draw, names) in COLLECTIONS.items():
+        text = "".join(f"{HEAD}{name}\n{draw(name)}" for name in names)
+        (FOLDER / f"{file}.txt").write_text(text[1:], encoding="utf-8", newline="\n")

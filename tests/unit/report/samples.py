@@ -1,9 +1,13 @@
 """The run of the golden files: every kind of outcome once, times of a plausible machine."""
 
-from __future__ import annotations
+import functools
+from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import replace
 
+from gpubench.analysis.analyse import Analysis
+from gpubench.report import analyse_runs, draw_report
+from gpubench.report.layout import RenderOptions
 from gpubench.result.case import WAITED
 from gpubench.result.machine import Cache, Fact, Platform
 from gpubench.result.run import Environment, Git, Outcome, Parts, Run, RunWarning
@@ -192,15 +196,26 @@ def tool_run() -> Run:
         Cache(level=1, type="data", size_bytes=49152, instances=2),
         Cache(level=3, type="unified", size_bytes=2**25, instances=1),
     ]
-    cpu = msgspec.structs.replace(
+    cpu = replace(
         run.machine.cpu, caches=Fact(caches, "ok", "sys"), max_hz=Fact(2_500_000_000, "ok", "sys"),
         governor=Fact("powersave", "ok", "sys"),
     )  # fmt: skip
     platform = Platform(
         os=Fact("linux", "ok", "uname"), arch=Fact("x86_64", "ok", "uname"), kernel=Fact("6.1.0", "ok", "uname")
     )
-    return msgspec.structs.replace(
-        run, machine=msgspec.structs.replace(run.machine, cpu=cpu, platform=platform),
+    return replace(
+        run, machine=replace(run.machine, cpu=cpu, platform=platform),
         tool={**run.tool, "python": "3.12.3", "implementation": "CPython"},
         environment=Environment(git=Git(commit="0" * 40, branch="main", dirty=False, commit_time="2026-01-02T03:00:00+00:00")),
     )  # fmt: skip
+
+
+@functools.cache
+def analysed(*makes: Callable[[], Run]) -> list[Analysis]:
+    """The analyses of runs by the functions that make them, once for all tests."""
+    return analyse_runs([make() for make in makes])
+
+
+def drawn(*makes: Callable[[], Run], format: str = "plain", **look: object) -> str:
+    """Their report."""
+    return draw_report(analysed(*makes), format, RenderOptions(**look))

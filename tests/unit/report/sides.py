@@ -1,12 +1,12 @@
 """Two sides of a comparison: runs whose sessions have the time that a test gives them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.result.case import Case
 from gpubench.result.run import Block, Fingerprint, Measurement, Outcome, Run
 from tests.unit.report.builders import QUIET, case, measured, run_of
@@ -20,7 +20,7 @@ def timed(what: Case, session_s: Sequence[float], **changes: object) -> Measurem
         Block(session=i, round=0, position=0, repeat=10_000, wall_s=[seconds * factor for factor in QUIET])
         for i, seconds in enumerate(session_s)
     ]
-    return msgspec.structs.replace(measured(what, 1.0), blocks=blocks, **changes)
+    return replace(measured(what, 1.0), blocks=blocks, **changes)
 
 
 def a_run(outcomes: Sequence[Outcome], sessions: int = 5, *, second: int = 0, **changes: object) -> Run:
@@ -29,15 +29,13 @@ def a_run(outcomes: Sequence[Outcome], sessions: int = 5, *, second: int = 0, **
     sizes: dict[str, list[int]] = {}
     for outcome in outcomes:
         sizes.setdefault(outcome.case.op, []).append(outcome.case.params["n"])
-    run = msgspec.structs.replace(run, selection=msgspec.structs.replace(run.selection, sizes=sizes))
+    run = replace(run, selection=replace(run.selection, sizes=sizes))
     records = [
-        msgspec.structs.replace(
-            record, started_at=f"2026-01-02T03:{2 * i // 60:02}:{(2 * i + second) % 60:02}Z"
-        )
+        replace(record, started_at=f"2026-01-02T03:{2 * i // 60:02}:{(2 * i + second) % 60:02}Z")
         for i, record in enumerate(run.sessions)
     ]
     name = f"00000000-0000-4000-8000-{second:012}"
-    return msgspec.structs.replace(run, sessions=records, **{"id": name, **changes})
+    return replace(run, sessions=records, **{"id": name, **changes})
 
 
 def pair(
@@ -58,8 +56,8 @@ def pair(
 
 def on_machine(run: Run, **fields: str) -> Run:
     """The run with these fields in the fingerprint of its machine."""
-    prints = msgspec.structs.replace(run.fingerprint, machine=Fingerprint(hash="1" * 12, fields=fields))
-    return msgspec.structs.replace(run, fingerprint=prints)
+    prints = replace(run.fingerprint, machine=Fingerprint(hash="1" * 12, fields=fields))
+    return replace(run, fingerprint=prints)
 
 
 def busy_turns(what: Case, turns: Sequence[Sequence[float]], *, second: int = 0, load: float = 0.5) -> Run:
@@ -71,10 +69,67 @@ def busy_turns(what: Case, turns: Sequence[Sequence[float]], *, second: int = 0,
     for i, turn in enumerate(turns):
         for again in range(len(turn)):
             records.append(
-                msgspec.structs.replace(
+                replace(
                     run.sessions[number], repeats=number - again if again else None,
                     foreign_cpu_share=load - 0.1 * again, started_at=f"2026-01-02T03:{2 * i + second:02}:{again:02}Z",
                 )
             )  # fmt: skip
             number += 1
-    return msgspec.structs.replace(run, sessions=records)
+    return replace(run, sessions=records)
+
+
+def compared(base: Run, new: Run, options: CompareOptions | None = None, *more: Run):
+    """The comparison of BASE with one new run, or with several."""
+    news = [("new.json", new), *((f"new {i}", run) for i, run in enumerate(more, 2))]
+    return compare(("base.json", base), news, options or CompareOptions())
+
+
+def verdicts(comparison) -> list[str]:
+    """The verdict on each case, in the order of the file."""
+    return [row.verdict for row in comparison.cases]
+
+
+def gate(comparison, name: str):
+    return next(gate for gate in comparison.gates if gate.name == name)
+
+
+def with_blocks(run: Run, change, ids=None) -> Run:
+    """The run with every block changed, or those of the cases `ids`."""
+    outcomes = [
+        replace(row, blocks=[change(block) for block in row.blocks]) if ids is None or row.id in ids else row
+        for row in run.outcomes
+    ]
+    return replace(run, outcomes=outcomes)
+
+
+def first_replaced(run: Run, *outcomes: Outcome) -> Run:
+    """The run with these outcomes in the place of its first."""
+    return replace(run, outcomes=[*outcomes, *run.outcomes[1:]])
+
+
+def started_late(run: Run) -> Run:
+    """The run whose sessions all began after those of any other."""
+    return replace(run, sessions=[replace(one, started_at="2026-02-02T00:00:00Z") for one in run.sessions])
+
+
+def clocked(run: Run, hertz: float) -> Run:
+    return with_blocks(run, lambda block: replace(block, clock_hz=[hertz]))
+
+
+def throttled(run: Run, ids=None) -> Run:
+    every = {str(i): "throttled" for i in range(len(QUIET))}
+    return with_blocks(run, lambda block: replace(block, discarded=every), ids)
+
+
+def contended(run: Run) -> Run:
+    return replace(run, sessions=[replace(session, foreign_cpu_share=0.5) for session in run.sessions])
+
+
+def noisy(run: Run, ids) -> Run:
+    wide = (0.8, 1.2, 0.85, 1.15, 1.0, 1.0, 0.82, 1.18, 0.9, 1.1)
+    return with_blocks(run, lambda block: replace(block, wall_s=[1e-3 * factor for factor in wide]), ids)
+
+
+def untrue(run: Run, ids=None) -> Run:
+    """A sample of less than 100 steps of its clock is no measurement."""
+    return with_blocks(run, lambda block: replace(block, repeat=1, wall_s=[1e-9] * 10), ids)

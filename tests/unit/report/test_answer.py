@@ -20,7 +20,6 @@ from gpubench.report.layout import RenderOptions, visible
 from gpubench.report.sections.answer import Screen, answer_screen, answer_sentences, screen_lines
 from gpubench.report.sections.answer_text import asked_size_text, factor_text, gain_text, rough_size_text
 from gpubench.result import store
-from tests import golden
 from tests.examples import examples
 from tests.unit.report import screens
 from tests.unit.report.answer_runs import (
@@ -40,16 +39,6 @@ from tests.unit.report.answer_runs import (
 from tests.unit.report.builders import curve, failed, measured, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, software_run
 from tests.unit.report.screens import ENDS, SHARP, WIDE
-
-
-@pytest.mark.parametrize("name", [*screens.SCREENS, *screens.BY_DEVICE])
-def test_a_screen_word_for_word(name):
-    """If the difference is wanted: python -m tests.golden, and look at it."""
-    assert golden.screen(name) == golden.screens()[name]
-
-
-def test_no_screen_is_left_over():
-    assert list(golden.screens()) == [*screens.SCREENS, *screens.BY_DEVICE]
 
 
 def screen(run, **look):

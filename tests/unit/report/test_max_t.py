@@ -1,7 +1,5 @@
 """The joint permutation correction against its definition, permutation by permutation."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -89,7 +87,9 @@ def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, c
         assert both(max_t(new, base)) == pytest.approx(both(mirrored))
 
 
-@pytest.mark.parametrize(("k", "least"), [(6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))])
+@pytest.mark.parametrize(
+    ("k", "least"), [(5, 1 / 252), (6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))]
+)
 def test_the_smallest_p_is_that_of_one_permutation(k, least):
     draw = random.Random(k)
     base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
@@ -105,3 +105,11 @@ def test_a_case_without_noise_does_not_outrank_the_others():
     (still_p, _), (noisy_p, _) = max_t([still[0], noisy[0]], [still[1], noisy[1]])
     assert noisy_p == pytest.approx(1 / 252)
     assert still_p > 0.05
+
+
+def test_a_larger_family_is_judged_more_strictly():
+    chance = random.Random(7)
+    sides = [[[shift + chance.gauss(0, 0.02) for _ in range(5)]] for shift in (0.0, 0.02)]
+    more = [[[chance.gauss(0, 0.02) for _ in range(5)] for _ in range(30)] for _ in sides]
+    alone, among = max_t(*sides)[0][0], max_t(sides[0] + more[0], sides[1] + more[1])[0][0]
+    assert alone < among <= 1

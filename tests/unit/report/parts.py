@@ -1,0 +1,191 @@
+"""Runs of which one section stands in tests/golden/parts.txt: what a section says of a case that the full run lacks."""
+
+from msgspec.structs import replace
+
+from gpubench.result.case import WAITED
+from gpubench.result.run import DeviceClock, Parts, Selection
+from tests.unit.report.answer_runs import answer_run
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.samples import full_run, interrupted_run
+
+SHARED = (CPU, replace(GPU, gpu_id="GPU-1"), replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1"))
+LARGE = 2**26  # a copy of float32 moves 512 MiB
+
+
+def copied(gb_per_s, n=LARGE, **where):
+    return measured(case("copy", n, **where), 2 * 8 * n / gb_per_s / 1e9, hot_s=8 * n / gb_per_s / 1e9)
+
+
+def multiplied(tflops, n=4096, **where):
+    seconds = 2 * n**3 / tflops / 1e12
+    return measured(case(n=n, **where), 2 * seconds, hot_s=seconds)
+
+
+def early(run, **selection):
+    return replace(run, selection=Selection(ops=[case().op], **selection))
+
+
+def stopped(sessions=5, **more):
+    return run_of([measured(case(), 1e-3, sessions=min(sessions, 3))], sessions=sessions, complete=False, exit_reason="interrupted", **more)  # fmt: skip
+
+
+def paused():
+    run = replace(
+        stopped(), started_at="2026-01-01T10:00:00Z", finished_at="2026-01-02T10:00:10Z", paused_s=86400.0
+    )
+    return replace(run, settings=replace(run.settings, budget_s=8.0))
+
+
+def searched():
+    """Sizes of a search, of which few situations have some."""
+    sizes = {64 * 2**i: 0.25 * 2**i for i in range(6)}
+    outcomes = [*curve(sizes | {100: 0.4}), *curve(sizes | {200: 0.5}, regime="transfer-once")]
+    return run_of([*{row.id: row for row in [*outcomes, *curve(sizes, regime="transfer-always")]}.values()])
+
+
+def long_cells():
+    regimes = ("resident", "transfer-once", "transfer-always")
+    rows = [row for regime in regimes for row in curve({64000000: 0.25, 256000000: 4.0}, regime=regime)]
+    return run_of([*{row.id: row for row in rows}.values()])
+
+
+def dtypes():
+    return run_of([
+        measured(case("relu", n, device=device, dtype=dtype), 1e-3 / (ratio if device == "cupy:0" else 1))
+        for dtype in ("float32", "float16") for n, ratio in ((2**22, 0.25), (2**24, 4.0)) for device in ("numpy:0", "cupy:0")
+    ])  # fmt: skip
+
+
+def a_kernel():
+    plain = measured(case(n=64, form="tuned"), 2e-3)
+    chosen = replace(measured(case(n=64, form="tuned", device="wgpu:0"), 1e-3), kernel="64x128x16, 8x8|<b>")
+    return run_of([plain, chosen], devices=(CPU, SHARED[2]))
+
+
+def two_cpus(*, gpu):
+    other = replace(CPU, id="blocks:0", backend="blocks")
+    cases = [
+        measured(case(n=n, device=device), 1e-3 if device == quick else 2e-3)
+        for n, quick in ((64, "numpy:0"), (128, "blocks:0")) for device in ("numpy:0", "blocks:0")
+    ]  # fmt: skip
+    gpus = [measured(case(n=n, device="cupy:0"), 1e-4) for n in (64, 128)] if gpu else []
+    return run_of([*cases, *gpus], devices=(CPU, other, GPU)[: 2 + gpu])
+
+
+FORMS_OF_OVERHEADS = (
+    ("cupy:0", "upload", "library"), ("cupy:0", "download", "tuned"), ("wgpu:0", "upload", "library"), ("wgpu:0", "download", "tuned"),
+    ("wgpu:0", "allocate", "library"), ("cupy:0", "allocate", "tuned"), ("fake:gpu", "upload", "tuned"), ("cupy:0", "launch", "library"),
+)  # fmt: skip
+
+
+def pool(allocate_s, *more, parts=None):
+    return run_of([
+        measured(case("allocate", 2**22, "tuned", device="cupy:0"), allocate_s),
+        measured(case("add", 2**20, "tuned", device="cupy:0"), 1e-5, parts=parts), *more,
+    ])  # fmt: skip
+
+
+def derived():
+    mute = replace(SHARED[2], clock=DeviceClock(kind="derived", step_s=1e-9))
+    return run_of([copied(4000, device="cupy:0"), copied(4000, form="tuned", device="wgpu:0")], devices=(*SHARED[:2], mute))  # fmt: skip
+
+
+def made_for_peaks(*, asked):
+    run = run_of([copied(4000, device="cupy:0"), multiplied(50, device="cupy:0")])
+    return (
+        replace(run, selection=replace(run.selection, ops=["copy", "matmul"], regimes=["resident-queued"]))
+        if asked
+        else run
+    )
+
+
+CALL = Parts(
+    session=0, compile_s=0.3, first_launch_s=2e-3, alloc_s=[1e-5], upload_s=[4e-4, 4e-4, 9.0], launch_s=[1e-5], sync_s=[2e-5],
+    single_s=[1.3e-4], download_s=[2e-4],
+)  # fmt: skip
+SUM_S = 1e-5 + 4e-4 + 1e-5 + 1e-4 + 2e-5 + 2e-4  # with a kernel of 1e-4
+
+
+def one_call(whole_s):
+    always = measured(case(regime="transfer-always", device="cupy:0"), whole_s, cold_s=1e-4, parts=CALL)
+    return run_of([measured(case(), 1e-3), always])
+
+
+def weights(gpu_s):
+    """A size whose weights took 8.5 ms to load, and a larger one that found them there."""
+    outcomes = []
+    for n in (256, 1024):
+        kept = {"factors": (0.999, 1.001, 1.0, 1.0, 0.9995, 1.0005), "sessions": 1}
+        what = measured(case(n=n, regime=WAITED, device="cupy:0"), gpu_s, **kept)
+        loaded = replace(what, parts=[Parts(session=0, weights_s=8.5e-3, weights_bytes=2**20)])
+        outcomes += [measured(case(n=n), 1e-3, **kept), loaded]
+    return run_of(outcomes)
+
+
+def without_flops():
+    rows = [
+        measured(
+            case("mine.f", n, device=device, regime=WAITED if device == "cupy:0" else "resident"), n * 1e-8
+        )
+        for n in (256, 4096)
+        for device in ("numpy:0", "cupy:0")
+    ]
+    return run_of([replace(row, flops=0, case=replace(row.case, group="function")) for row in rows])
+
+
+SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
+LADDER_ON_TWO = [
+    multiplied(9, 256, form="tuned", device="cupy:0"), multiplied(1, 256, form="tuned", device="cupy:0", variant="naive"),
+    multiplied(9, 256, form="tuned", device="wgpu:0", dtype="float64"),
+]  # fmt: skip
+SMALL_PEAKS = [copied(9000, 2**20, device="cupy:0"), multiplied(18, 512, device="cupy:0")]
+
+# Name -> what makes the run, the format, the options.
+PARTS = {
+    **{f"ended by {reason}, complete {complete}": (lambda r=reason, c=complete: run_of([measured(case(), 1e-3)], complete=c, exit_reason=r), "plain", {"sections": ["answer", "breakeven"], "width": 120})
+       for reason, complete in (("ok", True), ("budget", True), ("wrong-result", True), ("interrupted", False), ("ok", False), ("from-the-future", True))},
+    "an early end": (interrupted_run, "plain", {"sections": ["answer"]}),
+    "an early end of named sizes": (lambda: early(stopped(), sizes={case().op: [case().n]}), "plain", {"sections": ["answer"]}),
+    "an early end of a search": (lambda: early(stopped(1)), "plain", {"sections": ["answer"]}),
+    "an early end of a search of two sessions": (lambda: early(stopped(2)), "plain", {"sections": ["answer"]}),
+    "an early end after a pause": (paused, "plain", {"sections": ["answer"]}),
+    "speedups in text, sizes of a search": (searched, "plain", {"sections": ["speedup"]}),
+    "speedups in Markdown, sizes of a search": (searched, "markdown", {"sections": ["speedup"]}),
+    "speedups sorted": (lambda: run_of(curve({64: 5.0, 128: 0.5, 256: 50.0, 512: 2.0})), "plain", {"sections": ["speedup"], "sort": "-speedup"}),
+    "speedups by their columns": (full_run, "plain", {"sections": ["speedup"], "columns": ["copied", "n", "cpu"]}),
+    "speedups in ms": (full_run, "plain", {"sections": ["speedup"], "time_unit": "ms"}),
+    "a CPU driven by two backends": (lambda: two_cpus(gpu=False), "plain", {"sections": ["speedup"]}),
+    "a CPU driven by two backends, and a GPU": (lambda: two_cpus(gpu=True), "plain", {"sections": ["speedup"]}),
+    **{f"break-evens at {width}": (long_cells, "plain", {"sections": ["breakeven"], "width": width}) for width in (60, 80, 120)},
+    "break-evens of two dtypes": (dtypes, "plain", {"sections": ["breakeven"]}),
+    **{f"a break-even of {ratio}": (lambda r=ratio: run_of(curve({64: r})), "plain", {"sections": ["breakeven"]}) for ratio in (4.0, 0.5, 1.0)},
+    "where the time goes": (full_run, "plain", {"sections": ["breakdown"]}),
+    "the first result": (lambda: one_call(SUM_S), "markdown", {"sections": ["breakdown"]}),
+    "no first result": (lambda: one_call(2 * SUM_S), "markdown", {"sections": ["breakdown"]}),
+    "forms of overheads": (lambda: run_of([measured(case(op, 2**20, form, device=device), 1e-3) for device, op, form in FORMS_OF_OVERHEADS]), "plain", {"sections": ["breakdown"]}),
+    "a transfer of 1 GiB": (lambda: run_of([measured(case("upload", 2**30, "tuned", device="cupy:0"), 2**30 / 55e9)]), "plain", {"sections": ["breakdown"]}),
+    "six transfers in Markdown": (lambda: run_of([measured(case("upload", n, device="cupy:0"), 1e-5 + n / 1e10) for n in SIX]), "markdown", {"sections": ["breakdown"]}),
+    "a pool": (lambda: pool(4e-7, measured(case("allocate", 2**22, device="cupy:0"), 4e-4)), "plain", {"sections": ["breakdown"]}),
+    "a pool that costs nothing": (lambda: pool(1e-9), "plain", {"sections": ["breakdown"]}),
+    "a pool and one call": (lambda: pool(1e-6, parts=Parts(session=0, single_s=[3e-5, 2e-5, 9e-5, 2e-5])), "plain", {"sections": ["breakdown"], "width": 120}),
+    "weights that pay": (lambda: weights(1e-4), "plain", {"sections": ["amortization"]}),
+    "weights that never pay": (lambda: weights(2e-3), "plain", {"sections": ["amortization"]}),
+    "a peak of small copies": (lambda: run_of([copied(9000, 2**20, device="cupy:0")], devices=SHARED), "plain", {"sections": ["roofline"]}),
+    "peaks of small sizes": (lambda: run_of(SMALL_PEAKS, devices=SHARED), "plain", {"sections": ["roofline"]}),
+    "no peak": (lambda: run_of([measured(case("add", LARGE, device="cupy:0"), 1e-3)]), "plain", {"sections": ["roofline"]}),
+    "no FLOPs": (without_flops, "plain", {"sections": ["roofline"]}),
+    "a derived clock": (derived, "markdown", {"sections": ["roofline"]}),
+    "all sizes below a peak": (lambda: run_of([copied(4000, n, device="cupy:0") for n in (2**24, LARGE)], devices=(CPU, GPU, SOFTWARE)), "plain", {"sections": ["roofline"]}),
+    "the kernel beside the case": (a_kernel, "markdown", {"sections": ["raw"]}),
+    "many warnings": (lambda: run_of(curve({2**i: 0.5 for i in range(4, 20)}, factors=[0.6] * 5 + [1.4] * 5)), "plain", {"sections": ["warnings"]}),
+    "a whole report, empty launches": (lambda: run_of(curve({64: 0.25}), sessions=3), "plain", {"width": 200}),
+    "a whole report, six transfers": (lambda: run_of([measured(case("upload", n, device="cupy:0"), 1e-5 + n / 1e10) for n in SIX]), "plain", {}),
+    "a whole report, made for its peaks": (lambda: made_for_peaks(asked=True), "plain", {}),
+    "a whole report, peaks beside": (lambda: made_for_peaks(asked=False), "plain", {}),
+    "a whole report, largest size": (lambda: run_of([copied(4000, n, device="cupy:0") for n in (2**24, LARGE)], devices=(CPU, GPU, SOFTWARE)), "plain", {}),
+    "a whole report, small peaks": (lambda: run_of(SMALL_PEAKS, devices=SHARED), "plain", {}),
+    "a whole report, variants": (lambda: run_of(LADDER_ON_TWO, devices=SHARED), "plain", {}),
+    "a whole report, TF32": (lambda: run_of([multiplied(50, device="cupy:0"), multiplied(300, device="cupy:0", variant="tf32")], devices=SHARED), "plain", {}),
+    "a whole report, overheads": (lambda: run_of([measured(case("sync", 1, device="cupy:0"), 5e-6)], devices=(CPU, GPU)), "plain", {"width": 120}),
+    "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, replace(CPU, id="torch:cpu", backend="torch"))), "plain", {}),
+}  # fmt: skip
