@@ -1,14 +1,15 @@
-"""Vector ops: copy, add, sub, mul, div, saxpy, chain, dot and pow.
+"""Vector ops: copy, add, sub, mul, div, saxpy, chain, dot, pow and pow_int.
 
 Each element is read and written once, so all are bound by memory. `copy` does nothing else: it is the peak that the
 others are held to. The library form of `chain` pays one temporary array, its tuned form is a single pass. The divisor
 of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is
-exp(y log x): twenty times the work of a product.
+exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of which the
+compiled kernels make as few as squaring allows; array libraries take the general way, but for a square.
 """
 
 from __future__ import annotations
 
-from gpubench.kernels.contract.op import EXACT, Array, Operand, Range, Tolerance
+from gpubench.kernels.contract.op import EXACT, Array, Operand, Params, Range, Tolerance
 from gpubench.kernels.templates.elementwise import absolute_sum, elementwise, vector_shape
 from gpubench.kernels.templates.reduce import reduction
 
@@ -18,6 +19,22 @@ _A = 2.5  # exact in every dtype, and no power of two: the product has to be rou
 def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
     """The product of the two vectors' norms."""
     return xp.sqrt(x @ x) * xp.sqrt(y @ y)
+
+
+_LARGEST_POWER = 16  # beyond it the compiled kernels take the general power too
+
+
+def _has_products(params: Params) -> str | None:
+    exponent = params.get("exponent", 3)
+    if 1 <= exponent <= _LARGEST_POWER:
+        return None
+    return f"the exponent is {exponent}; pow_int takes 1 to {_LARGEST_POWER}, pow any real one"
+
+
+def _count_products(params: Params) -> int:
+    """Return the products of a power by squaring."""
+    exponent = params.get("exponent", 3)
+    return exponent.bit_length() - 1 + exponent.bit_count() - 1
 
 
 OPS = (
@@ -117,5 +134,19 @@ OPS = (
         library={"torch": lambda torch, x, y, out: torch.pow(x, y, out=out)},
         # What the logarithm is wrong by counts y times.
         tolerance=Tolerance(16, scale=lambda xp, x, y: x**y * (1 + xp.abs(y * xp.log(x)))),
+    ),
+    elementwise(
+        name="pow_int",
+        group="math",
+        summary="out = x ** exponent, an integer (3)",
+        inputs=("x",),
+        options={"exponent": f"the integer exponent, 1 to {_LARGEST_POWER} (3)"},
+        takes=("exponent",),
+        fits=_has_products,
+        flops_per_element=_count_products,
+        formula=lambda m, x, exponent=3: x**exponent,
+        library={"torch": lambda torch, x, out, exponent=3: torch.pow(x, exponent, out=out)},
+        # Each product rounds once, and squaring doubles what is wrong so far: one rounding less than the exponent.
+        tolerance=Tolerance(2 * _LARGEST_POWER),
     ),
 )

@@ -2,11 +2,14 @@
 
 from gpubench.base.plugins.wings import Wing
 
-_OPS = (
-    "mlp_backward", "mlp_forward", "mlp_step", "ffn", "multi_head_attention", "transformer_block", "inference",
-)  # fmt: skip
+_OPS = {
+    "networks": (
+        "mlp_backward", "mlp_forward", "mlp_step", "ffn", "multi_head_attention", "transformer_block", "inference",
+    ),
+    "training": ("mlp_sgd", "mlp_adam"),
+}  # fmt: skip
 WING = Wing(
-    ops={name: f"gpubench.workloads.networks:{name}" for name in _OPS},
+    ops={name: f"gpubench.workloads.{module}:{name}" for module, names in _OPS.items() for name in names},
     workspaces={"stages": "gpubench.workloads.chains:ChainWorkspace"},
     companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
     sections=("gpubench.workloads.stages", "gpubench.workloads.placement"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from textwrap import indent
 from typing import Any
 
@@ -43,6 +43,7 @@ from gpubench.kernels.contract.op import (
     Shape,
     Split,
     Tolerance,
+    always_fits,
     counted_by,
 )
 from gpubench.kernels.templates import (
@@ -91,6 +92,12 @@ def vector_shape(params: Params) -> Shape:
     return (params["n"],)
 
 
+def folded_shape(params: Params) -> Shape:
+    """Return the shape of n numbers in rows of `columns`, or in one row without that param."""
+    columns = params.get("columns")
+    return vector_shape(params) if columns is None else (params["n"] // columns, columns)
+
+
 def absolute_sum(xp: Array, *terms: Array) -> Array:
     """The scale of a sum whose terms may cancel: |first| + |second| + ..., element by element."""
     total = xp.abs(terms[0])
@@ -110,34 +117,50 @@ def elementwise(
     group: str,
     summary: str,
     inputs: tuple[str | Operand, ...],
-    flops_per_element: int,
+    flops_per_element: int | Callable[[Params], int],
     formula: Callable[..., Any],
     tolerance: Tolerance,
     expr: Callable[..., Array] | None = None,
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
     library: Mapping[str, Callable[..., Any]] | None = None,
     not_finite: str = "",
+    options: Mapping[str, str] | None = None,
+    takes: tuple[str, ...] = (),
+    fits: Callable[[Params], str | None] = always_fits,
 ) -> Op:
     """The op of n elements that applies `formula` to each position of its inputs: `lambda m, x, y: m.exp(x) * y`.
 
     The kernels of CPU, CUDA and WGSL, the reference and the array expression are the formula. `expr(xp, x, y)` is an
     array expression that is better, `library` the calls of array libraries that are, and `not_finite` is the op's.
-    Raises ValueError for a formula that calls what the tracer does not know.
+    The formula takes the params of `takes` as keywords, each with a default; kernels hold their values as constants.
+    `options` are the params that may be given beside n. Raises ValueError for a formula that calls what the tracer
+    does not know.
     """
     arrays = operands(inputs)
-    traced = require_formula(name, formula, [array.name for array in arrays])
+    names = [array.name for array in arrays]
+
+    @cache
+    def trace_with(*values: int | None) -> Formula:
+        chosen = {key: value for key, value in zip(takes, values, strict=True) if value is not None}
+        return require_formula(name, partial(formula, **chosen), names)
+
+    def trace_at(params: Params) -> Formula:
+        return trace_with(*map(params.get, takes))
+
+    traced = trace_at({})
     on_arrays = traced.on_arrays(formula)
+    whole, flops_of = arrays[0].shape is vector_shape, flops_per_element
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
-        inputs=arrays, output=Operand("out", vector_shape),
-        flops=lambda params: flops_per_element * params["n"],
+        inputs=arrays, output=Operand("out", arrays[0].shape),
+        flops=lambda params: params["n"] * (flops_of(params) if callable(flops_of) else flops_of),
         expr=expr or on_arrays, reference=None if expr is None else on_arrays,
-        tolerance=tolerance, library=library or {},
-        split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
+        tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
+        split=Split(dict.fromkeys(traced.names, 0), counted_by("n")) if whole else None,
         tuned=by_backend(
-            compiled_kernel(partial(element_candidates, traced)),
-            CudaElement(name, traced, dtypes).build,
-            WgslElement(traced).build,
+            compiled_kernel(lambda params, *rest: element_candidates(trace_at(params), params, *rest)),
+            CudaElement(name, traced, dtypes, trace_at).build,
+            WgslElement(traced, trace_at).build,
         ),
         not_finite=not_finite,
     )  # fmt: skip
@@ -213,6 +236,7 @@ class CudaElement(msgspec.Struct, frozen=True):
     op: str
     formula: Formula
     dtypes: tuple[str, ...]
+    at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
         """One launch over n elements, none if n is 0. Raises Unsupported for a dtype that the op does not declare."""
@@ -220,25 +244,26 @@ class CudaElement(msgspec.Struct, frozen=True):
         n = params["n"]
         if n == 0:
             return CudaProgram(())
-        blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*self.formula.names, "out", n)
-        step = kernel_pass(self.op, dtype, _cuda_source(self), blocks, BLOCK_THREADS, arguments)
+        formula = self.formula if self.at is None else self.at(params)
+        blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*formula.names, "out", n)
+        step = kernel_pass(self.op, dtype, _cuda_source(self.op, formula), blocks, BLOCK_THREADS, arguments)
         if (
-            self.formula.exact
+            formula.exact
         ):  # a plain division stays correctly rounded; beside an exponential a short one is no worse
             step = msgspec.structs.replace(step, options=())
         return CudaProgram((step,))
 
 
-def _cuda_source(body: CudaElement) -> str:
+def _cuda_source(op: str, formula: Formula) -> str:
     """The whole translation unit; the kernel's arguments are the inputs, `out` and n (64-bit)."""
-    names = body.formula.names
+    names = formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
     lane = ", ".join(f"{name}.lane[k]" for name in names)
     scalars = ", ".join(f"{name}_[k]" for name in names)
-    return f"""{_cuda_element(body.formula)}
+    return f"""{_cuda_element(formula)}
 
-extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ out_, long long n) {{
+extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long whole = n / LANES;
   if (i < whole) {{
@@ -279,6 +304,7 @@ class WgslElement(msgspec.Struct, frozen=True):
     """A kernel of one dispatch. It computes float16 in float32."""
 
     formula: Formula
+    at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
 
     def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
         """One dispatch over n elements per window of the bindings; none at all for no elements.
@@ -286,8 +312,9 @@ class WgslElement(msgspec.Struct, frozen=True):
         The text depends on the dtype and on the choice of 1 or 4 vectors a thread, not on n. Raises Unsupported
         for a dtype or size that the device cannot do.
         """
-        require_storage(dtype, limits, exact=self.formula.exact)
-        n, names, size = params["n"], (*self.formula.names, "out"), ITEMSIZE[dtype]
+        formula = self.formula if self.at is None else self.at(params)
+        require_storage(dtype, limits, exact=formula.exact)
+        n, names, size = params["n"], (*formula.names, "out"), ITEMSIZE[dtype]
         require_buffers(dict.fromkeys(names, n * size), limits)
         passes = []
         for window in windows(n, size, limits):
@@ -297,7 +324,7 @@ class WgslElement(msgspec.Struct, frozen=True):
             if count < threads * per_thread * _FULL_GROUPS * multiprocessors(limits):
                 per_thread = 1
             grid = fold(ceil_div(count, threads * per_thread), limits)
-            text = _wgsl_source(self.formula, dtype, threads, per_thread)
+            text = _wgsl_source(formula, dtype, threads, per_thread)
             passes.append(WgslPass(text, grid, names, uniform=(window.count,), windows=window.of(names, size)))
         return WgslProgram(tuple(passes))
 

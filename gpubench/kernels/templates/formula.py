@@ -365,7 +365,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         """The formula as a function of an array library and arrays: with what NumPy lacks, if it calls that."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
-        return lambda xp, *inputs: formula(Arrays(xp), *inputs)
+        return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
         """A line for each step that is used twice or lies deep, and the text of the result."""

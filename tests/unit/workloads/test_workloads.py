@@ -130,6 +130,36 @@ def test_the_gradients_are_those_of_the_loss(name):
         assert found[gradient][place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", ["mlp_sgd", "mlp_adam"])
+def test_three_steps_leave_the_weights_of_a_textbook(name, tmp_path):
+    """And the tolerance tells them from those of two steps."""
+    n, op = 256, kernels.load(name)
+    inputs = random_inputs(op, {"n": n}, "float32", 1)
+    values = dict(zip((x.name for x in op.inputs), map(widen, inputs), strict=True))
+    step_of, before = kernels.load("mlp_step").at({"n": n}), {}
+    for step in range(3):
+        weights = {x: values[f"{x}.{step}"] for x in ("w1", "b1", "w2", "b2")}
+        gradients = step_of.reference(np, values[f"x.{step}"], values[f"labels.{step}"], *weights.values())
+        made = dict(zip((x.name for x in step_of.outputs), gradients, strict=True))
+        for x, before[x] in weights.items():
+            after, dw = f"{x}.{step + 1}", made[f"d{x}"]
+            if name == "mlp_sgd":
+                values[after] = before[x] - 0.125 * dw
+                continue
+            m = values[f"{x}_mean.{step + 1}"] = 0.9 * values[f"{x}_mean.{step}"] + 0.1 * dw
+            v = values[f"{x}_square.{step + 1}"] = 0.999 * values[f"{x}_square.{step}"] + 0.001 * dw**2
+            root = np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-8
+            values[after] = before[x] - 2.0**-6 * m / (1 - 0.9 ** (step + 1)) / root
+    wanted = op.at({"n": n}).reference(np, *map(widen, inputs))
+    for output, want, (_, scale, _) in zip(
+        op.outputs, wanted, references(op.at({"n": n}), inputs, tmp_path, name), strict=True
+    ):
+        if output.role == "weight":
+            np.testing.assert_allclose(want, values[output.name], atol=1e-12)
+            allowed = scale * op.tolerance_of(output).units * 2.0**-24
+            assert np.mean(np.abs(want - before[output.name.partition(".")[0]]) > allowed) > 0.5, output.name
+
+
 @pytest.mark.parametrize("gradient", ["dw1", "db1"])
 def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
     """Where round-off decides its sign, either gradient is right; anywhere else the tolerance is as narrow as ever."""

@@ -1,0 +1,156 @@
+"""Training: three steps of the perceptron, each on a batch of its own, with the update of the weights.
+
+mlp_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch is the three steps: weights and
+moments go from step to step on the device, and the next launch begins with the same weights again. So no number drifts
+however often a launch is timed, and float64 can judge what three steps leave.
+
+Adam's mean square begins with small numbers in place of 0: from 0 the first step is the rate times the sign of the
+gradient, and where a gradient is nearly 0 round-off decides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from gpubench import kernels
+from gpubench.kernels.contract.op import Array, Ids, Op, Repeat, Stage, Tolerance, Values, each
+from gpubench.kernels.templates.matmul import norms
+from gpubench.kernels.updates import SQUARES
+from gpubench.workloads.networks import (
+    BACKWARD,
+    CLASSES,
+    FORWARD,
+    HIDDEN,
+    LOSS,
+    MLP_PARAMS,
+    MLP_SIZES,
+    MLP_WEIGHTS,
+    PIXELS,
+)
+from gpubench.workloads.workload import workload
+
+STEPS = 3
+# Numbers of a row, and of each weight.
+_SHAPES = {
+    "w1": (HIDDEN, PIXELS * HIDDEN),
+    "b1": (HIDDEN, 0),
+    "w2": (CLASSES, HIDDEN * CLASSES),
+    "b2": (CLASSES, 0),
+}
+# By 8 for each stage on the longest way through a step: hidden, logits, loss, grad_h, grad_w1, update.
+_UNITS = 8 * 6 * STEPS
+
+
+def _update(op: str, weight: str, reads: str, write: str) -> Stage:
+    """One pass over a weight; `{w}` stands for it in the names of values."""
+    columns, count = _SHAPES[weight]
+    shape = {"n": count, "columns": columns} if count else {"n": columns}
+    return Stage(
+        "update", op, tuple(reads.format(w=weight).split()), (write.format(w=weight),),
+        lambda params: {**shape, "step": params["step"]},
+    )  # fmt: skip
+
+
+def _sgd(weight: str) -> tuple[Stage, ...]:
+    return (_update("sgd", weight, "{w} d{w}", "{w}+"),)
+
+
+def _adam(weight: str) -> tuple[Stage, ...]:
+    return (
+        _update("adam_mean", weight, "{w}_mean d{w}", "{w}_mean+"),
+        _update("adam_square", weight, "{w}_square d{w}", "{w}_square+"),
+        _update("adam", weight, "{w} {w}_mean+ {w}_square+", "{w}+"),
+    )
+
+
+def _of_step(value: str) -> str:
+    """Return the name of a value in a step; a sign behind it stands for what the next step begins with."""
+    return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
+
+
+def _steps(update: Callable[[str], tuple[Stage, ...]]) -> Repeat:
+    stages = (*FORWARD[:2], *LOSS, *BACKWARD, *(stage for weight in MLP_WEIGHTS for stage in update(weight)))
+    named = (
+        replace(stage, reads=tuple(map(_of_step, stage.reads)), writes=tuple(map(_of_step, stage.writes)))
+        for stage in stages
+    )
+    return Repeat("step", STEPS, tuple(named))
+
+
+def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[str, Array]:
+    """Return all values of a training in float64. `margin`, in relative round-off, moves what the ReLU's gradient
+    compares with 0: up, so that each hidden value near it lets its gradient through, or down."""
+    values = dict(zip((operand.name for operand in op.inputs), arrays, strict=True))
+    for stage in op.stages:
+        own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
+        reads = [values[name] for name in stage.reads]
+        if stage.op == "linear_grad_relu":
+            x, w, b = (values[f"{name}.{stage.turns[0]}"] for name in ("x", "w1", "b1"))
+            reads[2] = x @ w + b + margin * (stage.turns[0] + 1) * (norms(xp, x, w) + xp.abs(b))
+        values.update(zip(stage.writes, each(own.exact()(xp, *reads)), strict=True))
+    return values
+
+
+def _swing(op_name: str, value: str) -> Callable[..., Array]:
+    """Return by how much a value may be off where hidden values are so near to 0 that round-off decides their sign: the
+    distance between two trainings, in which all of them let their gradient through, or none. It is the largest one of a
+    column, and counts four times: of several such values one may go this way and one that."""
+
+    def slack(xp: Array, u: float, *arrays: Array) -> Array:
+        key = tuple(float(xp.sum(array)) for array in arrays)
+        if (op_name, u, key) not in _distances:
+            op = kernels.load(op_name)
+            above, below = (_train(op, xp, arrays, sign * 8 * u) for sign in (1, -1))
+            _distances.clear()
+            _distances[op_name, u, key] = {
+                output.name: _largest(xp, above[output.name] - below[output.name]) for output in op.outputs
+            }
+        return 4 * _distances[op_name, u, key][value]
+
+    return slack
+
+
+# Of the last training that was asked about: all of its outputs are judged one after the other.
+_distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
+
+
+def _largest(xp: Array, distance: Array) -> Array:
+    """Return the largest distance of each hidden unit or class, or of a vector."""
+    return xp.max(xp.abs(distance), axis=0, initial=0.0)
+
+
+def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
+    """The scale of what three updates leave: no gradient is larger than what it is the gradient of times its input."""
+    return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
+
+
+def _training(
+    *, name: str, group: str, summary: str, update: Callable[[str], tuple[Stage, ...]], **moments: Values
+) -> Op:
+    last = STEPS - 1
+    judged: dict[str, Any] = {f"loss.{last}": _swing(name, f"loss.{last}")}
+    for weight in MLP_WEIGHTS:
+        value = f"{weight}.{STEPS}"
+        judged[value] = Tolerance(_UNITS, scale=_largest_weight, slack=_swing(name, value))
+    batches: dict[str, Values] = {"x": "normal", "labels": Ids(lambda params: CLASSES)}
+    return workload(
+        name=name, group=group, summary=summary, params=MLP_PARAMS, sizes=MLP_SIZES, stages=(_steps(update),),
+        inputs={f"{x}.{step}": values for step in range(STEPS) for x, values in batches.items()},
+        weights={f"{weight}.0": values for weight, values in MLP_WEIGHTS.items()}
+        | {f"{weight}_{moment}.0": values for weight in MLP_WEIGHTS for moment, values in moments.items()},
+        outputs={f"loss.{last}": "activation", **{f"{weight}.{STEPS}": "weight" for weight in MLP_WEIGHTS}},
+        judged=judged,
+    )  # fmt: skip
+
+
+mlp_sgd = _training(
+    name="mlp_sgd", group="network", summary="three steps of training mlp_forward: mlp_step and w - 0.125 dw",
+    update=_sgd,
+)  # fmt: skip
+mlp_adam = _training(
+    name="mlp_adam", group="network", summary="three steps of training mlp_forward by Adam, with its moments",
+    update=_adam, mean="zeros", square=SQUARES,
+)  # fmt: skip
