@@ -1,64 +1,57 @@
 """A/A: what unchanged work seems to change by, and the thresholds that follow."""
 
-from __future__ import annotations
-
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
 from gpubench.compare.noise import MOST_HALVES, noise, permutations, windows
-from gpubench.compare.two_runs import compare
 from gpubench.curves.stats import quantile
 from tests.examples import examples
 from tests.unit.report.builders import failed, measured
-from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed
+from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machine, pair, timed, with_blocks
+
+FIRST, SECOND, THIRD = (case.id for case in CASES[:3])
 
 
 def run_of_noise(k=10, sigma=0.01, seed=1, **kind):
     return pair(k=k, sigma=sigma, seed=seed, **kind)[0]
 
 
-def mirrored(found):
-    return [(one.new, one.base) for one in found]
+def pairs_of(k):
+    return [(2 * i, 2 * i + 1) for i in range(k)]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_one_session_of_each_pair_goes_to_each_side_in_every_way(k):
-    pairs = [(2 * i, 2 * i + 1) for i in range(k)]
-    half = list(permutations(pairs))
-    every = {(one.base, one.new) for one in half} | set(mirrored(half))
-    assert len(half) == 2 ** (k - 1)
-    assert len(every) == 2**k
+    half = list(permutations(pairs_of(k)))
+    every = {ends for one in half for ends in ((one.base, one.new), (one.new, one.base))}
+    assert (len(half), len(every)) == (2 ** (k - 1), 2**k)
     assert every == {
-        (tuple(p[c] for p, c in zip(pairs, chosen, strict=True)), tuple(p[1 - c] for p, c in zip(pairs, chosen, strict=True)))
+        tuple(tuple(p[c ^ side] for p, c in zip(pairs_of(k), chosen, strict=True)) for side in (0, 1))
         for chosen in itertools.product((0, 1), repeat=k)
-    }  # fmt: skip
+    }
 
 
 @given(st.integers(1, 12))
-def test_no_side_has_more_than_two_sessions_in_a_row(k):
-    for one in permutations([(2 * i, 2 * i + 1) for i in range(k)]):
+def test_no_side_has_more_than_two_sessions_in_a_row_and_many_pairs_are_a_sample(k):
+    drawn = list(permutations(pairs_of(k)))
+    for one in drawn:
         sides = [session in one.new for session in range(2 * k)]
         assert not any(len(set(sides[i : i + 3])) == 1 for i in range(len(sides) - 2))
-
-
-def test_many_pairs_are_labelled_in_a_sample_that_is_always_the_same():
-    pairs = [(2 * i, 2 * i + 1) for i in range(12)]
-    assert len(list(permutations(pairs))) == MOST_HALVES
-    assert list(permutations(pairs)) == list(permutations(pairs))
+    assert len(drawn) == min(2 ** (k - 1), MOST_HALVES)
+    assert drawn == list(permutations(pairs_of(k)))
 
 
 def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
-    what = CASES[0]
-    found = noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 10))
+    found = noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 10))
     assert (found.permutations, found.cases[0].spread) == (32, 0)
     with pytest.raises(InputError, match="too few sessions"):
-        noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 9))
+        noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
 
 
 def test_longer_files_have_a_window_for_each_stretch_of_pairs():
@@ -70,32 +63,23 @@ def test_longer_files_have_a_window_for_each_stretch_of_pairs():
 def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdicts_of_compare():
     """By hand: each of the 32 permutations compared as two files would be."""
     run = run_of_noise(sigma=0.06, seed=3)
-    found = noise(run)
-    ratios = {case.id: [] for case in CASES}
-    alarms = 0
-    pairs = [(2 * i, 2 * i + 1) for i in range(5)]
+    found, alarms, ratios = noise(run), 0, {case.id: [] for case in CASES}
     for chosen in itertools.product((0, 1), repeat=5):
-        base = {p[c] for p, c in zip(pairs, chosen, strict=True)}
-        sides = [part(run, base), part(run, set(range(10)) - base)]
-        result = compare(("a", sides[0]), [("b", sides[1])], CompareOptions())
+        base = {p[c] for p, c in zip(pairs_of(5), chosen, strict=True)}
+        result = compared(part(run, base), part(run, set(range(10)) - base))
         assert result.interleaved
         alarms += any(row.verdict == "SLOWER" for row in result.cases)
         for row in result.cases:
             ratios[row.id].append(abs(row.low_end_ratio - 1))
-    assert found.permutations == 32
-    assert found.false_alarm_share == alarms / 32
+    assert (found.permutations, found.false_alarm_share) == (32, alarms / 32)
     for row in found.cases:
         assert row.spread == pytest.approx(quantile(sorted(ratios[row.id]), 0.95))
         assert row.threshold == pytest.approx(max(0.05, 1.2 * row.spread))
 
 
 def part(run, sessions):
-    outcomes = [
-        msgspec.structs.replace(row, blocks=[block for block in row.blocks if block.session in sessions])
-        for row in run.outcomes
-    ]
-    records = [record for record in run.sessions if record.index in sessions]
-    return msgspec.structs.replace(run, outcomes=outcomes, sessions=records)
+    outcomes = [replace(row, blocks=[b for b in row.blocks if b.session in sessions]) for row in run.outcomes]
+    return replace(run, outcomes=outcomes, sessions=[one for one in run.sessions if one.index in sessions])
 
 
 def test_a_quiet_machine_has_the_usual_threshold_and_no_alarm():
@@ -104,26 +88,14 @@ def test_a_quiet_machine_has_the_usual_threshold_and_no_alarm():
     assert {row.threshold for row in found.cases} == {0.05}
 
 
-@given(st.integers(0, 1000), st.floats(0.001, 0.3))
-@settings(max_examples=examples(15))
-def test_thresholds_of_the_same_sessions_never_add_an_alarm(seed, sigma):
-    found = noise(run_of_noise(sigma=sigma, seed=seed))
-    assert found.raised_alarm_share <= found.false_alarm_share <= 1
-    assert all(row.threshold >= max(0.05, row.spread) for row in found.cases)
-
-
-@given(st.randoms(), st.sampled_from([1e-3, 1e4]))
-@settings(max_examples=examples(10))
-def test_order_of_cases_and_scale_do_not_matter(chance, scale):
-    run = run_of_noise(sigma=0.05)
-    outcomes = [
-        msgspec.structs.replace(
-            row, blocks=[msgspec.structs.replace(b, wall_s=[x * scale for x in b.wall_s], repeat=1_000_000) for b in row.blocks]
-        )
-        for row in run.outcomes
-    ]  # fmt: skip
-    chance.shuffle(outcomes)
-    plain, other = noise(run), noise(msgspec.structs.replace(run, outcomes=outcomes))
+@given(st.integers(0, 1000), st.floats(0.001, 0.3), st.randoms(), st.sampled_from([1e-3, 1e4]))
+@settings(max_examples=examples(12))
+def test_thresholds_never_add_an_alarm_and_order_and_scale_do_not_matter(seed, sigma, chance, scale):
+    run = run_of_noise(sigma=sigma, seed=seed)
+    scaled = with_blocks(run, lambda b: replace(b, wall_s=[x * scale for x in b.wall_s], repeat=1_000_000))
+    plain, other = noise(run), noise(replace(scaled, outcomes=chance.sample(scaled.outcomes, len(CASES))))
+    assert plain.raised_alarm_share <= plain.false_alarm_share <= 1
+    assert all(row.threshold >= max(0.05, row.spread) for row in plain.cases)
     assert plain.false_alarm_share == other.false_alarm_share
     assert [row.id for row in plain.cases] == [row.id for row in other.cases]
     assert [row.spread for row in plain.cases] == pytest.approx([row.spread for row in other.cases])
@@ -134,70 +106,56 @@ def test_sessions_are_paired_in_order_of_time():
     run = a_run([timed(CASES[0], [1e-3] * 5 + [2e-3] * 5)], 10)
     order = [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
     by_time = [
-        msgspec.structs.replace(record, started_at=f"2026-01-02T03:{order.index(record.index):02}:00Z")
-        for record in run.sessions
+        replace(one, started_at=f"2026-01-02T03:{order.index(one.index):02}:00Z") for one in run.sessions
     ]
-    apart = noise(msgspec.structs.replace(run, sessions=by_time))
-    together = noise(run)
-    assert together.cases[0].spread < 0.5 < apart.cases[0].spread
+    assert noise(run).cases[0].spread < 0.5 < noise(replace(run, sessions=by_time)).cases[0].spread
 
 
 def test_cases_without_enough_sessions_are_left_out_and_named():
     run = run_of_noise()
     short = measured(CASES[0], 1e-3, sessions=4)
-    found = noise(msgspec.structs.replace(run, outcomes=[short, *run.outcomes[1:-1], failed(CASES[-1])]))
-    assert found.left_out == (CASES[0].id,)
+    found = noise(replace(run, outcomes=[short, *run.outcomes[1:-1], failed(CASES[-1])]))
+    assert found.left_out == (FIRST,)
     assert [row.id for row in found.cases] == [case.id for case in CASES[1:-1]]
 
 
-def test_superseded_sessions_do_not_count():
-    run = run_of_noise()
-    records = [msgspec.structs.replace(record, superseded=record.index < 2) for record in run.sessions]
-    with pytest.raises(InputError, match="too few sessions"):
-        noise(msgspec.structs.replace(run, sessions=records))
-
-
-@pytest.mark.parametrize("k", [9, 1])
-def test_too_few_sessions_are_no_noise(k):
+@pytest.mark.parametrize(("k", "superseded"), [(9, 0), (1, 0), (10, 2)])
+def test_too_few_sessions_are_no_noise(k, superseded):
+    run = run_of_noise(k=k)
+    records = [replace(record, superseded=record.index < superseded) for record in run.sessions]
     with pytest.raises(InputError, match="too few sessions") as refused:
-        noise(run_of_noise(k=k))
+        noise(replace(run, sessions=records))
     assert "10 quiet sessions" in refused.value.why
 
 
-class TestThresholds:
-    """`compare --thresholds`."""
+def measured_noise(run, **shares):
+    return Thresholds(
+        source="noise.json", fingerprint=run.fingerprint, shares={CASES[int(place[1:])].id: share for place, share in shares.items()}
+    )  # fmt: skip
 
-    def thresholds(self, run, **shares):
-        by_place = {CASES[int(place[1:])].id: share for place, share in shares.items()}
-        return Thresholds(source="noise.json", fingerprint=run.fingerprint, shares=by_place)
 
-    def test_they_raise_and_never_lower(self):
-        base, new = pair({CASES[1].id: 1.3, CASES[2].id: 1.3})
-        options = CompareOptions(noise=self.thresholds(base, c0=0.01, c1=0.4))
-        found = {row.id: row for row in compare(("a", base), [("b", new)], options).cases}
-        assert [found[case.id].threshold for case in CASES] == [0.05, 0.4, 0.05, 0.05]
-        assert [found[case.id].verdict for case in CASES] == ["SAME", "SAME", "SLOWER", "SAME"]
+@pytest.mark.parametrize(
+    ("shares", "more", "thresholds", "verdicts"),
+    [
+        ({"c0": 0.01, "c1": 0.4}, {}, [0.05, 0.4, 0.05, 0.05], ["SAME", "SAME", "SLOWER", "SAME"]),  # raised, never lowered
+        ({"c1": 0.4}, {"thresholds": ((None, 0.1),)}, [0.1] * 4, ["SAME", "SLOWER", "SLOWER", "SAME"]),  # what is typed outweighs it
+    ],
+)  # fmt: skip
+def test_thresholds_of_a_file_of_noise(shares, more, thresholds, verdicts):
+    base, new = pair({SECOND: 1.3, THIRD: 1.3})
+    found = compared(base, new, CompareOptions(noise=measured_noise(base, **shares), **more)).cases
+    assert ([row.threshold for row in found], [row.verdict for row in found]) == (thresholds, verdicts)
 
-    def test_what_is_typed_outweighs_them(self):
-        base, new = pair({CASES[1].id: 1.3})
-        options = CompareOptions(noise=self.thresholds(base, c1=0.4), thresholds=((None, 0.1),))
-        found = {row.id: row for row in compare(("a", base), [("b", new)], options).cases}
-        assert (found[CASES[1].id].threshold, found[CASES[1].id].verdict) == (0.1, "SLOWER")
 
-    def test_cases_that_they_do_not_know_are_told(self):
-        base, new = pair()
-        found = compare(("a", base), [("b", new)], CompareOptions(noise=self.thresholds(base, c1=0.4)))
-        reported = next(notice for notice in found.warnings if notice.code == "no-threshold")
-        assert reported.message.startswith("3 of 4 cases")
-
-    def test_those_of_another_machine_or_of_other_cases_are_refused(self):
-        base, new = (on_machine(run, cpu="A") for run in pair())
-        elsewhere = self.thresholds(on_machine(base, cpu="B"), c1=0.4)
-        with pytest.raises(InputError, match="different machines") as refused:
-            compare(("a", base), [("b", new)], CompareOptions(noise=elsewhere))
-        assert "cpu: 'A' against 'B'" in refused.value.why
-        assert compare(
-            ("a", base), [("b", new)], CompareOptions(noise=elsewhere, allow_different_machine=True)
-        ).cases
-        with pytest.raises(InputError, match="no case in common"):
-            compare(("a", base), [("b", new)], CompareOptions(noise=self.thresholds(base)))
+def test_cases_that_thresholds_do_not_know_are_told_and_those_of_others_are_refused():
+    base, new = (on_machine(run, cpu="A") for run in pair())
+    found = compared(base, new, CompareOptions(noise=measured_noise(base, c1=0.4)))
+    reported = next(notice for notice in found.warnings if notice.code == "no-threshold")
+    assert reported.message.startswith("3 of 4 cases")
+    elsewhere = measured_noise(on_machine(base, cpu="B"), c1=0.4)
+    with pytest.raises(InputError, match="different machines") as refused:
+        compared(base, new, CompareOptions(noise=elsewhere))
+    assert "cpu: 'A' against 'B'" in refused.value.why
+    assert compared(base, new, CompareOptions(noise=elsewhere, allow_different_machine=True)).cases
+    with pytest.raises(InputError, match="no case in common"):
+        compared(base, new, CompareOptions(noise=measured_noise(base)))
