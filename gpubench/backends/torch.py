@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Backend, Buffer, Launch, protocols
+from gpubench.backends.contract import Backend, Buffer, DeviceStream, Launch, protocols
 from gpubench.backends.shared.host import (
     SingleDevice,
     aligned_array,
@@ -68,6 +68,7 @@ class TorchSession(
     protocols.HostReadable,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
+    protocols.Streams,
     protocols.CpuThreads,
 ):
     """One device as PyTorch has it, without gradients."""
@@ -159,14 +160,14 @@ class TorchSession(
         """An ordinary pageable array, which is what a user of PyTorch has; for the tuned form of CUDA page-locked."""
         if form == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
-        with self._vendor_errors():
+        with self.vendor_errors():
             size = math.prod(shape) * host_dtype(dtype).itemsize
             locked = self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
-        with self._vendor_errors():
+        with self.vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
@@ -179,16 +180,23 @@ class TorchSession(
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in; pageable memory is staged by the driver."""
-        with self._vendor_errors():
+        with self.vendor_errors():
             buffer.copy_(self.view(host))
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out and wait for it."""
-        with self._vendor_errors():
+        with self.vendor_errors():
             self.view(host).copy_(buffer)
 
+    def stream(self) -> DeviceStream:
+        """A stream of CUDA or ROCm: elsewhere PyTorch has no page-locked memory. Raises Unsupported."""
+        if self._place.type != "cuda":
+            raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
+        with self.vendor_errors():
+            return TorchStream(self)
+
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
-        with self._vendor_errors():
+        with self.vendor_errors():
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
@@ -203,14 +211,14 @@ class TorchSession(
         """Copy it on the CPU, too: a comparison with the float64 reference takes several times as long."""
         if not self._fits(buffer, shape, dtype):
             return None
-        with self._vendor_errors():
+        with self.vendor_errors():
             return buffer.clone()
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         if not self._fits(buffer, shape, dtype):
             return False
         words = {2: self._torch.int16, 4: self._torch.int32, 8: self._torch.int64}[buffer.element_size()]
-        with self._vendor_errors():
+        with self.vendor_errors():
             flat, same = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
             return bool(self._torch.equal(flat, same))
 
@@ -223,7 +231,7 @@ class TorchSession(
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
-        with self._vendor_errors():
+        with self.vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
         launch = self._launch(op, inputs, output)
@@ -245,7 +253,7 @@ class TorchSession(
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
         """Enqueue; the CPU computes at once."""
-        with self._vendor_errors():
+        with self.vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
                 for tensor in each(launch.into):
@@ -258,7 +266,7 @@ class TorchSession(
     def sync(self) -> None:
         """Wait for the device's queue; the CPU has none."""
         if not self._on_cpu:
-            with self._vendor_errors():
+            with self.vendor_errors():
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
@@ -269,7 +277,7 @@ class TorchSession(
         """Device seconds between two events around `repeat` launches, queued so that no host time is inside."""
         if self._clock is None:
             return None
-        with self._vendor_errors():
+        with self.vendor_errors():
             return self._clock.time(launch.call, repeat)
 
     def use_threads(self, count: int | None) -> None:
@@ -285,7 +293,7 @@ class TorchSession(
                 self.driver.empty_cache()
 
     @contextlib.contextmanager
-    def _vendor_errors(self) -> Iterator[None]:
+    def vendor_errors(self) -> Iterator[None]:
         try:
             yield
         except MemoryError as error:
@@ -296,6 +304,31 @@ class TorchSession(
             if re.search(r"CUDA error|HIP error|device-side|XPU error", str(error)):
                 raise DeviceLost(str(error)) from error
             raise BackendError(str(error)) from error
+
+
+class TorchStream(DeviceStream):
+    """A stream beside PyTorch's usual one."""
+
+    def __init__(self, session: TorchSession) -> None:
+        self._session, self._stream = session, session.driver.Stream()
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        with self._session.vendor_errors(), self._session.driver.stream(self._stream):
+            yield
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        buffer.copy_(self._session.view(host), non_blocking=True)
+
+    def run(self, launch: TorchLaunch) -> None:
+        self._session.run(launch)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        self._session.view(host).copy_(buffer, non_blocking=True)
+
+    def wait(self) -> None:
+        with self._session.vendor_errors():
+            self._stream.synchronize()
 
 
 class TorchClock:

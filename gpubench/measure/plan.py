@@ -292,6 +292,10 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return None
     if op.host is not None and target.device.kind != "cpu":
         return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
+    if case.regime == STREAMED and op.stages:
+        return _skip(
+            case, "no-streams", f"the stages of {op.name} share memory: its calls run one after the other"
+        )
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
     if case.backend in (*backends.COMPOSED, DEVICE_GROUP):
@@ -343,7 +347,27 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
     if op.overhead is not None:
         # What is sent and where it lands, held by both forms on two devices side by side.
         return _fits(op, case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
-    return _fits(op, case, *needs(op, case.params, case.dtype), device, host_bytes)
+    on_host, on_device = needs(op, case.params, case.dtype)
+    if case.regime == STREAMED:
+        more = LEAST_SETS * op.held_bytes(case.params, case.dtype)
+        on_host, on_device = on_host + HOST_COPIES * more, on_device + more
+    return _fits(op, case, on_host, on_device, device, host_bytes)
+
+
+# Sets of inputs and outputs of a pipeline: one for each of its stages, and two where memory holds no more. Beside the
+# page-locked ones the host has what they were drawn into.
+MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 2
+
+
+def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
+    """Return how many sets of a pipeline memory holds beside the workload itself."""
+    on_host, on_device = needs(op, case.params, case.dtype)
+    held = max(1, op.held_bytes(case.params, case.dtype))
+    rooms = ((host_bytes, on_host, HOST_COPIES), (device.usable_bytes, on_device, 1))
+    counts = [
+        int(MEMORY_SHARE * room - used) // (held * each) for room, used, each in rooms if room is not None
+    ]
+    return max(LEAST_SETS, min([MOST_SETS, *counts]))
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:

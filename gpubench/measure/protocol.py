@@ -12,6 +12,7 @@ from operator import or_
 from typing import SupportsFloat, SupportsIndex
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gpubench.base.messages import Reason
 from gpubench.kernels.contract.kernel import Kernel
@@ -278,6 +279,7 @@ class Prepared(Reply, frozen=True, kw_only=True):
     input_bytes: int | None = None  # that move to the device; None: all that is read
     parts: Parts  # seconds of building it, and of the parts of a call
     staging: Staging  # how bytes travel
+    sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
     # The GPU's share of a split case, in whole units; where the stages of a workload on two sides run.
     cut: float | str | None = None
 

@@ -223,7 +223,7 @@ class Parts(Record, frozen=True, kw_only=True):
     single_s: list[float] = []  # a launch and its wait
     download_s: list[float] = []  # the outputs
     result_s: list[float] = []  # the output, as soon as the kernel is done
-    stage_s: dict[str, list[float]] = {}  # by the name of a side
+    stage_s: dict[str, list[float]] = {}  # by the name of a side, or of a stage of a pipeline
 
 
 # What reads the times of a workload's stages: the host's clock around calls that end when they return, events of a
@@ -327,6 +327,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     check: Check  # of the outputs
     answer: list[float] | UnsetType = UNSET  # elements of what a user's function returns in float64
     staging: Staging = "pageable"  # how data reaches the device
+    sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
     blocks: list[Block] = []  # the samples
     parts: list[Parts] = []  # where the time goes
     stages: list[StageTimes] = []  # of a network

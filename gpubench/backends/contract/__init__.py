@@ -124,11 +124,17 @@ class Transfers:
         """Copy with at most so many threads from now on, None: as many as usual."""
 
 
-class Stream(ABC):
+class DeviceStream(ABC):
     """A queue of a device beside others: what is enqueued runs in order, at once with what is in the others.
 
     Host arrays are of `Session.host_array` in the tuned form, and nobody touches them until `wait` returns.
     """
+
+    staging: Staging = "pinned"
+
+    @abstractmethod
+    def on(self) -> AbstractContextManager[Any]:
+        """Have what is enqueued meanwhile go here; errors of the vendor become ours."""
 
     @abstractmethod
     def upload(self, buffer: Buffer, host: Array) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from gpubench.backends.contract import (
     Buffer,
+    DeviceStream,
     Launch,
     Links,
     Recording,
     Session,
     SideReading,
     StageReading,
-    Stream,
     Work,
 )
 from gpubench.kernels.contract.op import Array, Dtype, Op, Shape, Stored
@@ -112,7 +112,7 @@ class Streams(Protocol):
     """A device that copies while it computes."""
 
     @abstractmethod
-    def stream(self) -> Stream:
+    def stream(self) -> DeviceStream:
         """Return a new queue. Raises Unsupported if this device copies nothing while it computes."""
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from gpubench.backends.contract import (
     Backend,
     Buffer,
+    DeviceStream,
     HostCall,
     Joins,
     Links,
@@ -40,7 +41,7 @@ from gpubench.backends.cupy.launches import (
     pin_off,
     with_tf32,
 )
-from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
+from gpubench.backends.cupy.memory import CudaStream, DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends.shared.host import (
     SingleDevice,
     calls_library,
@@ -90,6 +91,7 @@ class CupySession(
     protocols.FreshMemory,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
+    protocols.Streams,
     protocols.BuildsAhead,
     protocols.Chains,
     protocols.TimesStages,
@@ -118,6 +120,7 @@ class CupySession(
             self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
         memory = int(properties["totalGlobalMem"])
+        self._copies_aside = bool(properties.get("asyncEngineCount", 1))
         self._capability = (int(properties["major"]), int(properties["minor"]))
         self.limits = Limits(
             max_buffer_bytes=memory,
@@ -193,6 +196,13 @@ class CupySession(
     def transfers(self, form: Form) -> Transfers:
         """Through page-locked memory in the tuned form, else as CuPy itself does it."""
         return self._staged if form == "tuned" else Transfers(self)
+
+    def stream(self) -> DeviceStream:
+        """A stream of its own. Raises Unsupported where the device has no engine that copies beside kernels."""
+        if not self._copies_aside:
+            raise Unsupported(f"{self.device.id} has no engine that copies beside kernels", reason="no-streams")
+        with vendor_errors():
+            return CudaStream(self._cupy, vendor_errors)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream; pageable memory is staged by the driver."""

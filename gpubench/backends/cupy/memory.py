@@ -6,13 +6,14 @@ page-locked chunks on several threads, while the device moves the chunks before.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Buffer, ReadyBuffers, Transfers
+from gpubench.backends.contract import Buffer, DeviceStream, ReadyBuffers, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
 from gpubench.backends.shared.pool import IDLE_BYTES, BufferPool
@@ -184,3 +185,35 @@ class PinnedTransfers(Transfers):
             room = size if staging is None else CHUNK_BYTES
             staging = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
         return staging[0][:size], staging[1]
+
+
+class CudaStream(DeviceStream):
+    """A stream that waits for no other one."""
+
+    def __init__(self, cupy: Any, guard: Guard) -> None:
+        self._runtime, self._guard = cupy.cuda.runtime, guard
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Make it CuPy's current stream: launches, and memory that they take, are this stream's."""
+        with self._guard(), self._stream:
+            yield
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(buffer.data.ptr, host.ctypes.data, host.nbytes, kind, self._stream.ptr)
+
+    def run(self, launch: Any) -> None:
+        launch()
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Enqueue a copy out. An array of another dtype, as a user's function may return it, is waited for."""
+        if buffer.dtype == host.dtype:
+            buffer.get(stream=self._stream, out=host, blocking=False)
+        else:
+            host[...] = buffer.get()
+
+    def wait(self) -> None:
+        with self._guard():
+            self._stream.synchronize()

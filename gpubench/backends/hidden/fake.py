@@ -11,6 +11,7 @@ makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 from gpubench.backends.contract import (
     Backend,
     Buffer,
+    DeviceStream,
     HostCall,
     Joins,
     Launch,
@@ -42,6 +44,7 @@ from gpubench.base.errors import (
     BuildError,
     DeviceLost,
     DeviceOutOfMemory,
+    Unsupported,
 )
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored, each
@@ -60,31 +63,16 @@ EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
 FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
 LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
+# The host's seconds of an asynchronous copy, and the launch in a stream at which `breaks-off` is lost.
+ENQUEUE_S, BREAKS_AT = 1e-6, 30
 # Each block is read at its start and at its end; scripted blocks are too short for more.
 READINGS_PER_BLOCK = 2
 
 WORDS = (
-    "cpu",
-    "gpu",
-    "no-clock",
-    "oom",
-    "crash",
-    "exit",
-    "hang",
-    "wrong",
-    "lost",
-    "build",
-    "throttle",
-    "implausible",
-    "cools",
-    "slows",
-    "power-cap",
-    "monitor-hangs",
-    "monitor-dies",
-    "shared",
-    "noisy",
-    "overlaps",
-)
+    "cpu", "gpu", "no-clock", "oom", "crash", "exit", "hang", "wrong", "lost", "build", "throttle", "implausible",
+    "cools", "slows", "power-cap", "monitor-hangs", "monitor-dies", "shared", "noisy", "overlaps", "one-queue",
+    "no-streams", "breaks-off",
+)  # fmt: skip
 
 
 class FakeBuffer:
@@ -163,6 +151,55 @@ class FakeTransfers(Transfers):
         self._fake._copy_out(buffer, host, self._call_s + host.nbytes / self._rate)
 
 
+class FakeStream(DeviceStream):
+    """A stream of a device with an engine for each direction and one that computes; `one-queue` has one for all. On
+    `overlaps` a kernel does not wait for the upload before it, and reads what was there."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self._session, self._ready_s = session, 0.0
+        self._late: list[tuple[FakeBuffer, Array]] = []
+        self._answers: dict[tuple[int, ...], Any] = {}
+
+    def on(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        if self._session._word == "overlaps":
+            self._late.append((buffer, host))
+        else:
+            buffer.array = host
+        self._spend("up", ENQUEUE_S, STAGED_CALL_S + host.nbytes / STAGED_BYTES_PER_S)
+
+    def run(self, launch: FakeLaunch) -> None:
+        session = self._session
+        session._streamed += 1
+        if session._word == "breaks-off" and session._streamed >= BREAKS_AT:
+            raise DeviceLost("scripted: the device fell off the bus in the middle of a pipeline")
+        key = tuple(id(buffer.array) for buffer in launch.reads)
+        if key not in self._answers:  # with what has these numbers
+            self._answers[key] = launch.compute(), [buffer.array for buffer in launch.reads]
+        launch.output = self._answers[key][0]
+        self._spend("run", GPU_LAUNCH_S, launch.cost_s)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        for late, array in self._late:
+            late.array = array
+        self._late = []
+        self._session._np.copyto(host, buffer.array)
+        self._spend("down", ENQUEUE_S, STAGED_CALL_S + host.nbytes / STAGED_BYTES_PER_S)
+
+    def wait(self) -> None:
+        host = self._session._host
+        host.seconds = max(host.seconds, self._ready_s) + CLOCK_STEP_S
+
+    def _spend(self, engine: str, host_s: float, cost_s: float) -> None:
+        session = self._session
+        session._spend(host_s)
+        engine = "all" if session._word == "one-queue" else engine
+        begin_s = max(session._host.seconds, self._ready_s, session._engines.get(engine, 0.0))
+        self._ready_s = session._engines[engine] = begin_s + cost_s * session._factor()
+
+
 class HostTime:
     """The scripted host clock, which the sessions of one worker may share."""
 
@@ -184,6 +221,7 @@ class FakeSession(
     protocols.FreshMemory,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
+    protocols.Streams,
     protocols.KnownPeaks,
     protocols.Chains,
     protocols.TimesStages,
@@ -213,6 +251,8 @@ class FakeSession(
         self._answer: Buffer = FakeBuffer(None)
         self._host = host or HostTime()
         self._device_s = self._copied_s = 0.0
+        self._engines: dict[str, float] = {}  # until when each works for streams
+        self._streamed = 0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * _slower(word)
@@ -249,6 +289,11 @@ class FakeSession(
 
     def download(self, buffer: Buffer, host: Array) -> None:
         self._copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def stream(self) -> FakeStream:
+        if self._word == "no-streams":
+            raise Unsupported("scripted: nothing is copied beside kernels", reason="no-streams")
+        return FakeStream(self)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))

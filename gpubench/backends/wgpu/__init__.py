@@ -31,7 +31,7 @@ from gpubench.backends.shared.peaks import THREADS, chain_program
 from gpubench.backends.shared.pool import BufferPool
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
-from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
+from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers, StagedStream
 from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
@@ -196,6 +196,7 @@ class WgpuSession(
     protocols.FreshMemory,
     protocols.ComparesBuffers,
     protocols.SharesBuffers,
+    protocols.Streams,
     protocols.BuildsAhead,
     protocols.Tunes,
     protocols.MultiplyAdds,
@@ -309,6 +310,9 @@ class WgpuSession(
     def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""
         return self._ways[form]
+
+    def stream(self) -> StagedStream:
+        return StagedStream(self._device, self._queue, self._transfers, vendor_errors, self.run)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         """The buffer itself: a launch binds as much of it as the operand of its case has."""

@@ -97,23 +97,25 @@ class Queue:
             lib.wgpuCommandEncoderRelease(encoder)
         yield commands
 
-    def submit(self, commands: Any) -> None:
+    def submit(self, commands: Any) -> int:
+        """Return the number of the submission, which `map` may wait for."""
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
-        self.native.checked.wgpuQueueSubmit(self._queue, 1, listed)
+        return int(self.native.checked.wgpuQueueSubmitForIndex(self._queue, 1, listed))
 
-    def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
-        """Submit a copy of so many bytes from buffer to buffer, a multiple of four."""
+    def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> int:
+        """Submit a copy of so many bytes from buffer to buffer, a multiple of four. Returns the submission."""
         encoder = self._lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         self._lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source._internal, source_at, target._internal, target_at, size
         )
         commands = self._finish(encoder)
         self._lib.wgpuCommandEncoderRelease(encoder)
-        self.submit(commands)
+        return self.submit(commands)
 
-    def map(self, staging: Any, size: int, *, write: bool) -> Mapping:
-        """Ask for the memory of a staging buffer."""
-        return Mapping(self, staging, size, write=write)
+    def map(self, staging: Any, size: int, *, write: bool, behind: int | None = None) -> Mapping:
+        """Ask for the memory of a staging buffer. `behind`: the submission that uses it last, so that nobody waits for
+        later ones."""
+        return Mapping(self, staging, size, write=write, behind=behind)
 
     def wait(self) -> None:
         """Return when all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
@@ -126,10 +128,14 @@ class Queue:
             self._device._poll_wait()  # which raises what went wrong
         _done.pop(number, None)
 
-    def await_mapping(self, number: int) -> bool:
-        """Wait until the library has told of a mapping. True if all went well."""
+    def await_mapping(self, number: int, behind: int | None = None) -> bool:
+        """Wait until the library has told of a mapping, and for no submission past `behind`. True if all went well."""
         if not self._ask(number):
-            self._device._poll_wait()
+            if behind is None:
+                self._device._poll_wait()
+            else:
+                index = self.native.ffi.new("WGPUSubmissionIndex *", behind)
+                self.native.checked.wgpuDevicePoll(self._own, True, index)
             until = time.perf_counter() + TOLD_S
             while number not in _done and time.perf_counter() <= until:
                 time.sleep(1e-4)
@@ -169,8 +175,10 @@ class Mapping:
     """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them. wgpu-py
     has a thread that waits for each of its mappings."""
 
-    def __init__(self, queue: Queue, staging: Any, size: int, *, write: bool) -> None:
-        self._queue, self._number = queue, next(_numbers)
+    def __init__(
+        self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
+    ) -> None:
+        self._queue, self._number, self._behind = queue, next(_numbers), behind
         self._own, self._size, self._write = staging._internal, size, write
         lib = queue.native.lib
         mode = lib.WGPUMapMode_Write if write else lib.WGPUMapMode_Read
@@ -178,7 +186,7 @@ class Mapping:
         queue.native.checked.wgpuBufferMapAsync(self._own, mode, 0, size, info[0])
 
     def sync_wait(self) -> None:
-        if not self._queue.await_mapping(self._number):
+        if not self._queue.await_mapping(self._number, self._behind):
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Transfers
+from gpubench.backends.contract import Buffer, DeviceStream, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
 from gpubench.backends.wgpu.queues import Mapping, Queue
@@ -99,6 +99,14 @@ class MappedTransfers(Transfers):
             self._device.queue.submit([])
             self.unsent = False
 
+    def move(self, target: Array, source: Array) -> None:
+        """Copy bytes within the host on several threads."""
+
+        def piece(start: int, stop: int) -> None:
+            target[start:stop] = source[start:stop]
+
+        self._threads.run(piece, source.size, PIECE_BYTES)
+
     def close(self) -> None:
         self._threads.close()
         self._up.destroy()
@@ -120,6 +128,83 @@ class MappedTransfers(Transfers):
             # Some may be mapped still, and no thread is at work any longer.
             lane.destroy()
             raise
+
+
+class StagedStream(DeviceStream):
+    """One set of buffers in flight: WebGPU has one queue, and the host fills and empties the staging buffers of this
+    set while the device works for the others."""
+
+    staging: Staging = "mapped"
+
+    def __init__(
+        self, device: Any, queue: Queue, transfers: MappedTransfers, guard: Guard, run: Callable[[Any], None]
+    ) -> None:
+        self._device, self._queue, self._transfers, self._guard = device, queue, transfers, guard
+        self._run = run
+        self._buffers: dict[tuple[int, bool], Any] = {}  # staging by the buffer, and whether it goes up
+        self._writable: dict[int, Mapping] = {}
+        self._landing: dict[int, tuple[Mapping, Array]] = {}
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        with self._guard():
+            yield
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Wait until the device has read the staging buffer's last content, fill it and submit the copy."""
+        if host.nbytes <= SMALL_BYTES:
+            self._transfers.upload(buffer, host)
+            return
+        data, size = bytes_of(host), round_up(host.nbytes)
+        staging, key = self._staging(buffer, size, write=True), id(buffer)
+        mapping = self._writable.pop(key, None) or self._queue.map(staging, size, write=True)
+        mapping.sync_wait()
+        self._transfers.move(mapping.memory()[: data.size], data)
+        mapping.close()
+        sent = self._queue.copy(staging, 0, buffer, 0, size)
+        self._writable[key] = self._queue.map(staging, size, write=True, behind=sent)
+
+    def run(self, launch: Any) -> None:
+        self._run(launch)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Land what is on its way to the same staging buffer, then submit the copy."""
+        size = round_up(host.nbytes)
+        staging, key = self._staging(buffer, size, write=False), id(buffer)
+        self._land(key)
+        sent = self._queue.copy(buffer, 0, staging, 0, size)
+        self._landing[key] = (self._queue.map(staging, size, write=False, behind=sent), host)
+
+    def wait(self) -> None:
+        with self._guard():
+            for key in list(self._landing):
+                self._land(key)
+            self._transfers.send()
+            self._queue.wait()
+
+    def close(self) -> None:
+        for staging in self._buffers.values():
+            with contextlib.suppress(Exception):
+                staging.destroy()
+        self._buffers, self._writable, self._landing = {}, {}, {}
+
+    def _land(self, key: int) -> None:
+        mapping, host = self._landing.pop(key, (None, None))
+        if mapping is not None:
+            data = bytes_of(host)
+            mapping.sync_wait()
+            self._transfers.move(data, mapping.memory()[: data.size])
+            mapping.close()
+
+    def _staging(self, buffer: Buffer, size: int, *, write: bool) -> Any:
+        import wgpu
+
+        key = (id(buffer), write)
+        if key not in self._buffers:
+            use = wgpu.BufferUsage
+            usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
+            self._buffers[key] = self._device.create_buffer(size=size, usage=usage)
+        return self._buffers[key]
 
 
 def _pad(data: Array) -> Array | bytes:

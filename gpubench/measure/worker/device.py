@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -25,14 +26,15 @@ from gpubench.detect.facts import parse_list
 from gpubench.functions import loading
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import protocol
-from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, needs
+from gpubench.measure.plan import MEMORY_SHARE, UNKNOWN_MEMORY_BYTES, count_sets, needs
 from gpubench.measure.worker import functions, hardware, timer
 from gpubench.measure.worker.hardware import OverheadTimer, overhead_hash
 from gpubench.measure.worker.operands import ChangedInput, Operands, SharedInputs, shared_bytes, weights_of
 from gpubench.measure.worker.parts import Times, time_parts, time_sides
+from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.timer import Timed, Timer
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, choose, gate, refusal
-from gpubench.result.case import DEVICE_GROUP, Case, SeriesKey
+from gpubench.result.case import DEVICE_GROUP, STREAMED, Case, SeriesKey
 from gpubench.result.run import Device, Parts
 from gpubench.result.store import cache
 
@@ -287,7 +289,7 @@ class OpenDevice:
         self._flush = None if opening.flush_bytes is None else Flush(session, opening.flush_bytes)
         gpu = session.device.kind == "gpu"
         self._turns = CpuTurns(opening.alike, f"{opening.device_id} {opening.since}") if gpu else None
-        self._since, self._sample_s = opening.since, opening.sample_s
+        self._since, self._sample_s, self._host_bytes = opening.since, opening.sample_s, opening.host_bytes
 
     def measure_overhead(self, request: protocol.MeasureOverhead) -> protocol.MeasuredOverhead:
         self._announce("overhead")
@@ -385,7 +387,8 @@ class OpenDevice:
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, cut=cut,
-            staging=checked.launch.staging or timed.transfers.staging,
+            staging=checked.launch.staging or timed.staging,
+            sets=len(timed.sets) if isinstance(timed, PipelineTimer) else UNSET,
         )  # fmt: skip
 
     def _cut(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
@@ -436,10 +439,22 @@ class OpenDevice:
         """Return what samples the launch: the timer of before, if it is the same launch."""
         timed = workload.timers.get(case.id)
         if not isinstance(timed, Timer) or timed.launch is not launch:
-            timed = Timer(workload.workspace, case, launch)
+            timed = self._make_timer(workload.workspace, case, launch)
             timed.flush = self._flush
             workload.set_timer(case.id, timed)
         return timed
+
+    def _make_timer(self, workspace: Workspace, case: Case, launch: Launch) -> Timer:
+        """Make a timer. One with buffers of its own takes the place of idle workloads, if there is no other room."""
+        if case.regime != STREAMED:
+            return Timer(workspace, case, launch)
+        most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
+        try:
+            return PipelineTimer(workspace, case, launch, most)
+        except DeviceOutOfMemory:
+            if not self._kept.make_room(0):
+                raise
+            return PipelineTimer(workspace, case, launch, most)
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
         """Return what the sides of a split cost each other, at its share; what each rank of a device group takes for
@@ -469,7 +484,7 @@ class OpenDevice:
     def _workload(self, case: Case) -> PreparedWorkload:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
-    def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, list[float]]:
+    def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
         """Time the parts once per form: they do not depend on the regime. The CPU has none.
 
         A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
@@ -477,6 +492,9 @@ class OpenDevice:
         timed.steps = None
         if not count or timed.session.device.kind == "cpu":
             return {}
+        if isinstance(timed, PipelineTimer):
+            self._announce("parts")
+            return {"stage_s": timed.stage_times(count)}
         if timed.case.regime == "transfer-always":
             timed.steps = {}
             return {}

@@ -372,9 +372,13 @@ class Operands:
         self.op = op
         self.weights = weights or Weights(seed, kind)
         self._shared = shared
-        self._seed, self._kind, self._scratch = seed, kind, scratch
+        self.drawn = self._seed, self._kind, self._scratch = seed, kind, scratch
         self._made: Case | None = None
         self._own: dict[str, Array] = {}
+
+    def sibling(self, number: int) -> Operands:
+        """Return operands with inputs of their own, and these weights."""
+        return type(self)(self.op, self._seed + number, self._kind, self._scratch, self.weights)
 
     def inputs(self, case: Case) -> list[Array]:
         """A C-contiguous array for each operand."""

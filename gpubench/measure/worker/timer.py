@@ -23,7 +23,7 @@ from gpubench.measure.worker import parts
 from gpubench.measure.worker.parts import Observer, Times, observers_of
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
-from gpubench.result.run import Block, Check
+from gpubench.result.run import Block, Check, Staging
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
 HOT_SAMPLE_S = 0.25e-3
@@ -118,6 +118,11 @@ class Timer(Timed):
         # Outputs that stay on the device where the others come from the pool, and what the last call left in them.
         self._staying: dict[int, Buffer] = {}
         self._left: Buffer = None
+
+    @property
+    def staging(self) -> Staging:
+        """How data reaches the device."""
+        return self.transfers.staging
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""

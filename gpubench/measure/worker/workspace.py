@@ -92,6 +92,11 @@ class Workspace:
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
         self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
+    def sibling(self, number: int) -> Workspace:
+        """Return a workspace of the same case with inputs of its own, and these weights."""
+        operands = self._operands.sibling(number)
+        return type(self)(self.session, operands.op, self.case, *operands.drawn, operands)
+
     def make_reference(self) -> None:
         """Have the float64 answer at hand before the first output is checked."""
         _ = self.answers
@@ -280,7 +285,7 @@ class Workspace:
         earlier = self._passed.recall(self.op, case, outputs)
         if earlier is not None:
             return earlier
-        check = self._verify(self._on_host(outputs), case.precision)
+        check = self.verify_arrays(self._on_host(outputs), case.precision)
         self._passed.keep(self.op, case, outputs, check)
         return check
 
@@ -317,9 +322,9 @@ class Workspace:
 
     def verify_host_output(self, precision: str) -> Check:
         """Compare what a timed call downloaded. Raises Wrong."""
-        return self._verify(self.host_outputs, precision)
+        return self.verify_arrays(self.host_outputs, precision)
 
-    def _verify(self, outputs: Sequence[Array], precision: str) -> Check:
+    def verify_arrays(self, outputs: Sequence[Array], precision: str) -> Check:
         """Compare host arrays with the reference, with the tolerance of `precision`. Raises Wrong.
 
         A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.

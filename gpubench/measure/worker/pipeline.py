@@ -1,0 +1,162 @@
+"""Child side: independent calls in a row, a set of buffers and a queue for each call in flight, and one wait.
+
+The sets have different inputs, and with each turn of the sets the inputs move on by one: what a mixed-up buffer or a
+queue that does not wait delivers is the answer to something else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gpubench.backends.contract import Launch
+from gpubench.backends.contract.protocols import Streams
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.kernels.contract.op import each
+from gpubench.measure.plan import LEAST_SETS
+from gpubench.measure.worker.parts import PARTS_LIMIT_S, Times, add_parts
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace
+from gpubench.result.case import Case
+from gpubench.result.run import Staging
+
+STAGES = ("upload", "kernel", "download")
+
+
+class BufferSet:
+    """Inputs and outputs in page-locked memory, buffers, and the queue of the calls that use them. Raises
+    DeviceOutOfMemory."""
+
+    def __init__(self, workspace: Workspace, case: Case, streams: Streams) -> None:
+        session, op = workspace.session, workspace.op
+        self.workspace, self.case, self.stream = workspace, case, streams.stream()
+        self.sent = {}  # arrays by the place of the input
+        workspace.upload_inputs()
+        output = workspace.output(case)
+        self.launch: Launch = workspace.compile(case, workspace.buffers, output)
+        for i, (operand, drawn) in enumerate(zip(op.inputs, workspace.inputs, strict=True)):
+            if operand.travels:
+                self.sent[i] = session.host_array(drawn.shape, operand.stored_dtype(case.dtype), "tuned")
+                self.sent[i][...] = drawn
+        workspace.rest()
+        workspace.host_outputs = [
+            session.host_array(operand.shape(case.params), operand.stored_dtype(case.dtype), "tuned")
+            for operand in op.outputs
+        ]
+        self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
+
+    def call(self, inputs: BufferSet, stages: Sequence[str]) -> None:
+        """Enqueue a call on the inputs of a set, or some stages of it."""
+        stream = self.stream
+        with stream.on():
+            if "upload" in stages:
+                for i, host in inputs.sent.items():
+                    stream.upload(self.workspace.buffers[i], host)
+            if "kernel" in stages:
+                stream.run(self.launch)
+            if "download" in stages:
+                outputs = each(self.launch.output)
+                for i in self.fetched:
+                    stream.download(outputs[i], self.workspace.host_outputs[i])
+
+    def spoil(self) -> None:
+        """Fill all that a call writes with sentinels."""
+        workspace = self.workspace
+        if workspace.output(self.case) is None:
+            self.launch.output = None
+        for i in self.sent:
+            workspace.spoil(workspace.buffers[i], workspace.op.inputs[i])
+        workspace.spoil_host_output()
+
+    def verify(self, inputs: BufferSet) -> None:
+        """Compare all outputs with the answer to the inputs of a set. Raises Wrong."""
+        workspace = self.workspace
+        workspace.fetch(self.launch.output, workspace.session, travels=False)
+        inputs.workspace.verify_arrays(workspace.host_outputs, self.case.precision)
+
+    def release(self) -> None:
+        """Give all memory back."""
+        self.stream.close()
+        self.workspace.release()
+
+
+class PipelineTimer(Timer):
+    """A case of the regime `streamed`. Raises DeviceOutOfMemory if there is room for one set alone."""
+
+    def __init__(self, workspace: Workspace, case: Case, launch: Launch, most_sets: int) -> None:
+        super().__init__(workspace, case, launch)
+        self.sets: list[BufferSet] = []
+        self.last_inputs: list[int] = []  # by set, whose inputs its last call had; empty: there was none
+        # What stays on the device belongs to its set: only inputs that travel can move on.
+        self._rotates = all(operand.travels or operand.role == "weight" for operand in workspace.op.inputs)
+        assert isinstance(self.session, Streams)
+        try:
+            for number in range(1, most_sets + 1):
+                self.sets.append(BufferSet(workspace.sibling(number), case, self.session))
+        except DeviceOutOfMemory:
+            if len(self.sets) < LEAST_SETS:
+                self.release()
+                raise
+        self.session.sync()
+
+    @property
+    def staging(self) -> Staging:
+        """How data reaches the device."""
+        return self.sets[0].stream.staging
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per call of one sample: so many rows of calls, with a wait behind each."""
+        if self.flush is not None:
+            self.flush()
+        clock = self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            self._row(self.calls)
+        return (clock() - start) / (repeat * self.calls)
+
+    def stage_times(self, count: int) -> Times:
+        """Return the seconds per call of each stage alone, enqueued in such rows: the longest bounds the pipeline."""
+        self._row(self.calls)
+        clock, times = self.session.clock, Times()
+        began = time.perf_counter()
+        for _ in range(count):
+            for stage in STAGES:
+                start = clock()
+                self._row(self.calls, (stage,))
+                add_parts(times, {stage: (clock() - start) / self.calls})
+            if time.perf_counter() - began > PARTS_LIMIT_S:
+                break
+        self.last_inputs = []
+        return times
+
+    def _row(self, calls: int, stages: Sequence[str] = STAGES) -> None:
+        sets, count, turns = self.sets, len(self.sets), self._rotates
+        self.last_inputs = [0] * count
+        for number in range(calls):
+            place = number % count
+            self.last_inputs[place] = (place + number // count * turns) % count
+            sets[place].call(sets[self.last_inputs[place]], stages)
+        for used in sets:
+            used.stream.wait()
+
+    def verify(self) -> None:
+        """Check what the last row left, then one turn of the sets over memory full of sentinels. Raises Wrong."""
+        if not self.last_inputs:
+            self._row(2 * len(self.sets))
+        self.verify_sets()
+        for used in self.sets:
+            used.spoil()
+        self.session.sync()
+        self._row(len(self.sets))
+        self.verify_sets()
+
+    def verify_sets(self) -> None:
+        for used, place in zip(self.sets, self.last_inputs, strict=True):
+            used.verify(self.sets[place])
+
+    def release(self) -> None:
+        """Give the sets back."""
+        super().release()
+        for used in self.sets:
+            used.release()
+        self.sets = []

@@ -1,0 +1,148 @@
+"""Calls whose copies overlap: what a pipeline gains and is bound by, every set checked, and every bad case a reason."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from gpubench import backends, kernels
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.measure.plan import Constraints, Target, count_sets, needs, workload
+from gpubench.measure.plan import Series as Curve
+from gpubench.measure.worker.pipeline import PipelineTimer
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate
+from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
+from gpubench.result.run import Selection
+
+ARGUMENTS = ("--ops", "add,matmul", "--sizes", "1M", "--sizes", "matmul=256", "--regimes", "copied,streamed")
+OP = "add"
+
+
+@pytest.fixture
+def open_timer(tmp_path):
+    def start(device="gpu", most_sets=3, n=1000, op=OP):
+        session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)
+        case = Case(
+            op, declared.group, {"n": n}, "float32", "library", STREAMED, f"fake:{device}", STREAMED_CALLS
+        )
+        workspace = Workspace(session, declared, case, 1, "random", tmp_path)
+        launch = gate(workspace, case, lambda phase: None).launch
+        return PipelineTimer(workspace, case, launch, most_sets)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    ended = run("--devices", "fake:cpu,fake:gpu", *ARGUMENTS)
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def test_a_sample_is_rows_of_calls_in_sets_with_their_stages_beside_it(ran):
+    (streamed,) = [o for name, o in ran.outcomes.items() if name.startswith("add") and "streamed" in name]
+    assert (streamed["sets"], streamed["staging"], streamed["case"]["calls"]) == (3, "pinned", STREAMED_CALLS)
+    assert all(block["repeat"] % STREAMED_CALLS == 0 for block in streamed["blocks"])
+    stages = {name: min(seconds) for name, seconds in streamed["parts"][0]["stage_s"].items()}
+    assert list(stages) == ["upload", "kernel", "download"]
+    whole = min(min(block["wall_s"]) for block in streamed["blocks"])
+    assert max(stages.values()) < whole < sum(stages.values())
+
+
+def test_other_regimes_are_measured_as_before_and_nobody_gets_pipelines_unasked(run, ran):
+    assert {o["case"]["regime"] for o in ran.outcomes.values()} == {"resident", "transfer-always", "streamed"}
+    usual = run("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k")
+    assert not [name for name in usual.outcomes if "streamed" in name]
+
+
+@pytest.mark.parametrize("op", ["add", "softmax", "dot"])
+def test_every_set_is_compared_with_the_answer_to_the_inputs_of_its_last_call(open_timer, op):
+    timer = open_timer(op=op)
+    timer.verify()  # before any sample, too
+    timer.seconds(1)
+    assert sorted(timer.last_inputs) == [0, 1, 2] != timer.last_inputs
+    timer.verify()
+    timer.sets[1].workspace.host_outputs[0].reshape(-1)[-1] += 1
+    timer.seconds = None
+    with pytest.raises(Wrong):
+        timer.verify_sets()
+
+
+@pytest.mark.parametrize("fault", ["no wait", "sets mixed up", "one call left out"])
+def test_a_pipeline_with_a_bug_is_wrong(open_timer, monkeypatch, fault):
+    timer = open_timer("overlaps" if fault == "no wait" else "gpu")
+    if fault == "sets mixed up":
+        timer.sets[0].sent, timer.sets[1].sent = timer.sets[1].sent, timer.sets[0].sent
+    if fault == "one call left out":
+        monkeypatch.setattr(timer.sets[2].stream, "download", lambda buffer, host: None)
+    timer.seconds(1)
+    with pytest.raises(Wrong):
+        timer.verify()
+
+
+def test_one_queue_takes_the_stages_one_after_the_other(open_timer):
+    """A device that overlaps nothing is right, and its calls take the sum of the stages."""
+    timer = open_timer("one-queue", n=1_000_000)
+    stages = {name: min(seconds) for name, seconds in timer.stage_times(2).items()}
+    assert timer.seconds(1) == pytest.approx(sum(stages.values()), rel=0.02)
+    timer.verify()
+
+
+@pytest.mark.parametrize(("device", "kind", "reason"), [
+    ("no-streams", "skip", "no-streams"), ("breaks-off", "failure", "device-lost"), ("overlaps", "failure", "wrong-result"),
+])  # fmt: skip
+def test_what_a_device_cannot_do_costs_its_pipelines_alone(run, device, kind, reason):
+    ended = run("--devices", f"fake:cpu,fake:{device}", *ARGUMENTS[2:4], "--ops", "add", *ARGUMENTS[-2:])
+    outcomes = {name.partition("/library/")[2]: o for name, o in ended.outcomes.items()}
+    assert outcomes[f"transfer-always@fake:{device}"]["type"] == "measurement"
+    streamed = outcomes[f"streamed@fake:{device}"]
+    assert (streamed["type"], streamed["reason"]) == (kind, reason)
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(("buffers", "sets"), [(100, 3), (7, 2), (5, None)])
+def test_without_memory_for_three_sets_there_are_two_and_without_room_for_two_none(
+    open_timer, monkeypatch, buffers, sets
+):
+    """A set of `add` is two buffers on this device, and so is the workload itself."""
+    session_type = type(backends.load("fake").open("fake:gpu"))
+    allocate, taken = session_type.allocate, []
+
+    def bounded(self, shape, dtype):
+        if len(taken) >= buffers:
+            raise DeviceOutOfMemory("no room")
+        taken.append(shape)
+        return allocate(self, shape, dtype)
+
+    monkeypatch.setattr(session_type, "allocate", bounded)
+    if sets is None:
+        with pytest.raises(DeviceOutOfMemory):
+            open_timer()
+    else:
+        assert len(open_timer().sets) == sets
+
+
+def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():
+    op, device = kernels.load(OP), next(d for d in backends.load("fake").devices() if d.id == "fake:gpu")
+    n = 1 << 20
+    held, (_, resident) = op.held_bytes({"n": n}, "float32"), needs(op, {"n": n}, "float32")
+
+    def reasons(room):
+        target = Target(replace(device, usable_bytes=int(room / 0.8)), ("library",))
+        chosen = Selection(ops=[OP], regimes=["transfer-always", STREAMED])
+        item = workload(Curve(op, "float32"), n, Constraints((target,), chosen, None))
+        count = count_sets(op, item.cases[0], target.device, None)
+        return [case.regime for case in item.cases], [skip.reason for skip in item.skips], count
+
+    assert reasons(resident + 3 * held + 9) == (["transfer-always", STREAMED], [], 3)
+    assert reasons(resident + 2 * held + 9) == (["transfer-always", STREAMED], [], 2)
+    assert reasons(resident + held)[:2] == (["transfer-always"], ["out-of-memory"])
+
+
+def test_ops_of_stages_have_no_pipelines(run):
+    ended = run("--devices", "fake:cpu,fake:gpu", "--ops", "ffn", "--sizes", "ffn=16", "--regimes", "streamed")
+    (skip,) = [o for o in ended.outcomes.values() if o["type"] == "skip"]
+    assert skip["reason"] == "no-streams"
+    assert re.search("one after the other", skip["detail"])
