@@ -88,6 +88,8 @@ def experiment(run: Run) -> dict[str, str]:
         options["--inputs"] = run.settings.inputs
     if run.settings.cache != "warm":
         options["--cache"] = run.settings.cache
+    if run.settings.page_locked is True:
+        options["--page-locked"] = "yes"
     # A run always says how many threads it used; all usable CPUs are nothing special.
     threads, cpus = run.settings.threads, usable_cpus(run)
     if threads is not None and cpus is not None and threads < cpus:

@@ -9,6 +9,7 @@ everything is in host memory: a second thread moves the GPU's share up and down 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ import msgspec
 
 from gpubench import backends
 from gpubench.backends.contract import Backend, Launch, Session, protocols
+from gpubench.backends.shared.choices import fastest
+from gpubench.backends.shared.host import settle
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
@@ -43,6 +46,8 @@ EVEN = 0.5
 CHUNK = 8
 # Of fewer threads none is left over for moving data.
 FEWEST_THREADS = 3
+# Seconds that the choice of the threads that move data may take, and that of the CPU's implementation.
+TUNING_S = 0.4
 # Bound CPU parts that are kept: a few operands and host outputs take turns.
 _KEPT = 32
 
@@ -61,9 +66,11 @@ class SplitLaunch(CutLaunch):
     """A launch of so many units on the GPU, and the rest on the CPU."""
 
     def __init__(
-        self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer, gpu: Session, on_gpu: int
+        self, op: Op, case: Case, operands: Sequence[CutBuffer], sides: tuple[Session, Session], on_gpu: int
     ) -> None:
-        super().__init__(op, case, inputs, output)
+        """Cut for the GPU and the CPU of `sides`; the output is the last of `operands`."""
+        super().__init__(op, case, operands[:-1], operands[-1])
+        gpu, self.cpu = sides
         self.units = op.units(case.params)
         self.on_gpu, self.on_cpu = on_gpu, self.units - on_gpu
         self.gpu = DeviceShare(self, gpu, 0, on_gpu) if on_gpu else None
@@ -72,43 +79,67 @@ class SplitLaunch(CutLaunch):
         self.partial: Array | None = None
         # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
         self.fills_host = False
+        # Threads that move the GPU's data while the others compute.
+        self.movers = self.mover_counts[0]
+
+    @property
+    def mover_counts(self) -> tuple[int, ...]:
+        """Counts of threads to move the GPU's data: none where one side has all of the work, or the data is little."""
+        if (
+            self.gpu is None
+            or not self.on_cpu
+            or self.gpu.sent_bytes <= INLINE_BYTES
+            or self.gpu.is_direct(None)
+        ):
+            return (0,)
+        return mover_counts(self.cpu.threads or 1, several=self.gpu.way.copies)
 
 
 # So many launches of the CPU's part.
 CpuPart = Callable[[int], None]
 
 
-def bind_cpu(launch: SplitLaunch, cpu: Session, whole: Array) -> CpuPart:
-    """Bind the CPU's part to arrays: the last `on_cpu` units of the inputs as they are, and their place in `whole`,
-    which is a reduction's partial result. It is a view of what was uploaded, not a copy: that is what sharing the work
-    saves."""
-    hosts = [buffer.host for buffer in launch.inputs]
-    arrays = [
-        cut_array(operand, host, launch.cut, launch.on_gpu, launch.units)
-        for operand, host in zip(launch.op.inputs, hosts, strict=True)
+def cpu_arrays(launch: SplitLaunch) -> list[Array]:
+    """Return the last `on_cpu` units of each input: views of what was uploaded. A copy costs what a split saves."""
+    return [
+        cut_array(operand, buffer.host, launch.cut, launch.on_gpu, launch.units)
+        for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
     ]
+
+
+def cpu_case(launch: SplitLaunch) -> Case:
+    """Return the CPU's part as a case of its own."""
+    params = launch.case.params
+    if launch.on_gpu:
+        params = dict(launch.cut.part(params, launch.on_cpu))
+    return side_case(launch.op, launch.case, params, launch.cpu)
+
+
+def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
+    """Bind the CPU's part to its views of the inputs, and to its place in `whole`, which is a reduction's partial
+    result."""
+    hosts = [buffer.host for buffer in launch.inputs]
+    arrays, cpu = cpu_arrays(launch), launch.cpu
     target = whole if launch.cut.join else whole[launch.on_gpu :]
-    params = dict(launch.cut.part(launch.case.params, launch.on_cpu)) if launch.on_gpu else launch.case.params
-    case = side_case(launch.op, launch.case, params, cpu)
-    prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], view_of(cpu, target))
-    fresh = case.form == "library"
+    case, place = cpu_case(launch), view_of(cpu, target)
+    prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], place)
+    library = case.form == "library"
 
     # As long as this lives, no other array has the ids of those in `held`.
     def compute(count: int, held: Any = (hosts, whole)) -> None:
         cpu.run(prepared, count)
-        if fresh:  # a library call's fresh array is copied to its place
+        if library and prepared.output is not place:  # a fresh array is copied to its place
             cpu.download(prepared.output, target)
 
     return compute
 
 
 class Sides:
-    """A GPU's session and the CPU's. `cpu_s` sums up the seconds that the CPU's parts took."""
+    """A GPU's session with the CPU beside it. `cpu_s` sums up the seconds that the CPU's parts took."""
 
-    def __init__(self, gpu: Session, cpu: Session) -> None:
-        self.gpu, self.cpu = gpu, cpu
+    def __init__(self, gpu: Session) -> None:
+        self.gpu = gpu
         self.cpu_s = 0.0
-        self._threads = cpu.threads or 1
         self._companion = CompanionThread(gpu)
         self._bound: dict[tuple[object, ...], CpuPart] = {}
 
@@ -132,17 +163,20 @@ class Sides:
         With `host_output` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or
         not.
         """
-        cores = self.share_cores(launch, travels=True)
+        self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
-            if launch.gpu.sent_bytes <= INLINE_BYTES:
+            if not launch.movers and self._by_this_thread(launch.gpu, host_output):
                 self.on_gpu(launch, repeat, None, again=again)
+                fetched = host_output is None or launch.gpu.start_fetch(host_output)
                 self._compute(cpu, repeat)
-                if host_output is not None:
+                if fetched:
+                    self.gpu.sync()
+                elif host_output is not None:
                     launch.gpu.fetch(host_output)
             else:
                 self._companion.both(
-                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not cores),
+                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not launch.movers),
                     lambda: self._compute(cpu, repeat),
                 )
         elif launch.on_gpu:
@@ -152,19 +186,20 @@ class Sides:
         if host_output is not None and launch.cut.join:
             host_output[...] = self._join(launch)
 
-    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> int:
-        """Leave cores to the threads that move the GPU's data; all are the CPU's where none does. Returns how many.
+    def _by_this_thread(self, gpu: DeviceShare, host_output: Array | None) -> bool:
+        """Tell whether this thread drives the GPU and computes: there is little to send, or the device moves it."""
+        return gpu.sent_bytes <= INLINE_BYTES or gpu.is_direct(host_output)
+
+    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
+        """Leave cores to the threads that move the GPU's data; all are the CPU's where none does.
 
         Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
         """
-        gpu, movers = launch.gpu, 0
-        if travels and gpu is not None and launch.on_cpu and gpu.sent_bytes > INLINE_BYTES:
-            movers = reserved_cores(self._threads, several=gpu.way.copies)
-        if isinstance(self.cpu, protocols.CpuThreads):
-            self.cpu.use_threads(self._threads - movers if movers else None)
-        if gpu is not None:
-            gpu.way.use_threads(movers or None)
-        return movers
+        movers, cpu = launch.movers if travels else 0, launch.cpu
+        if isinstance(cpu, protocols.CpuThreads):
+            cpu.use_threads((cpu.threads or 1) - movers if movers else None)
+        if launch.gpu is not None:
+            launch.gpu.way.use_threads(movers or None)
 
     def on_gpu(
         self,
@@ -220,12 +255,12 @@ class Sides:
         whole = host_output if host_output is not None else launch.output.own()
         if launch.cut.join:
             whole = launch.partial = np.empty_like(whole) if launch.partial is None else launch.partial
-        key = (launch.case.workload, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
+        key = (launch.case.workload, launch.cpu, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
         part = self._bound.get(key)
         if part is None:
             if len(self._bound) >= _KEPT:
                 self._bound.clear()
-            part = self._bound[key] = bind_cpu(launch, self.cpu, whole)
+            part = self._bound[key] = bind_cpu(launch, whole)
         return part
 
     def _compute(self, cpu: CpuPart, count: int) -> None:
@@ -243,21 +278,36 @@ class Sides:
         )
 
 
-def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute; `several`: threads do that, not a call of the
-    driver's."""
-    return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
+def mover_counts(threads: int, *, several: bool) -> tuple[int, ...]:
+    """Return how many threads may move data while the others compute, the likeliest count first.
+
+    `several`: threads copy, not one call of the driver's. A core that copies is worth more than one that computes where
+    the GPU alone, copies included, is faster than half of the CPU.
+    """
+    if threads < FEWEST_THREADS:
+        return (0,)
+    if not several:
+        return (max(1, threads // 8),)
+    counts = (threads // 4, threads // 2, threads // 8)
+    return tuple(dict.fromkeys(max(1, count) for count in counts))
 
 
 class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A GPU's session and the CPU's, driven as one."""
+    """A GPU's session and the CPU's, driven as one. `products` opens another session on the CPU, whose BLAS may be the
+    faster one."""
 
-    def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
+    def __init__(
+        self, device: Device, gpu: Session, cpu: Session, products: Callable[[], Session | None], autotune: bool
+    ) -> None:
         self.device = device
         self.limits = gpu.limits
         self.threads, self.blas = cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
-        self._sides = Sides(gpu, cpu)
+        self._products = functools.cache(products)
+        self._autotune = autotune
+        self._sides = Sides(gpu)
+        self._computing: dict[str, Session] = {}  # the CPU's session by workload
+        self._movers: dict[tuple[str, int], int] = {}  # threads that move data by case and the GPU's units
         self._fractions: dict[str, float] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._placing: dict[str, Any] = {}
@@ -283,8 +333,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return placed
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """An ordinary array: the CPU computes in it."""
-        return self.cpu.host_array(shape, dtype, form)
+        """The GPU's: the CPU computes in page-locked memory, too."""
+        return self.gpu.host_array(shape, dtype, form)
 
     def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
@@ -324,13 +374,78 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return gpu_units(units, fraction) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
-        """Let the GPU choose its candidate for the part that it will get."""
-        if not isinstance(self.gpu, protocols.Tunes):
+        """Choose what computes each side's part, and how many threads move the GPU's data."""
+        launch = self._cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
+        if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
+            launch.gpu.send()
+            self.gpu.tune(op, launch.gpu.case, launch.gpu.buffers)
+        if self._autotune and launch.on_cpu:
+            launch = self._tune_cpu(launch)
+            self._tune_movers(launch)
+            self._sides.forget()
+        launch.output.free()
+
+    def _tune_cpu(self, launch: SplitLaunch) -> SplitLaunch:
+        """Let the CPU choose its candidate; of a product time the other BLAS beside it. Returns the launch anew."""
+        op, case, arrays = launch.op, launch.case, cpu_arrays(launch)
+        if case.workload not in self._computing:
+            sessions = {"numpy": self.cpu}
+            kernel = op.kernel(self.cpu.device.backend, case.dtype)
+            if kernel is not None and kernel.library and (other := self._products()) is not None:
+                part = msgspec.structs.replace(
+                    case, params=dict(case.params), form="library", regime="resident"
+                )
+                if other.supports(op, msgspec.structs.replace(part, device_id=other.device.id)) is None:
+                    sessions["other"] = other
+            self._computing[case.workload] = self._fastest_cpu(launch, sessions)
+        launch = self._cut(op, case, launch.inputs, launch.output)
+        if isinstance(launch.cpu, protocols.Tunes):
+            launch.cpu.tune(op, cpu_case(launch), [view_of(launch.cpu, array) for array in arrays])
+        return launch
+
+    def _fastest_cpu(self, launch: SplitLaunch, sessions: dict[str, Session]) -> Session:
+        host = self._host_output(launch)
+
+        def timer(name: str) -> Callable[[int], float]:
+            launch.cpu = sessions[name]
+            compute = bind_cpu(launch, host)
+
+            def took(repeat: int) -> float:
+                settle()  # threads of another BLAS may still spin
+                start = self.clock()
+                compute(repeat)
+                return self.clock() - start
+
+            return took
+
+        names = tuple(sessions)
+        name = fastest(names, timer, clock=self.clock, budget_s=TUNING_S) if len(names) > 1 else names[0]
+        return sessions[name]
+
+    def _tune_movers(self, launch: SplitLaunch) -> None:
+        """Time whole calls with each count of threads that move data."""
+        key = (launch.case.id, launch.on_gpu)
+        counts = {str(count): count for count in launch.mover_counts}
+        if launch.case.resident or launch.gpu is None or len(counts) < 2 or key in self._movers:
             return
-        share = self._cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype)).gpu
-        if share is not None:
-            share.send()
-            self.gpu.tune(op, share.case, share.buffers)
+        host = self._host_output(launch)
+        launch.gpu.compile()
+        launch.begin()
+
+        def timer(name: str) -> Callable[[int], float]:
+            def took(repeat: int) -> float:
+                launch.movers = counts[name]
+                start = self.clock()
+                for _ in range(repeat):
+                    self._sides.together(launch, 1, host, again=True)
+                return self.clock() - start
+
+            return took
+
+        self._movers[key] = counts[fastest(tuple(counts), timer, clock=self.clock, budget_s=TUNING_S)]
+
+    def _host_output(self, launch: SplitLaunch) -> Array:
+        return self.cpu.host_array(launch.output.shape, launch.output.dtype, "tuned")
 
     def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
         """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
@@ -342,7 +457,10 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
 
     def _cut(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
         on_gpu = gpu_units(op.units(case.params), self._fractions.get(case.id, EVEN))
-        return SplitLaunch(op, case, inputs, output, self.gpu, on_gpu)
+        cpu = self._computing.get(case.workload, self.cpu)
+        launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu)
+        launch.movers = self._movers.get((case.id, on_gpu), launch.movers)
+        return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
@@ -406,7 +524,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         for placing in self._placing.values():
             with contextlib.suppress(Exception):
                 placing.forget()
-        for side in (self.gpu, self.cpu):
+        for side in {self.gpu, self.cpu, *self._computing.values()}:
             with contextlib.suppress(Exception):
                 side.close()
 
@@ -441,8 +559,14 @@ class HybridBackend(Backend):
         backend = backends.load(inner.partition(":")[0])
         gpu = backend.open(inner, threads, autotune=autotune)
         scripted = gpu.cpu_beside() if isinstance(gpu, protocols.ScriptedPair) else None
-        cpu = scripted or backends.load("numpy").open("numpy:0", threads)
-        return SplitSession(_pair(gpu.device), gpu, cpu)
+        cpu = scripted or backends.load("numpy").open("numpy:0", threads, autotune=autotune)
+
+        def products() -> Session | None:
+            with contextlib.suppress(BackendUnavailable):
+                return None if scripted else backends.load("torch").open("torch:cpu", threads)
+            return None
+
+        return SplitSession(_pair(gpu.device), gpu, cpu, products, autotune)
 
 
 def _pairs(backend: str) -> list[Device]:

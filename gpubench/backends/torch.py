@@ -70,6 +70,7 @@ class TorchSession(
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.CpuThreads,
+    protocols.HostViews,
 ):
     """One device as PyTorch has it, without gradients."""
 
@@ -282,7 +283,7 @@ class TorchSession(
 
     def use_threads(self, count: int | None) -> None:
         """Compute with so many threads from now on (None: all)."""
-        if self.threads is not None:
+        if self.threads is not None and self._torch.get_num_threads() != (count or self.threads):
             self._torch.set_num_threads(count or self.threads)
 
     def close(self) -> None:

@@ -205,6 +205,8 @@ class ConditionOptions(CommandOptions):
         default="random", answer="settings.inputs")
     cache: str = option("warm|cold", RARE, "cold: caches are flushed before every sample.", default="warm",
         answer="settings.cache")
+    page_locked: bool = option(None, RARE, "The arrays that GPUs copy from and to are page-locked, as a program's "
+        "are that reuses them.", answer="settings.page_locked")
 
 
 class SavingOptions(CommandOptions):

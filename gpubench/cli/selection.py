@@ -228,6 +228,8 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
     values.update({name: value for name in GIVEN if (value := getattr(options, name)) is not None})
     if options.check_only:  # trials are timings, and --check-only takes none; it ends when all is checked
         values.update(sessions=1, autotune=False, budget_s=values["budget_s"] if options.budget else None)
+    if options.page_locked:
+        values["page_locked"] = True
     if options.no_autotune:
         values["autotune"] = False
     if options.max_samples is None:  # a preset's limit gives way to what was asked for

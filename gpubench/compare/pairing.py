@@ -176,7 +176,13 @@ LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
     """Return the differences of the whole runs: machine, devices, software, protocol."""
-    protocols = [{name: str(getattr(run.settings, name)) for name in PROTOCOL} for run in (base, new)]
+    protocols = [
+        {
+            **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
+            "page_locked": str(run.settings.page_locked is True),
+        }
+        for run in (base, new)
+    ]
     prints = print_differences(base.fingerprint, new.fingerprint, index)
     return (*prints, *_fields(index, "protocol", *protocols, common=True))
 

@@ -73,6 +73,7 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     scratch: str  # the folder of shared references
     since: float  # the monotonic start of the session
     autotune: bool = True  # kernels may be chosen by trials
+    page_locked: bool = False  # the caller's arrays are, where a GPU has such memory
     # Of memory that the host overwrites before every sample; None: caches stay warm.
     flush_bytes: int | None = None
     host_bytes: int | None = None  # of the host's memory that the worker may use, if that is known

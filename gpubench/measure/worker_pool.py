@@ -274,6 +274,7 @@ class WorkerPool:
         self._opening = protocol.Open(
             id=0, device_id="", threads=settings.threads, seed=settings.seed, inputs=settings.inputs,
             scratch=str(scratch), since=since, autotune=settings.autotune, sample_s=settings.sample_s,
+            page_locked=settings.page_locked is True,
             flush_bytes=2 * caches if settings.cache == "cold" else None,
             host_bytes=None if usable is None else usable // max(1, len(devices)),
             cpus=machine.cpu.available.value, alike=alike_cpus(machine),

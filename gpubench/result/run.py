@@ -459,6 +459,7 @@ class Settings(Record, frozen=True, kw_only=True):
     scaling: Scaling | UnsetType = UNSET
     ranks: list[int] | UnsetType = UNSET
     energy: bool | UnsetType = UNSET
+    page_locked: bool | UnsetType = UNSET  # the arrays of a GPU's caller are
 
     def scales(self, how: Scaling) -> bool:
         """Whether that kind of scaling is measured."""

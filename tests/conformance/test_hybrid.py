@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.contract import Session
+from gpubench.backends.contract import Buffer, Session, Transfers
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
-from gpubench.kernels.contract.op import Dtype, Op
+from gpubench.kernels.contract.op import Array, Dtype, Op
 from gpubench.measure import conformance
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of
@@ -115,6 +115,30 @@ def test_other_shapes_are_right_too(
 def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path: Path) -> None:
     n = 1500 if name == "transpose" else 1500 * 1500
     assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, "hybrid:fake:gpu")
+
+
+class DirectTransfers(Transfers):
+    """Transfers of a device that moves the caller's arrays by itself."""
+
+    def is_direct(self, host: Array) -> bool:
+        return True
+
+    def start_download(self, buffer: Buffer, host: Array) -> None:
+        self.download(buffer, host)
+
+
+@pytest.mark.parametrize("name", ["add", "sum"])
+def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(
+    session: Session, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(aside: object, here: object) -> None:
+        raise AssertionError("a second thread was started")
+
+    gpu: Session = session.gpu  # type: ignore[attr-defined]
+    monkeypatch.setattr(gpu, "transfers", lambda form: DirectTransfers(gpu))
+    monkeypatch.setattr(gpu, "both", refuse)
+    params = {"n": 1500 * 1500}
+    assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))
 
 
 def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:

@@ -123,6 +123,14 @@ class Transfers:
     def use_threads(self, count: int | None) -> None:
         """Copy with at most so many threads from now on, None: as many as usual."""
 
+    def is_direct(self, host: Array) -> bool:
+        """Return whether the device copies this array by itself, while the caller does something else."""
+        return False
+
+    def start_download(self, buffer: Buffer, host: Array) -> None:
+        """Enqueue a copy out to a direct array, in order with launches; complete when the session's `sync` returns."""
+        raise NotImplementedError
+
 
 class DeviceStream(ABC):
     """A queue of a device beside others: what is enqueued runs in order, at once with what is in the others.

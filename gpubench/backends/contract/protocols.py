@@ -269,7 +269,16 @@ class CpuThreads(Protocol):
 
 
 @runtime_checkable
-class ScriptedPair(Protocol):
+class HostViews(Protocol):
+    """A CPU whose buffers are views of host arrays, but other objects."""
+
+    @abstractmethod
+    def view(self, array: Array) -> Buffer:
+        """Return a buffer in the array's own memory."""
+
+
+@runtime_checkable
+class ScriptedPair(HostViews, Protocol):
     """A device of scripted time, as one side of two."""
 
     @abstractmethod
@@ -279,7 +288,3 @@ class ScriptedPair(Protocol):
     @abstractmethod
     def cpu_beside(self) -> Session:
         """Return the CPU on the same clock."""
-
-    @abstractmethod
-    def view(self, array: Array) -> Buffer:
-        """Return a buffer of the CPU for a host array."""

@@ -125,7 +125,7 @@ class PinnedTransfers(Transfers):
             event.record(stream)
 
         with self._guard():
-            if self._is_page_locked(data):
+            if self.is_direct(data):
                 self._runtime.memcpyAsync(there, data.ctypes.data, data.size, kind, stream.ptr)
             elif data.size:
                 self._threads.run(send, data.size, self._piece(data.size))
@@ -146,8 +146,8 @@ class PinnedTransfers(Transfers):
                 data[begin:end] = chunk
 
         with self._guard():
-            if self._is_page_locked(data):
-                self._runtime.memcpyAsync(data.ctypes.data, there, data.size, kind, stream.ptr)
+            if self.is_direct(data):
+                self.start_download(buffer, host)
                 stream.synchronize()
             elif data.size:
                 self._threads.run(fetch, data.size, self._piece(data.size))
@@ -161,7 +161,12 @@ class PinnedTransfers(Transfers):
         """Bytes that a thread takes at a time."""
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
-    def _is_page_locked(self, host: Array) -> bool:
+    def start_download(self, buffer: Buffer, host: Array) -> None:
+        stream, kind = self._cupy.cuda.get_current_stream(), self._runtime.memcpyDeviceToHost
+        with self._guard():
+            self._runtime.memcpyAsync(host.ctypes.data, buffer.data.ptr, host.nbytes, kind, stream.ptr)
+
+    def is_direct(self, host: Array) -> bool:
         """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
         owner: Any = host
         while getattr(owner, "base", None) is not None:

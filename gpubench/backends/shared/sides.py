@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Links, Session, Work
-from gpubench.backends.contract.protocols import ScriptedPair
+from gpubench.backends.contract.protocols import HostViews, ScriptedPair
 from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Operand, Params, Shape, Split, Stored
@@ -81,14 +81,14 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 def view_of(cpu: Session, array: Array) -> Buffer:
     """Return a buffer of the CPU for a host array: of NumPy the array itself."""
-    return cast("ScriptedPair", cpu).view(array) if _has_scripted_time(type(cpu)) else array
+    return cast("HostViews", cpu).view(array) if _has_views(type(cpu)) else array
 
 
 @functools.cache
-def _has_scripted_time(kind: type[Session]) -> bool:
+def _has_views(kind: type[Session]) -> bool:
     """Tell it once for a kind of session: it is asked inside of timed calls, and `isinstance` takes 20 us before
     Python 3.12."""
-    return issubclass(kind, ScriptedPair)
+    return issubclass(kind, HostViews)
 
 
 # ---------------------------------------------------------------- operands and launches of several devices
@@ -211,6 +211,17 @@ class DeviceShare:
         operands = zip(self._whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 
+    def is_direct(self, host_output: Array | None) -> bool:
+        """Return whether the device moves all of this by itself: the caller's arrays are page-locked."""
+        op, cut = self._whole.op, self._whole.cut
+        arrays = [
+            cut_array(operand, buffer.host, cut, self.start, self.stop)
+            for operand, buffer in zip(op.inputs, self._whole.inputs, strict=True)
+            if operand.travels
+        ]
+        arrays += [] if host_output is None or cut.join else [host_output]
+        return all(array.flags.c_contiguous and self.way.is_direct(array) for array in arrays)
+
     def compile(self) -> Launch:
         """Return the session's own launch."""
         whole, op = self._whole, self._whole.op
@@ -230,6 +241,13 @@ class DeviceShare:
         target, output = self.target, whole.output
         if target is not None and target.version != output.version:
             self._upload(target, output, output.host if whole.cut.join else output.host[self.start : self.stop])
+
+    def start_fetch(self, host: Array) -> bool:
+        """Enqueue the copy of the result to its place in `host`. Returns False if it has to be fetched."""
+        if self.launch is None or self._whole.cut.join or not self.way.is_direct(host):
+            return False
+        self.way.start_download(self.launch.output, host[self.start : self.stop])
+        return True
 
     def fetch(self, host: Array) -> None:
         """Fetch the part of the result: to its place in `host`, or to memory of its own where the op joins results."""

@@ -98,6 +98,7 @@ class Kept:
         self.session, self.opening = session, opening
         device = session.device
         self._drawn = opening.seed, opening.inputs
+        self._page_locked = opening.page_locked and device.kind != "cpu"
         self._scratch = Path(opening.scratch)
         self._weights = weights_of(session, *self._drawn)
         self._shared = SharedInputs(*self._drawn, shared_bytes(device))
@@ -180,6 +181,7 @@ class Kept:
             shared = self._shared if op.name in kernels.names() else None
             self._operands[case.series] = operands_of(op, *self._drawn, self._scratch, self._weights, shared)
         session, operands = functions.session_of(self.session, op), self._operands[case.series]
+        operands.page_locked = self._page_locked
         return PreparedWorkload(workspace_of(session, op, case, *self._drawn, self._scratch, operands), size)
 
 

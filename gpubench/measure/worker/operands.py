@@ -365,6 +365,8 @@ class Operands:
     """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
     cut along its first dimension, smaller sizes are their first part."""
 
+    page_locked = False  # the caller's arrays are, where the device has such memory
+
     def __init__(
         self, op: Op, seed: int, kind: str, scratch: Path, weights: Weights | None = None,
         shared: SharedInputs | None = None,

@@ -104,7 +104,11 @@ class Workspace:
     @functools.cached_property
     def inputs(self) -> list[Array]:
         """The host's array of each input."""
-        return self._operands.inputs(self.case)
+        arrays = self._operands.inputs(self.case)
+        return [
+            self._caller_array(operand, array) if operand.travels else array
+            for operand, array in zip(self.op.inputs, arrays, strict=True)
+        ]
 
     @functools.cached_property
     def answers(self) -> tuple[Reference, ...]:
@@ -132,7 +136,18 @@ class Workspace:
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
         """The arrays that a timed call downloads into, full of sentinels at first."""
-        return [sentinels(*self._kind(operand), self.sentinel) for operand in self.op.outputs]
+        return [
+            self._caller_array(operand, sentinels(*self._kind(operand), self.sentinel))
+            for operand in self.op.outputs
+        ]
+
+    def _caller_array(self, operand: Operand, array: Array) -> Array:
+        """Return the array as a caller has it: in page-locked memory where that was asked for."""
+        if not self._operands.page_locked:
+            return array
+        host = self.session.host_array(*self._kind(operand), "tuned")
+        host[...] = array
+        return host
 
     def _kind(self, operand: Operand) -> tuple[Shape, Stored]:
         return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
