@@ -91,7 +91,7 @@ def library_launch(session: Session, op: str, n: int, buffers: list[Buffer]) -> 
 
 
 def cupy_subject(session: Session, op: str, n: int) -> Subject:
-    """The library form of the op on CuPy arrays."""
+    """The library implementation of the op on CuPy arrays."""
     buffers = inputs_of(session, op, n)
     launch = library_launch(session, op, n, buffers)
     return Subject(op, n, "cupy", launch, calibrate(session, case_of(op, n, session.device), buffers, launch))

@@ -3,14 +3,14 @@
 Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; five minutes).
 
 Every size at which a CPU and another device were measured is left out once, with all that was measured there, of other
-ops too, and asked for. What the answer costs is the measured time of the advised device and form over the best that was
-measured there, less 1; what its side costs, that of the best form there of the CPU, or of all else. Once all devices of
-the file compete, once each form of each device alone against the CPU. Beside it, on the same sizes and on all: a
-threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes that are left, and 100,000
-elements of the first input; both take the best form of the side that they choose. What no rule can know stands beside
-it, too: how often the interval of the times left out shows that the answer is wrong, and what an answer costs that is
-measured at the very size, in the other half of its blocks or in another file of the machine. Exit code 0 in any case.
-"""
+ops too, and asked for. What the answer costs is the measured time of the advised device and implementation over the
+best that was measured there, less 1; what its side costs, that of the best implementation there of the CPU, or of all
+else. Once all devices of the file compete, once each implementation of each device alone against the CPU. Beside it, on
+the same sizes and on all: a threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes
+that are left, and 100,000 elements of the first input; both take the best implementation of the side that they choose.
+What no rule can know stands beside it, too: how often the interval of the times left out shows that the answer is
+wrong, and what an answer costs that is measured at the very size, in the other half of its blocks or in another file of
+the machine. Exit code 0 in any case."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
 from gpubench.analysis.speedup import ContenderKey, pair_ratio
 from gpubench.curves import TimedSizes
-from gpubench.kernels.contract.op import Form
+from gpubench.kernels.contract.op import Implementation
 from gpubench.result import store
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.run import Run
@@ -51,31 +51,35 @@ BAD, ELEMENTS = 0.05, 100_000
 
 
 class Times(NamedTuple):
-    """The times at one size: seconds by device and form with their cases, and the best of either side."""
+    """The times at one size: seconds by device and implementation with their cases, and the best of either side."""
 
-    by_form: dict[tuple[str, Form], float]
-    rows: dict[tuple[str, Form], CaseResult]
+    by_implementation: dict[tuple[str, Implementation], float]
+    rows: dict[tuple[str, Implementation], CaseResult]
     cpu: float
     other: float
 
     def cost(self, *, cpu: bool) -> float:
-        """Return the cost of a choice of side, by its best form."""
+        """Return the cost of a choice of side, by its best implementation."""
         return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
 
     @property
-    def best(self) -> tuple[str, Form]:
-        return min(self.by_form, key=self.by_form.__getitem__)
+    def best(self) -> tuple[str, Implementation]:
+        return min(self.by_implementation, key=self.by_implementation.__getitem__)
 
     def halves(self) -> tuple[float, ...]:
-        """Return the cost, in one half of the blocks, of the form that is the fastest in the other half.
+        """Return the cost, in one half of the blocks, of the implementation that is the fastest in the other half.
 
         Returns nothing for less than four blocks.
         """
-        blocks = {form: [*itertools.chain(*case.blocks.values())] for form, case in self.rows.items()}
+        blocks = {
+            implementation: [*itertools.chain(*case.blocks.values())]
+            for implementation, case in self.rows.items()
+        }
         if min(map(len, blocks.values())) < 4:
             return ()
         halves = [
-            {form: statistics.median(times[start::2]) for form, times in blocks.items()} for start in (0, 1)
+            {implementation: statistics.median(times[start::2]) for implementation, times in blocks.items()}
+            for start in (0, 1)
         ]
         return tuple(
             judge[min(choice, key=choice.__getitem__)] / min(judge.values()) - 1
@@ -84,9 +88,9 @@ class Times(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One size, left out and asked for. Costs are shares, `side` that of the best form on the advised side; None:
-    unknown, or the answer was not measured. `between`: whether both sides were timed below and above. `shown`: whether
-    the interval of the advised time over the best one lies above 1."""
+    """One size, left out and asked for. Costs are shares, `side` that of the best implementation on the advised side;
+    None: unknown, or the answer was not measured. `between`: whether both sides were timed below and above. `shown`:
+    whether the interval of the advised time over the best one lies above 1."""
 
     alone: bool
     regime: str
@@ -109,7 +113,7 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
     """Return the times at size n. Returns None if one side was not measured."""
     sides = [
         {
-            (contender.device_id, contender.form): contender.points[n].time.estimate
+            (contender.device_id, contender.implementation): contender.points[n].time.estimate
             for contender in side
             if contender.is_timed_at(n)
         }
@@ -118,7 +122,7 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
     if not all(sides):
         return None
     rows = {
-        (contender.device_id, contender.form): contender.points[n].rows[0]
+        (contender.device_id, contender.implementation): contender.points[n].rows[0]
         for contender in field.contenders
         if contender.is_timed_at(n)
     }
@@ -126,18 +130,20 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
 
 
 class Field(NamedTuple):
-    """An op, dtype, regime and set of devices of a file; `alone`: one device and form against the CPU."""
+    """An op, dtype, regime and set of devices of a file; `alone`: one device and implementation against the CPU."""
 
     path: Path
     run: Run
     key: Key
     group: CaseGroup
     regime: str
-    alone: tuple[str, Form] | None
+    alone: tuple[str, Implementation] | None
 
     def competes(self, contender: Contender) -> bool:
         return (
-            self.alone is None or contender.kind == "cpu" or (contender.device_id, contender.form) == self.alone
+            self.alone is None
+            or contender.kind == "cpu"
+            or (contender.device_id, contender.implementation) == self.alone
         )
 
     def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
@@ -146,13 +152,20 @@ class Field(NamedTuple):
 
 
 def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
-    """Every op, dtype and regime of every file: all devices first, then each form of each device."""
+    """Every op, dtype and regime of every file: all devices first, then each implementation of each device."""
     for path in paths:
         run = store.load(path)
         for key, group in case_groups(run).items():
-            forms = {(case.case.device_id, case.case.form) for case in group.rows if case.device_kind != "cpu"}
+            implementations = {
+                (case.case.device_id, case.case.implementation)
+                for case in group.rows
+                if case.device_kind != "cpu"
+            }
             for regime in (WAITED, QUEUED, "transfer-always", f"transfer-once-{run.selection.calls}"):
-                yield [Field(path, run, key, group, regime, form) for form in (None, *sorted(forms))]
+                yield [
+                    Field(path, run, key, group, regime, implementation)
+                    for implementation in (None, *sorted(implementations))
+                ]
 
 
 def questions(paths: Sequence[Path]) -> Iterator[Question]:
@@ -183,20 +196,24 @@ def ask(
     """The question for one size, answered by the contenders that are left."""
     times = measured[n]
     contestants = [*filter(field.competes, rest)]
-    forms = {(contender.device_id, contender.form) for contender in contestants}
+    implementations = {(contender.device_id, contender.implementation) for contender in contestants}
     group = field.without(n, {})
-    rows = tuple(r for r in group.rows if r.device_kind == "cpu" or (r.case.device_id, r.case.form) in forms)
+    rows = tuple(
+        r
+        for r in group.rows
+        if r.device_kind == "cpu" or (r.case.device_id, r.case.implementation) in implementations
+    )
     cut = compete(field.run, group._replace(rows=rows), field.regime, contestants)
     answer = advise(field.key, cut, choose(cut, n), n, field.regime)
     cost = side = None
     shown = False
     if answer.device_id is not None:
         side = times.cost(cpu=any(contender.device_id == answer.device_id for contender in whole.cpu))
-        of_device = [s for (device, _), s in times.by_form.items() if device == answer.device_id]
+        of_device = [s for (device, _), s in times.by_implementation.items() if device == answer.device_id]
         seconds = min(of_device, default=math.nan)
-        if (answer.device_id, answer.form) in times.by_form:
-            seconds = times.by_form[answer.device_id, answer.form]  # type: ignore[index]
-            ratio = pair_ratio(times.rows[answer.device_id, answer.form], times.rows[times.best])  # type: ignore[index]
+        if (answer.device_id, answer.implementation) in times.by_implementation:
+            seconds = times.by_implementation[answer.device_id, answer.implementation]  # type: ignore[index]
+            ratio = pair_ratio(times.rows[answer.device_id, answer.implementation], times.rows[times.best])  # type: ignore[index]
             shown = ratio is not None and ratio.low > 1
         cost = seconds / min(times.cpu, times.other) - 1
     if cost is not None and math.isnan(cost):
@@ -259,7 +276,10 @@ def table(questions: Sequence[Question]) -> Iterator[str]:
         "| of these | fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
     )
     yield "|---" * 14 + "|"
-    for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
+    for alone, name in (
+        (False, "all devices compete"),
+        (True, "one device and implementation against the CPU"),
+    ):
         group = [question for question in questions if question.alone == alone]
         if group:
             yield line(name, group)
@@ -271,7 +291,8 @@ def table(questions: Sequence[Question]) -> Iterator[str]:
 
 
 def again(questions: Sequence[Question]) -> str:
-    """Return what the fastest form of one file costs in another of the same machine, at sizes that advice answers."""
+    """Return what the fastest implementation of one file costs in another of the same machine, at sizes that advice
+    answers."""
     same: dict[tuple[Path, Key, str, int], list[Times]] = {}
     for question in questions:
         if not question.alone and question.cost is not None:
@@ -279,10 +300,10 @@ def again(questions: Sequence[Question]) -> str:
                 question.times
             )
     costs = [
-        there.by_form[here.best] / there.by_form[there.best] - 1
+        there.by_implementation[here.best] / there.by_implementation[there.best] - 1
         for times in same.values()
         for here, there in itertools.permutations(times, 2)
-        if here.best in there.by_form
+        if here.best in there.by_implementation
     ]
     return f"all devices, measured there in another file of the machine: {_shares(costs)} of {len(costs)} pairs"
 

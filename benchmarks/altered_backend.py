@@ -73,7 +73,7 @@ class AlteredBackend(Backend):
     def __init__(self) -> None:
         self._inner_id = os.environ.get("ALTERED_DEVICE", "numpy:0")
         self._inner = backends.load(self._inner_id.partition(":")[0])
-        self.forms = self._inner.forms
+        self.implementations = self._inner.implementations
 
     def devices(self) -> list[Device]:
         """Return that one device."""

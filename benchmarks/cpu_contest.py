@@ -1,4 +1,5 @@
-"""The contest of the CPU: gpubench's tuned form beside PyTorch on the same cores, each in a process of its own.
+"""The contest of the CPU: gpubench's tuned implementation beside PyTorch on the same cores, each in a process of its
+own.
 
 Run: .venv/bin/python benchmarks/cpu_contest.py [--pairs 10] [--ops add,softmax/64] [--sizes 64Ki,64Mi] [-o FILE.json]
 It prints a Markdown table: PyTorch's time / ours, so that 1 is a draw and more is a win. Exit code 0 in any case.
@@ -63,7 +64,7 @@ def main() -> None:
     record = {
         "machine": _machine(options, pairs[0]),
         "pairs": pairs,
-        "chosen": {name: case["form"] for name, case in prepared["cases"].items()},
+        "chosen": {name: case["implementation"] for name, case in prepared["cases"].items()},
     }
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -90,7 +91,7 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
         ]
         shape = op.output.shape(case.params)
         output = arrays[-1][: _count(shape)].reshape(shape)
-        call, result, form = side.prepare(case, inputs, output)
+        call, result, implementation = side.prepare(case, inputs, output)
         rest_s = options.budget_s - (time.monotonic() - began)
         seconds = _time(call, rest_s / (len(cases) - number))
         values = np.asarray(result()).reshape(-1)
@@ -98,7 +99,7 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
         cases_by_name[f"{name} {word}"] = {
             "s": seconds,
             "bytes": op.bytes(case.params, case.dtype),
-            "form": form,
+            "implementation": implementation,
             "seen": [float(value) for value in values[::step][:SEEN]],
         }
     print(json.dumps({"cases": cases_by_name, "side": side.describe()}))
@@ -144,19 +145,21 @@ def _arrays(elements: int) -> list[Any]:
 
 
 class Side:
-    """A CPU as gpubench drives it: its own tuned form, chosen as a run chooses it, or PyTorch's library form."""
+    """A CPU as gpubench drives it: its own tuned implementation, chosen as a run chooses it, or PyTorch's library
+    implementation."""
 
     def __init__(self, name: str, threads: int) -> None:
-        backend, device, self.form = {"ours": ("numpy", "0", "tuned"), "torch": ("torch", "cpu", "library")}[
-            name
-        ]
+        backend, device, self.implementation = {
+            "ours": ("numpy", "0", "tuned"),
+            "torch": ("torch", "cpu", "library"),
+        }[name]
         self._device_id = f"{backend}:{device}"
         self._session = backends.load(backend).open(self._device_id, threads)
 
     def prepare(self, case: Case, inputs: list[Any], output: Any) -> Prepared:
         """The call, what it has computed, and the name of what runs."""
         session, op = self._session, kernels.load(case.op)
-        case = msgspec.structs.replace(case, form=self.form, device_id=self._device_id)
+        case = msgspec.structs.replace(case, implementation=self.implementation, device_id=self._device_id)
         view = getattr(session, "view", lambda array: array)  # PyTorch computes with tensors
         buffers = [view(array) for array in inputs]
         if isinstance(session, Tunes):
@@ -165,7 +168,7 @@ class Side:
         return (
             lambda repeat: session.run(launch, repeat),
             lambda: launch.output,
-            launch.kernel_name or self.form,
+            launch.kernel_name or self.implementation,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -186,7 +189,7 @@ def _case(name: str, elements: int) -> Case:
     else:
         params = {"n": elements} | ({"columns": int(columns)} if columns else {})
     return Case(
-        op=word, group=op.group, params=params, dtype="float32", form="tuned", regime="resident",
+        op=word, group=op.group, params=params, dtype="float32", implementation="tuned", regime="resident",
         device_id="numpy:0",
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Rates of NumPy's tuned forms beside the all-core copy: GB/s in compulsory bytes, interleaved with it, medians.
+"""Rates of NumPy's tuned implementations beside the all-core copy: GB/s in compulsory bytes, interleaved with it,
+medians.
 
 Run: .venv/bin/python benchmarks/cpu_kernels.py [--mib 256] [--dtype float32] [--ops copy,add] [--threads 8]
 A report, not a test; the ratios need a machine that does nothing else. Exit code 0 in any case.
@@ -16,7 +17,7 @@ from typing import Any
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
 from gpubench.backends.shared.host import random_inputs
-from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Form, Op
+from gpubench.kernels.contract.op import ITEMSIZE, Dtype, Implementation, Op
 from gpubench.result.case import Case
 
 OPS = (
@@ -25,7 +26,7 @@ OPS = (
 )
 SIDES = ("transpose", "gemv")  # n is the side of a matrix
 LEAST_ROUNDS = 3
-# OpenBLAS's threads keep their cores busy for 0.1 s after a call (measured): the next form would share them.
+# OpenBLAS's threads keep their cores busy for 0.1 s after a call (measured): the next implementation would share them.
 BLAS_SPINS_S = 0.15
 
 
@@ -34,27 +35,29 @@ def params(name: str, elements: int) -> dict[str, int]:
     return {"n": int(elements**0.5) // 64 * 64 if name in SIDES else elements}
 
 
-def runner(session: NumpySession, op: Op, elements: int, dtype: Dtype) -> Callable[[Form], Callable[[], None]]:
-    """The op's forms as calls without arguments, on inputs of their own."""
+def runner(
+    session: NumpySession, op: Op, elements: int, dtype: Dtype
+) -> Callable[[Implementation], Callable[[], None]]:
+    """The op's implementations as calls without arguments, on inputs of their own."""
     size = params(op.name, elements)
     inputs = random_inputs(op, size, dtype, seed=1)
     output = session.allocate(op.output.shape(size), dtype)
     output[...] = 0  # the pages are there before the first launch
 
-    def form(name: Form) -> Callable[[], None]:
+    def implementation(name: Implementation) -> Callable[[], None]:
         case = Case(
             op=op.name,
             group=op.group,
             params=size,
             dtype=dtype,
-            form=name,
+            implementation=name,
             regime="resident",
             device_id="numpy:0",
         )
         launch = session.compile(op, case, inputs, output if name == "tuned" else None)
         return lambda: session.run(launch)
 
-    return form
+    return implementation
 
 
 def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> dict[str, list[float]]:
@@ -87,15 +90,15 @@ def main() -> None:
     print(f"{'op':14}{'library':>9}{'tuned':>9}{'copy':>9}{'tuned/copy':>12}{'tuned/library':>15}")
     for name in options.ops.split(","):
         op = kernels.load(name)
-        forms = runner(session, op, elements, options.dtype)
+        implementations = runner(session, op, elements, options.dtype)
         size = op.bytes(params(name, elements), options.dtype)
         calls = {
-            "library": (forms("library"), size),
-            "tuned": (forms("tuned"), size),
+            "library": (implementations("library"), size),
+            "tuned": (implementations("tuned"), size),
             "copy": (copy, copy_bytes),
         }
         measured_rates = rates(calls, options.seconds)
-        library, tuned, beside = (statistics.median(measured_rates[form]) for form in calls)
+        library, tuned, beside = (statistics.median(measured_rates[implementation]) for implementation in calls)
         ratio = statistics.median(
             a / b for a, b in zip(measured_rates["tuned"], measured_rates["copy"], strict=True)
         )

@@ -1,11 +1,11 @@
-"""Does the chosen number of threads pay? The tuned CPU form beside plain NumPy, and beside itself on one thread.
+"""Does the chosen number of threads pay? The tuned CPU implementation beside plain NumPy, and beside itself on one
+thread.
 
-Run: .venv/bin/python -P benchmarks/cpu_threads.py [--ops add,softmax] [--dtype float32] [--rounds 12]
-(-P: this folder has modules named like some that numba imports.)
-For every op and size of a ladder of half octaves the three take turns, a millisecond each, in one process, after fresh
-choices. It prints where the tuned form takes more than 1.05 times as long, and more than 0.1 us longer: *surely* where
-the interval of the ratio says so, *perhaps* where only the median does. A report, not a test. Exit code 0 in any case.
-"""
+Run: .venv/bin/python -P benchmarks/cpu_threads.py [--ops add,softmax] [--dtype float32] [--rounds 12] (-P: this folder
+has modules named like some that numba imports.) For every op and size of a ladder of half octaves the three take turns,
+a millisecond each, in one process, after fresh choices. It prints where the tuned implementation takes more than 1.05
+times as long, and more than 0.1 us longer: *surely* where the interval of the ratio says so, *perhaps* where only the
+median does. A report, not a test. Exit code 0 in any case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
 from gpubench.backends.shared.host import random_inputs, settle
 from gpubench.curves import stats
-from gpubench.kernels.contract.op import Form, Op
+from gpubench.kernels.contract.op import Implementation, Op
 from gpubench.result.case import Case
 
 OPS = (
@@ -68,9 +68,10 @@ def _params(op: Op, elements: int) -> dict[str, int]:
 def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession, alone: NumpySession) -> int:
     inputs = random_inputs(op, params, options.dtype, seed=1)
 
-    def call(of: NumpySession, form: Form) -> tuple[Callable[[int], None], str]:
+    def call(of: NumpySession, implementation: Implementation) -> tuple[Callable[[int], None], str]:
         case = Case(
-            op=op.name, group=op.group, params=dict(params), dtype=options.dtype, form=form, regime="resident",
+            op=op.name, group=op.group, params=dict(params), dtype=options.dtype, implementation=implementation,
+            regime="resident",
             device_id="numpy:0",
         )  # fmt: skip
         output = of.allocate(op.output.shape(params), options.dtype)

@@ -2,10 +2,9 @@
 
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
-For each curve: `gpubench run` searches inside its budget; then the same two forms are measured at every 1/64 octave
-around what it found, in a run of their own. The sweep's threshold is that of the curves through all its
-sizes. The table says whether it lies inside the interval of the search, and what both took. Exit code 0 in any case.
-"""
+For each curve: `gpubench run` searches inside its budget; then the same two implementations are measured at every 1/64
+octave around what it found, in a run of their own. The sweep's threshold is that of the curves through all its sizes.
+The table says whether it lies inside the interval of the search, and what both took. Exit code 0 in any case."""
 
 from __future__ import annotations
 
@@ -34,14 +33,15 @@ SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1
 
 
 class Found(NamedTuple):
-    """A break-even of a search: the size with its interval, the two cases' forms, and the seconds that it took."""
+    """A break-even of a search: the size with its interval, the two cases' implementations, and the seconds that it
+    took."""
 
     op: str
     regime: str
     n: float
     low: float
     high: float
-    forms: tuple[str, str]
+    implementations: tuple[str, str]
     seconds: float
 
 
@@ -90,25 +90,27 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
     )
     crossings = []
     for curve in json.loads(report.stdout)["break_even"]:
-        forms = _forms(store.load(path), curve)
+        implementations = _implementations(store.load(path), curve)
         name = f"{op}/{curve['regime']}"
-        if curve["verdict"] != "at" or forms is None:
-            why = curve.get("reason") or "no such forms"
+        if curve["verdict"] != "at" or implementations is None:
+            why = curve.get("reason") or "no such implementations"
             print(f"{name}: {curve['verdict']} ({why}): nothing to sweep around", file=sys.stderr)
             continue
-        crossings.append(Found(op, curve["regime"], curve["n"], curve["lo"], curve["hi"], forms, seconds))
+        crossings.append(
+            Found(op, curve["regime"], curve["n"], curve["lo"], curve["hi"], implementations, seconds)
+        )
     return crossings
 
 
-def _forms(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
-    """The forms of the CPU and of the device that compete at the measured size next to the crossing."""
+def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
+    """The implementations of the CPU and of the device that compete at the measured size next to the crossing."""
     times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
     for n, times in times_by_size.items():
         both: list[dict[str, float]] = [{}, {}]
-        for (device, form, regime), sessions in times.items():
+        for (device, implementation, regime), sessions in times.items():
             if device == curve["baseline_id"] or (device, regime) == (curve["device_id"], curve["regime"]):
-                both[device != curve["baseline_id"]][form] = points.seconds(sessions)
+                both[device != curve["baseline_id"]][implementation] = points.seconds(sessions)
         if all(both):
             sides[n] = both
     if not sides or curve["n"] is None:
@@ -126,8 +128,8 @@ def sweep(
     steps = round(options.octaves * STEPS)
     exact = [crossing.n * 2 ** (i / STEPS) for i in range(-steps, steps + 1)]
     sizes = sorted({max(granule, round(n / granule) * granule) for n in exact})
-    base = f"{crossing.op}/*/float32/{crossing.forms[0]}/resident@{cpu}"
-    case = f"{crossing.op}/*/float32/{crossing.forms[1]}/{crossing.regime}@{gpu}"
+    base = f"{crossing.op}/*/float32/{crossing.implementations[0]}/resident@{cpu}"
+    case = f"{crossing.op}/*/float32/{crossing.implementations[1]}/{crossing.regime}@{gpu}"
     path = out / f"sweep-{crossing.op}-{crossing.regime}.json"
     began = time.monotonic()
     subprocess.run(

@@ -74,7 +74,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Pool:
     }  # fmt: skip
     command = [
         sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0",
-        "--ops", options.ops, "--sizes", options.sizes, "--forms", options.forms, "--regimes", "resident-queued",
+        "--ops", options.ops, "--sizes", options.sizes, "--implementations", options.implementations, "--regimes",
+        "resident-queued",
         "--sessions", str(options.sessions), "--min-samples", str(options.samples),
         "--max-samples", str(options.samples),
         "--format", "csv", "-o", str(result), *(["--budget", options.budget] if options.budget else []),
@@ -211,7 +212,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=30, help="of each case in each session")
     parser.add_argument("--ops", default="add,mul,relu,tanh,sum")
     parser.add_argument("--sizes", default="20000,40000")
-    parser.add_argument("--forms", default="library")
+    parser.add_argument("--implementations", default="library")
     parser.add_argument("--budget", help="as many sessions as fit, such as 230s")
     parser.add_argument("-o", "--output", help="where the sessions are saved, .json or .json.gz")
     parser.add_argument("--from", dest="source", help="a file that -o has saved: measure nothing")

@@ -143,7 +143,9 @@ def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeat
                 device_seconds(session, launch, 2)
             return BATCH
 
-        return trace(f"{op.name} {case.form}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE))
+        return trace(
+            f"{op.name} {case.implementation}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE)
+        )
     finally:
         workspace.release()
         for file in folder.iterdir():
@@ -157,10 +159,16 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
         with contextlib.closing(backend.open(device_id)) as session:
             session.run(session.empty_launch())
             session.sync()
-            for form in backend.forms:
+            for implementation in backend.implementations:
                 n = 1000 if session.device.kind != "cpu" else THREADED_ELEMENTS
                 case = Case(
-                    op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, device_id
+                    op.name,
+                    op.group,
+                    {"n": n},
+                    "float32",
+                    implementation,
+                    session.device.resident_regime,
+                    device_id,
                 )
                 if session.supports(op, case) is None:
                     launches_once(session, op, case, folder)

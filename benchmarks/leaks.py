@@ -1,4 +1,4 @@
-"""Leaks: launches of each op in each form and openings of each device, and what the process holds after them.
+"""Leaks: launches of each op in each implementation and openings of each device, and what the process holds after them.
 
     python benchmarks/leaks.py --launches 10000 --openings 200 --backends cupy,wgpu,numpy
 
@@ -27,7 +27,7 @@ from gpubench import backends, kernels
 from gpubench.backends.contract import Backend
 from gpubench.base.errors import BackendUnavailable
 from gpubench.kernels.contract.op import Op
-from gpubench.result.case import FORMS, Case
+from gpubench.result.case import IMPLEMENTATIONS, Case
 
 MIB = 1 << 20
 # The most that a launch reads and writes, or the smallest size of a network; less on a CPU, whose launches last as
@@ -39,14 +39,14 @@ ROW = "{:<22} {:>7}  {:>15}  {:>15}  {:>9}  {:>9}  {}"
 def main() -> int:
     """Every device of the backends that are there; 1 if anything leaks, or if a named device is not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=10_000, help="per op and form; 0: none")
+    parser.add_argument("--launches", type=int, default=10_000, help="per op and implementation; 0: none")
     parser.add_argument("--openings", type=int, default=200, help="per device; 0: none")
     parser.add_argument(
         "--backends", default="cupy,wgpu,numpy", help="those that are not there are named and left out"
     )
     parser.add_argument("--device", help="one device, in this process")
     parser.add_argument("--ops", help="names, separated by commas; all that compute")
-    parser.add_argument("--limit", type=float, default=4.0, help="seconds per op and form")
+    parser.add_argument("--limit", type=float, default=4.0, help="seconds per op and implementation")
     parser.add_argument("--open-limit", type=float, default=60.0, help="seconds for the openings of a device")
     options = parser.parse_args()
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else Vulkan loaders write to stderr
@@ -99,9 +99,15 @@ def _traces(
     for name in options.ops.split(",") if options.ops else kernels.computing_ops():
         op = kernels.load(name)
         n = _size(op, cpu=session.device.kind == "cpu")
-        for form in FORMS:
+        for implementation in IMPLEMENTATIONS:
             case = Case(
-                op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, options.device
+                op.name,
+                op.group,
+                {"n": n},
+                "float32",
+                implementation,
+                session.device.resident_regime,
+                options.device,
             )
             if session.supports(op, case) is None:
                 repeats = leak_traces.Repeats(options.launches, options.limit, device_bytes)

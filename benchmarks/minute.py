@@ -37,7 +37,7 @@ from gpubench.result.case import Case
 from gpubench.result.run import Block, Check, Measurement, Run
 from gpubench.result.store import files
 
-Key = tuple[str, str, str, str]  # op, device, form, regime
+Key = tuple[str, str, str, str]  # op, device, implementation, regime
 SAMPLE_S = 1e-3
 
 
@@ -84,8 +84,8 @@ BANDWIDTH = 0.5  # of the smoothing of pooled curves, in ln(n)
 
 
 def key_of(case: Case) -> Key:
-    """Op, device, form and regime."""
-    return (case.op, case.device_id, case.form, case.regime_id)
+    """Op, device, implementation and regime."""
+    return (case.op, case.device_id, case.implementation, case.regime_id)
 
 
 def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
@@ -112,7 +112,9 @@ def scatter(runs: Sequence[Run]) -> None:
     for run in runs:
         for case, blocks in block_values(run):
             times[key_of(case)][case.params["n"]].append(stats.median(blocks))
-    print("| device | form | regime | ops | runs differ by | in common | each op's own | low with middle |")
+    print(
+        "| device | implementation | regime | ops | runs differ by | in common | each op's own | low with middle |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for place in sorted({key[1:] for key in times}):
         away: list[list[list[float]]] = []  # by op, low and middle, run: ln(time) from the mean of the runs
@@ -227,9 +229,9 @@ class Minute:
         self._truth, self._draw, self._costs = truth, random.Random(seed), costs
         settings = msgspec.structs.replace(like.settings, budget_s=budget_s)
         devices = [device for device in like.devices if device.kind in ("cpu", "gpu")]
-        forms = ("tuned", "library")
+        implementations = ("tuned", "library")
         scope = Constraints(
-            tuple(Target(device, forms) for device in devices), like.selection, None,
+            tuple(Target(device, implementations) for device in devices), like.selection, None,
             keep=lambda case: key_of(case) in truth, settings=settings,
         )  # fmt: skip
         empty = msgspec.structs.replace(

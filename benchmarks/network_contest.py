@@ -1,4 +1,4 @@
-"""The contest of networks: gpubench's tuned form beside PyTorch's eager mode, each in a process of its own.
+"""The contest of networks: gpubench's tuned implementation beside PyTorch's eager mode, each in a process of its own.
 
 Run: .venv/bin/python benchmarks/network_contest.py [--device numpy:0] [--torch cpu] [--pairs 10] [--ops ffn,conv2d]
 On a GPU: --device cupy:0 --torch cuda:0, and the same with --device wgpu:0.
@@ -102,7 +102,7 @@ def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str
 
 
 class _Ours:
-    """gpubench's tuned form, chosen and checked as a run does it."""
+    """gpubench's tuned implementation, chosen and checked as a run does it."""
 
     def __init__(self, options: Any) -> None:
         from gpubench import backends
@@ -116,7 +116,7 @@ class _Ours:
 
         op, session = kernels.load(name), self._session
         case = Case(
-            op=name, group=op.group, params={"n": n}, dtype="float32", form="tuned", regime="resident",
+            op=name, group=op.group, params={"n": n}, dtype="float32", implementation="tuned", regime="resident",
             device_id=self._id,
         )  # fmt: skip
         space = ChainWorkspace(session, op, case, SEED, "normal", Path(self._scratch.name))

@@ -16,7 +16,7 @@ from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, PeakShare, overheads, roofline
 from gpubench.base.units import format_bytes, format_size
-from gpubench.report.sections.roofline import form_text, peak_texts, rate
+from gpubench.report.sections.roofline import implementation_text, peak_texts, rate
 from gpubench.report.sections.time_breakdown import pool_share, what
 from gpubench.report.sections.time_breakdown import rate as transfer_rate
 from gpubench.report.wording import share_text, time_interval_text, time_text
@@ -126,7 +126,8 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """A row for each work, a column for each device and form: rate, share of peak, ratio to the vendor library."""
+    """A row for each work, a column for each device and implementation: rate, share of peak, ratio to the vendor
+    library."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -155,7 +156,7 @@ def _cell(share: PeakShare) -> str:
 
 
 def _column(share: PeakShare) -> str:
-    return f"{share.case.case.device_id} {form_text(share.case)}"
+    return f"{share.case.case.device_id} {implementation_text(share.case)}"
 
 
 def _column_order(name: str) -> tuple[bool, bool, str]:
@@ -217,7 +218,7 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
     body = [
         (
             share.case.case.op, format_size(share.case.case.params["n"]), share.case.case.device_id,
-            form_text(share.case), rate(share), "" if share.share is None else share_text(share.share),
+            implementation_text(share.case), rate(share), "" if share.share is None else share_text(share.share),
             "" if share.to_library is None else f"{share.to_library:.2f} x",
         )
         for share in sorted(rows, key=lambda share: (*_order(share), share.case.case.device_id, share.time_s * -1))

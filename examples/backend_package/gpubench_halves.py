@@ -18,9 +18,9 @@ class HalvesSession(Session):
     limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, float16=True, float64=True)
 
     def supports(self, op, case):
-        has_form = case.form == "library" or op.kernel("halves", case.dtype)
-        refusal = Unsupported(f"no {case.form} {op.name} in {case.dtype}", reason="no-implementation")
-        return None if has_form and case.dtype in set(op.dtypes) - {"bfloat16"} else refusal
+        has_implementation = case.implementation == "library" or op.kernel("halves", case.dtype)
+        refusal = Unsupported(f"no {case.implementation} {op.name} in {case.dtype}", reason="no-implementation")
+        return None if has_implementation and case.dtype in set(op.dtypes) - {"bfloat16"} else refusal
 
     def allocate(self, shape, dtype):
         return np.empty(shape, dtype)
@@ -32,7 +32,9 @@ class HalvesSession(Session):
         host[...] = buffer
 
     def compile(self, op, case, inputs, output):
-        return Call(lambda: add_halves(*inputs, output) if case.form == "tuned" else op.expr(np, *inputs))
+        return Call(
+            lambda: add_halves(*inputs, output) if case.implementation == "tuned" else op.expr(np, *inputs)
+        )
 
     def run(self, launch, repeat=1):
         for _ in range(repeat):
@@ -47,7 +49,7 @@ class HalvesSession(Session):
 
 
 class HalvesBackend(Backend):
-    name, forms, kinds = "halves", ("library", "tuned"), ("cpu",)
+    name, implementations, kinds = "halves", ("library", "tuned"), ("cpu",)
     kernels = {"add": (Kernel("halves", add_halves),)}
 
     def devices(self):

@@ -70,14 +70,14 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     device_id: str  # its id
     name: str  # as its driver says
     kind: str  # cpu, gpu, ...
-    form: str | None  # the fastest at this size
+    implementation: str | None  # the fastest at this size
     time: Estimate | None  # None: not known
     basis: Basis  # what the time rests on
     between: tuple[int, int] | None  # the measured sizes around this one
     labels: tuple[Label, ...]  # of the cases behind it
     case_ids: tuple[str, ...]  # the cases behind it
     reason: str | None  # why there is no time
-    libraries: tuple[str, ...] = ()  # what a CPU's form calls, numba or a BLAS
+    libraries: tuple[str, ...] = ()  # what a CPU's implementation calls, numba or a BLAS
     weaker: bool = False  # numba might be faster, and was not there
     threads: int | None = None  # of a CPU
 
@@ -97,7 +97,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The place where one call should run."""
 
     name: Literal["gpubench-advise"] = "gpubench-advise"
-    schema_version: int = 1
+    schema_version: int = 2
     op: str  # the op
     n: int  # the size
     params: dict[str, int]  # beside the size
@@ -108,7 +108,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis  # what the answer rests on
     device_id: str | None  # None: unknown
     backend: str | None  # `hybrid` where both sides share the call
-    form: str | None  # the fastest there
+    implementation: str | None  # the fastest there
     time: Estimate | None  # of one call
     gain: AdviceGain | None  # over the best of the other side
     # clear: another choice is hardly faster; close: it may be, at little cost; noisy: not even that is told
@@ -173,7 +173,7 @@ def advise(
         data="device" if regime in (WAITED, QUEUED) else "host",
         calls=calls_of(regime) or 1, regime=regime, basis="measured" if split else decision.basis(n),
         device_id=chosen.device_id if chosen else None, backend=chosen.device_id.partition(":")[0] if chosen else None,
-        form=chosen.form if chosen else None, time=chosen.time if chosen else None,
+        implementation=chosen.implementation if chosen else None, time=chosen.time if chosen else None,
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
         if gain and against and against_id else None,
         confidence=_confidence(contenders, n, decision, split),
@@ -200,11 +200,11 @@ def source_of(run: Run) -> AdviceSource:
 
 
 class _Place(NamedTuple):
-    """A device by its fastest form at the size."""
+    """A device by its fastest implementation at the size."""
 
     device_id: str
     kind: DeviceKind
-    form: str | None = None
+    implementation: str | None = None
     expected: Expected | None = None
     reason: str | None = None
 
@@ -216,7 +216,8 @@ class _Place(NamedTuple):
         codes = cpu_codes(run, expected.rows) if expected and on_cpu else ()
         return AdviceCandidate(
             device_id=self.device_id, name=names.get(self.device_id, "an unknown device"), kind=self.kind,
-            form=self.form, time=Estimate(time.estimate, time.low, time.high, time.kind) if time else None,
+            implementation=self.implementation, time=Estimate(time.estimate, time.low, time.high,
+            time.kind) if time else None,
             basis=expected.basis if expected else "unknown", between=expected.between if expected else None,
             labels=tuple(sorted(expected.labels)) if expected else (), reason=self.reason,
             case_ids=tuple(case.id for case in expected.rows) if expected else (),
@@ -232,14 +233,14 @@ def _places(contenders: ContenderSet, n: int, split: TimedSplit | None) -> list[
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
         best, _ = fastest(own, n)
         if best is not None:
-            places.append(_Place(device_id, kind, best.form, best.expect(n)))
+            places.append(_Place(device_id, kind, best.implementation, best.expect(n)))
         else:
             rows = [call for call in contenders.rows if call.case.device_id == device_id]
             places.append(_Place(device_id, kind, reason=_why_no_time(own, rows, n)))
     case = split and split.row.case
     if case and case.time:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
-        places.append(_Place(case.case.device_id, case.device_kind, case.case.form, expected))
+        places.append(_Place(case.case.device_id, case.device_kind, case.case.implementation, expected))
     return places
 
 

@@ -67,7 +67,7 @@ class Analysis:
 
     @cached_property
     def whole(self) -> Analysis:
-        """The analysis of all cases, over the fastest CPU form."""
+        """The analysis of all cases, over the fastest CPU implementation."""
         plain = self._keep is None and self._baseline is None
         return self._source if plain else analyse(self.run)
 
@@ -87,7 +87,7 @@ class Analysis:
     @cached_property
     def compared(self) -> tuple[CaseResult, ...]:
         """All cases but overheads and collectives, which have no CPU side, device groups, which are held against one
-        GPU, and named variants, which stand beside the form that they are a variant of."""
+        GPU, and named variants, which stand beside the implementation that they are a variant of."""
         return tuple(
             item
             for item in self.everything
@@ -146,9 +146,9 @@ def analyse(
 ) -> Analysis:  # fmt: skip
     """Return everything that a report asks of `run`.
 
-    `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form); `keep` selects cases, `gates` are those
-    asked for, `claims` what others expect. Raises InputError if the baseline was not measured.
-    """
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation); `keep`
+    selects cases, `gates` are those asked for, `claims` what others expect. Raises InputError if the baseline was not
+    measured."""
     analysis = Analysis(run, baseline, keep, gates, claims)
     if baseline is not None:
         _ = analysis.speedups
@@ -312,8 +312,8 @@ def headlines(analysis: Analysis) -> list[Speedup]:
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return the cases of a machine with a time in two runs or more: per series, regime and device the faster form at
-    the largest size that most runs have."""
+    """Return the cases of a machine with a time in two runs or more: per series, regime and device the faster
+    implementation at the largest size that most runs have."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

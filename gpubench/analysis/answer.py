@@ -22,8 +22,8 @@ from gpubench.result.run import Failure, Run
 
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
 FEWEST_OPS = 4  # of fewer ops a median says nothing
-# Without a GPU the CPU's forms are compared at sizes near these, in elements.
-FORM_SIZES = (2**13, 2**20, 2**24)
+# Without a GPU the CPU's implementations are compared at sizes near these, in elements.
+IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,20 +46,20 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
         return all(cell.why == HOST_STAGE for cell in self.cells.values())
 
 
-class BestForm(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain NumPy at one size, if it has a time, and the fastest other CPU form if that surely wins."""
+class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain NumPy at one size, if it has a time, and the fastest other CPU implementation if that surely wins."""
 
     op: str
     dtype: str
     params: dict[str, int]
     n: int
     extent: Extent
-    place: int  # which of FORM_SIZES the size stands for
+    place: int  # which of IMPLEMENTATION_SIZES the size stands for
     asked: bool  # somebody named this size
     plain_s: float | None
     allocates: bool  # plain NumPy makes a new array for its result at every call
     device_id: str | None = None
-    form: str = ""
+    implementation: str = ""
     best_s: float = 0.0
     ratio: float | None = None
     within: float = 0.0  # how far the ratio may be off, as a share of it
@@ -71,7 +71,7 @@ class BestForm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """The time of the best form."""
+        """The time of the best implementation."""
         return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
@@ -85,7 +85,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     extent: Extent
     asked: bool  # somebody named this size
-    seconds: dict[str, float]  # of the fastest form, by regime
+    seconds: dict[str, float]  # of the fastest implementation, by regime
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class BestCode(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     dtype: str
     extent: Extent
-    cpu: BestForm | None  # the CPU's at the largest size, if it is not NumPy
+    cpu: BestImplementation | None  # the CPU's at the largest size, if it is not NumPy
     cells: dict[str, AnswerCell]  # from which size on the fastest GPU pays, by regime
 
 
@@ -132,7 +132,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]  # the GPUs shown, of one backend or of all
     others: tuple[str, ...]  # further GPU backends with times
-    forms: tuple[BestForm, ...]  # the CPU's, where there are no rows
+    implementations: tuple[BestImplementation, ...]  # the CPU's, where there are no rows
     times: tuple[GpuTimes, ...]  # where only GPUs have times
     absence: Absence | None  # why there are no rows
     wrong: tuple[Trouble, ...]  # outputs that failed their check
@@ -142,7 +142,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[tuple[str, int, Extent], ...]  # sizes that were asked for, and the time did not suffice
     unreached: int  # cases
     ops: int  # how many, with those that are missing
-    host: tuple[BestForm, ...] = ()  # ops that no GPU can take
+    host: tuple[BestImplementation, ...] = ()  # ops that no GPU can take
     cpu: tuple[CpuCode, ...] = ()  # what computed the CPU's times, the most of them first
     best_code: tuple[BestCode, ...] = ()
 
@@ -188,7 +188,7 @@ def answer(analysis: Analysis, *, by_device: bool = False, backend: str | None =
     failures = [case for case in cases if case.outcome == "failure"]
     return MachineAnswer(
         rows=_merge_like(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
-        forms=_forms(run, timed) if without is not None and not gpus_alone else (),
+        implementations=_implementations(run, timed) if without is not None and not gpus_alone else (),
         times=tuple(_gpu_times(run, timed)) if gpus_alone else (),
         wrong=_troubles(run, timed, [case for case in failures if case.reason == "wrong-result"]),
         broken=_troubles(run, timed, [case for case in failures if case.reason != "wrong-result"]),
@@ -196,23 +196,25 @@ def answer(analysis: Analysis, *, by_device: bool = False, backend: str | None =
         unreached=sum(case.outcome == "planned" for case in cases),
         ops=len({case.case.op for case in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(entry.op) for entry in rows),
-        host=_forms(run, [case for case in timed if case.case.op in staying], largest=True) if rows else (),
+        host=_implementations(run, [case for case in timed if case.case.op in staying], largest=True) if rows else (),
         cpu=cpu_codes(run, held_against(analysis, devices) or timed),
         best_code=tuple(_best_code(run, timed, analysis.best_code)),
     )  # fmt: skip
 
 
 def op_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the cases shown that compute an op by a form itself."""
+    """Return the cases shown that compute an op by an implementation itself."""
     return [case for case in analysis.cases if case.case.group not in CALLS and case.case.variant is None]
 
 
 def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
     """Yield the functions for which other code than the user's is the fastest on a side."""
     for (op, dtype), own in group_by(curves, lambda curve: (curve.op, curve.dtype)).items():
-        forms = _forms(run, [case for case in timed if (case.case.op, case.case.dtype) == (op, dtype)])
-        cpu = forms[-1] if forms and forms[-1].ratio is not None else None
-        if cpu is not None or any(curve.case.form != "library" for curve in own):
+        implementations = _implementations(
+            run, [case for case in timed if (case.case.op, case.case.dtype) == (op, dtype)]
+        )
+        cpu = implementations[-1] if implementations and implementations[-1].ratio is not None else None
+        if cpu is not None or any(curve.case.implementation != "library" for curve in own):
             best = {
                 regime: earliest(curve for curve in own if curve.regime == regime)
                 for regime in (WAITED, ALWAYS)
@@ -322,33 +324,47 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
     return cell.n if cell is not None and cell.kind in ("at", "range") else None
 
 
-def _forms(run: Run, timed: Sequence[CaseResult], *, largest: bool = False) -> tuple[BestForm, ...]:
-    """Return the CPU's forms of each op and dtype at each size that was asked for, or near FORM_SIZES.
+def _implementations(
+    run: Run, timed: Sequence[CaseResult], *, largest: bool = False
+) -> tuple[BestImplementation, ...]:
+    """Return the CPU's implementations of each op and dtype at each size that was asked for, or near
+    IMPLEMENTATION_SIZES.
 
     `largest`: at the largest of these alone.
     """
-    forms = []
+    implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
     for (op, *_), cases in on_cpu.items():
         by_size = group_by(cases, lambda case: case.n)
-        plain = {case.n: case for case in cases if case.case.form == "library" and case.case.backend == "numpy"}
+        plain = {
+            case.n: case
+            for case in cases
+            if case.case.implementation == "library" and case.case.backend == "numpy"
+        }
         sizes = sorted(plain or by_size)
         named = bool(run.selection.sizes.get(op))
-        places = dict.fromkeys(sizes, 0) if named else _near_form_sizes(sizes, extent(cases[0].case))
+        places = dict.fromkeys(sizes, 0) if named else _near_implementation_sizes(sizes, extent(cases[0].case))
         chosen = list(places.items())[-1:] if largest and not named else places.items()
-        forms += [_best_form(plain.get(n), by_size[n], place, named=named) for n, place in chosen]
-    return tuple(sorted(forms, key=lambda form: (form.op, form.dtype, form.n)))
+        implementations += [
+            _best_implementation(plain.get(n), by_size[n], place, named=named) for n, place in chosen
+        ]
+    return tuple(
+        sorted(
+            implementations,
+            key=lambda implementation: (implementation.op, implementation.dtype, implementation.n),
+        )
+    )
 
 
-def _near_form_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
-    """Return the sizes that are nearest to those in FORM_SIZES, with their places there; of rows or images the
-    smallest, a middle one and the largest size. `sizes` ascend."""
-    last = len(FORM_SIZES) - 1
+def _near_implementation_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
+    """Return the sizes that are nearest to those in IMPLEMENTATION_SIZES, with their places there; of rows or images
+    the smallest, a middle one and the largest size. `sizes` ascend."""
+    last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
 
     def distance(n: int, place: int) -> float:
-        return abs(math.log((n * n if kind == "side" else n) / FORM_SIZES[place]))
+        return abs(math.log((n * n if kind == "side" else n) / IMPLEMENTATION_SIZES[place]))
 
     nearest: dict[int, int] = {}
     for n in sizes:
@@ -358,12 +374,14 @@ def _near_form_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
     return {n: place for place, n in nearest.items()}
 
 
-def _best_form(plain: CaseResult | None, cases: Sequence[CaseResult], place: int, *, named: bool) -> BestForm:
+def _best_implementation(
+    plain: CaseResult | None, cases: Sequence[CaseResult], place: int, *, named: bool
+) -> BestImplementation:
     best = fastest(cases)
     assert best is not None, "there is a time at each size"
     assert best.time is not None
     case, ratio = best.case, None
-    form = BestForm(
+    implementation = BestImplementation(
         op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.n, extent=extent(case),
         place=place, asked=named, allocates=plain is not None and _makes_an_array(case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
@@ -371,9 +389,9 @@ def _best_form(plain: CaseResult | None, cases: Sequence[CaseResult], place: int
     if plain is not None:
         ratio = pair_ratio(plain, best)
         if best is plain or ratio is None or ratio.low <= 1:
-            return form
+            return implementation
     return msgspec.structs.replace(
-        form, device_id=case.device_id, form=case.form, best_s=best.time.estimate,
+        implementation, device_id=case.device_id, implementation=case.implementation, best_s=best.time.estimate,
         ratio=ratio and ratio.estimate, within=largest_error(*ratio[:3]) if ratio else 0.0,
     )  # fmt: skip
 

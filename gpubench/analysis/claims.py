@@ -41,8 +41,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; none: gpubench has no op for it
     also: str | None = None  # selects what stands beside it and decides nothing
     device: DeviceKind | None = None  # the kind of device that answers; None: a GPU, or what the selectors name
-    # What a speedup divides by: the fastest CPU form, the fastest GPU form (of a split over both), or a selector of
-    # cases on the same device.
+    # What a speedup divides by: the fastest CPU implementation, the fastest GPU implementation (of a split over both),
+    # or a selector of cases on the same device.
     against: str = "cpu"
     speedup: float | None = None
     cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")
@@ -189,7 +189,7 @@ class _Measured:
         return pair("headline", best, best, headline=True)
 
     def _against_gpu(self, case: Speedup) -> Speedup | str:
-        """Return the speedup of a case over the GPU's fastest form of the same work."""
+        """Return the speedup of a case over the GPU's fastest implementation of the same work."""
         beside = [
             other.case
             for other in self.headlines

@@ -20,7 +20,7 @@ from gpubench.analysis.speedup import ContenderKey, case_series, contender_key, 
 from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
-from gpubench.kernels.contract.op import Form
+from gpubench.kernels.contract.op import Implementation
 from gpubench.result.case import QUEUED, RESIDENT
 from gpubench.result.run import DeviceKind, Run
 
@@ -57,10 +57,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contender(NamedTuple):
-    """One form on one device. `points`: the calls in question that were timed, by ascending size."""
+    """One implementation on one device. `points`: the calls in question that were timed, by ascending size."""
 
     device_id: str
-    form: Form
+    implementation: Implementation
     kind: DeviceKind
     points: dict[int, Expected]
     curve: TimeCurve
@@ -170,7 +170,7 @@ def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key
         case
         for case in rows
         if case.case.shared_with is None and case.device_kind != "software"
-        and (case.id not in beside or case.case.form == "library")
+        and (case.id not in beside or case.case.implementation == "library")
     ]  # fmt: skip
     shared = shared_calls(analysis)
     splits = group_by((split for split in shared if split.recommended), lambda split: split.case.case.series)
@@ -292,12 +292,13 @@ def has_time(case: CaseResult) -> bool:
 
 
 def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
-    """Yield each form of each device that has a time for calls of this regime, with its curve."""
-    by_form = group_by(
-        filter(has_time, group.rows), lambda case: (case.case.device_id, case.case.form, case.device_kind)
+    """Yield each implementation of each device that has a time for calls of this regime, with its curve."""
+    by_implementation = group_by(
+        filter(has_time, group.rows),
+        lambda case: (case.case.device_id, case.case.implementation, case.device_kind),
     )
     series, points = dict(group.series), {}
-    for (device_id, form, kind), rows in sorted(by_form.items()):
+    for (device_id, implementation, kind), rows in sorted(by_implementation.items()):
         # A CPU's data is at home: its resident time is the time of every call.
         own = RESIDENT if kind == "cpu" else regime
         calls: dict[int, Expected] = {}
@@ -308,9 +309,9 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
             continue
         key = contender_key(next(iter(calls.values())).rows[0].case)
         if not all(point.measured for point in calls.values()):
-            key = (key[0], device_id, form, regime)
+            key = (key[0], device_id, implementation, regime)
             series[key] = TimedSizes(kind_of(kind, regime), {n: _blocks(point) for n, point in calls.items()})
-        points[key] = (device_id, form, kind, calls)
+        points[key] = (device_id, implementation, kind, calls)
     curves = fit(series, points.__contains__)
     for key, place in points.items():
         yield Contender(*place, curves[key])
@@ -331,7 +332,7 @@ def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
     return min(full, default=math.inf)
 
 
-RegimeCases = Mapping[str, CaseResult]  # the cases of one device, form and size, by regime id
+RegimeCases = Mapping[str, CaseResult]  # the cases of one device, implementation and size, by regime id
 
 
 def calls_of(regime: str) -> int | None:

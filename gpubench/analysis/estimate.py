@@ -142,7 +142,8 @@ IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """Return one row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file."""
+    """Return one row for each outcome, ordered by op, dtype, params, regime, device and implementation: not by the
+    file."""
     kinds = {device.id: device.kind for device in run.devices}
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
@@ -262,7 +263,7 @@ def _order(item: CaseResult) -> tuple[object, ...]:
     rest = beside_size(case.params)
     return (
         case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
-        item.device_kind != "cpu", case.device_id, case.form_id,
+        item.device_kind != "cpu", case.device_id, case.implementation_id,
     )  # fmt: skip
 
 
@@ -285,8 +286,8 @@ Residents = Mapping[tuple[str, str, str], Measurement]
 
 
 def residents(run: Run, without: Collection[str] = ()) -> Residents:
-    """The cases with resident data by workload, form and device, but for the ids in `without`: their kernel is that of
-    the other regimes."""
+    """The cases with resident data by workload, implementation and device, but for the ids in `without`: their kernel
+    is that of the other regimes."""
     return {
         _kernel_key(outcome): outcome
         for outcome in run.outcomes
@@ -361,4 +362,4 @@ def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> 
 
 def _kernel_key(outcome: Measurement) -> tuple[str, str, str]:
     case = outcome.case
-    return (case.workload, case.form_id, case.device_id)
+    return (case.workload, case.implementation_id, case.device_id)

@@ -123,7 +123,7 @@ def find_waiting(run: Run) -> list[str]:
             launches = [second for part in outcome.parts for second in part.launch_s or ()]
             singles = [second for part in outcome.parts for second in part.single_s or ()]
             if launches and singles:
-                by_size = times.setdefault((case.op, case.device_id, case.form_id), {})
+                by_size = times.setdefault((case.op, case.device_id, case.implementation_id), {})
                 by_size[case.params["n"]] = (stats.median(launches), stats.median(singles), outcome.id)
     return [
         largest[2]

@@ -155,7 +155,7 @@ def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) ->
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the form that is fastest over just these sessions; None if none was measured in all of them."""
+    """Return the implementation that is fastest over just these sessions; None if none was measured in all of them."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)

@@ -1,7 +1,7 @@
 """`gpubench.Policy`: where one call should run, asked by a program at every call in place of a constant threshold.
 
-The first call for an op, dtype and regime fits its curves; every other one looks at a curve for each device and form.
-"""
+The first call for an op, dtype and regime fits its curves; every other one looks at a curve for each device and
+implementation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     device_id: str | None  # "cupy:0"; "hybrid:cupy:0" for both sides at once
     backend: str | None  # "cupy"; "hybrid" for both sides
-    form: str | None  # the one that was the fastest there
+    implementation: str | None  # the one that was the fastest there
     expected_s: float | None  # of one call, with the copies that the regime has
     gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
     basis: Basis
@@ -239,12 +239,13 @@ class _Call(NamedTuple):
         if split is not None:
             call = split.row
             return Answer(
-                call.device_id, "hybrid", call.case.case.form, split.seconds, call.gain, "measured", call.fraction,
+                call.device_id, "hybrid", call.case.case.implementation, split.seconds, call.gain, "measured",
+                call.fraction,
                 call.placement,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds
         backend = best.device_id.partition(":")[0]
-        return Answer(best.device_id, backend, best.form, decision.seconds, gain, decision.basis(n))
+        return Answer(best.device_id, backend, best.implementation, decision.seconds, gain, decision.basis(n))
 
 
 # A run of fewer cases is derived as quickly as looked up.

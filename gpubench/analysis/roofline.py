@@ -73,7 +73,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"
-VENDOR_LIBRARY = "cupy"  # its library form calls the vendor's own kernels
+VENDOR_LIBRARY = "cupy"  # its library implementation calls the vendor's own kernels
 # Traffic from which on a copy, or an op, is taken to work on memory: above the last-level cache of any GPU so far.
 OUT_OF_CACHE_BYTES = 256 * 2**20
 # FLOP per byte at which a case is of the one kind or the other where its device has one of the peaks alone.
@@ -137,9 +137,13 @@ def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
-    # Of each device and form the copies of its largest size: bytes are bytes, whatever their dtype.
-    by_form = group_by(large or copies, lambda peer: (peer.case.device_id, peer.case.form)).values()
-    most = [peer for same in by_form for peer in same if peer.bytes == max(other.bytes for other in same)]
+    # Of each device and implementation the copies of its largest size: bytes are bytes, whatever their dtype.
+    by_implementation = group_by(
+        large or copies, lambda peer: (peer.case.device_id, peer.case.implementation)
+    ).values()
+    most = [
+        peer for same in by_implementation for peer in same if peer.bytes == max(other.bytes for other in same)
+    ]
     copy = _best((peer, peer.bytes / _seconds(peer)) for peer in most)
     products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == case.case.dtype]
     matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
@@ -169,7 +173,7 @@ def _best(rates: Iterable[Rated]) -> Rated | None:
 
 
 def _is_library(case: CaseResult) -> bool:
-    return case.case.backend == VENDOR_LIBRARY and case.case.form_id == "library"
+    return case.case.backend == VENDOR_LIBRARY and case.case.implementation_id == "library"
 
 
 def _share(run: Run, case: CaseResult, peak: Peaks, library_s: float | None) -> PeakShare:
@@ -262,7 +266,7 @@ def _empty(run: Run, device_id: str) -> float | None:
 def _order(item: CaseResult) -> tuple[object, ...]:
     case = item.case
     rank = _ORDER.index(case.op) if case.op in _ORDER else len(_ORDER)
-    return (case.device_id, rank, case.op, case.params.get("n", 0), case.form_id)
+    return (case.device_id, rank, case.op, case.params.get("n", 0), case.implementation_id)
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
@@ -273,7 +277,7 @@ def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
         for case in cases
         if case.case.device_id == device_id and case.time is not None and case.case.variant is None
     ]
-    pooled = [pair for pair in walls if (pair[0].case.op, pair[0].case.form) == ("allocate", "tuned")]
+    pooled = [pair for pair in walls if (pair[0].case.op, pair[0].case.implementation) == ("allocate", "tuned")]
     ops = [pair for pair in walls if _is_elementwise(pair[0].case)]
     if not pooled or not ops:
         return None

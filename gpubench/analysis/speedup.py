@@ -1,5 +1,5 @@
-"""Speedups, wall time against wall time (fastest CPU form against fastest GPU form), and break-evens: the smallest
-measured size from which the device wins for all larger ones (docs/breakeven.md)."""
+"""Speedups, wall time against wall time (fastest CPU implementation against fastest GPU implementation), and
+break-evens: the smallest measured size from which the device wins for all larger ones (docs/breakeven.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubench.curves.stats import Interval, IntervalKind
 from gpubench.result.case import FUNCTIONS, RESIDENT, Case, SeriesKey, beside_size
 from gpubench.result.run import Blas, DeviceKind, Measurement, Run, WorkerRecord
 
-# "case": any other form against the same baseline as the headline; for tables of all cases alone.
+# "case": any other implementation against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
 # Sides whose times differ by less than EQUAL are about equal: no gain, and no threshold where it is so at the top. A
 # ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
@@ -71,7 +71,9 @@ def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
     """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
     CPU. A function that no GPU's library runs as written has none: all of its code competes."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
-    others = [item for item in own if item.case.form != "library" or item.case.device_id == "torch:cpu"]
+    others = [
+        item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
+    ]
     aside = {item.id for item in others}
     kinds = {(item.case.op, item.device_kind) for item in own if item.id not in aside}
     return frozenset(item.id for item in others if {(item.case.op, "cpu"), (item.case.op, "gpu")} <= kinds)
@@ -84,9 +86,9 @@ def speedups(
     """Return the rows of the cases shown, in their order: per workload, regime and device the headline and what stands
     beside it.
 
-    `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE. No case of `beside` is in
-    a headline. Raises InputError (`baseline-missing`) if it names nothing that was measured.
-    """
+    `baseline` names another baseline than the fastest CPU implementation: DEVICE, IMPLEMENTATION or
+    IMPLEMENTATION@DEVICE. No case of `beside` is in a headline. Raises InputError (`baseline-missing`) if it names
+    nothing that was measured."""
     numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
@@ -114,15 +116,16 @@ def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
 
 
 def parse_baseline(name: str) -> Callable[[Case, bool], bool]:
-    """Return whether a case, which a CPU runs or not, is the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
-    form, at, device = name.partition("@")
+    """Return whether a case, which a CPU runs or not, is the baseline that `name` (DEVICE, IMPLEMENTATION,
+    IMPLEMENTATION@DEVICE) means?"""
+    implementation, at, device = name.partition("@")
     if not at:
-        form, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
+        implementation, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
     pattern = device if not device or ":" in device else f"{device}:*"
 
     def matches(case: Case, on_cpu: bool) -> bool:
         on_device = fnmatch.fnmatchcase(case.device_id, pattern) if pattern else on_cpu
-        return on_device and form in ("", "*", case.form)
+        return on_device and implementation in ("", "*", case.implementation)
 
     return matches
 
@@ -133,7 +136,7 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
     named = parse_baseline(name)
     chosen = {case.id for case in cases if named(case.case, case.device_kind == "cpu")}
     if not chosen:
-        op = sorted({f"{case.case.form}@{case.case.device_id}" for case in cases})
+        op = sorted({f"{case.case.implementation}@{case.case.device_id}" for case in cases})
         raise InputError(
             "baseline-missing", f"--baseline {name}: no measured case matches",
             why="a speedup needs a baseline that is in the file",
@@ -145,7 +148,7 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 def _contenders(
     cases: Sequence[CaseResult], is_baseline: Callable[[CaseResult], bool]
 ) -> Iterable[list[CaseResult]]:
-    """The forms of one workload, regime and device together, for all that is no baseline and no CPU."""
+    """The implementations of one workload, regime and device together, for all that is no baseline and no CPU."""
     groups = group_by(
         (item for item in cases if not is_baseline(item) and item.device_kind != "cpu"),
         lambda item: (item.case.workload, item.case.regime_id, item.case.device_id),
@@ -169,7 +172,7 @@ def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
 
 
 def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
-    return fastest([item for item in rows if item.case.form == "library"])
+    return fastest([item for item in rows if item.case.implementation == "library"])
 
 
 def pair(
@@ -190,15 +193,17 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """Return `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name
-    each."""
+    """Return `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several implementations or CPUs, tables
+    name each."""
     devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
         cases = devices.get(device_id, [])
-        forms = {case.case.form for case in cases}
-        form = min(forms) if len(forms) == 1 else "library or tuned (the faster one)"
-        parts.append(_device_text(run, device_id, form, cases))
+        implementations = {case.case.implementation for case in cases}
+        implementation = (
+            min(implementations) if len(implementations) == 1 else "library or tuned (the faster one)"
+        )
+        parts.append(_device_text(run, device_id, implementation, cases))
     return "vs " + "; ".join([*parts, *_absent(run)])
 
 
@@ -248,7 +253,7 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
     lacking = NUMBA in _left_out(run)
 
     def code(item: CaseResult) -> CpuCode:
-        if item.case.backend == "numpy" and item.case.form == "library" and item.kernel:
+        if item.case.backend == "numpy" and item.case.implementation == "library" and item.kernel:
             return CpuCode("numpy", item.kernel, own=True)
         library = NUMBA if _by_numba(item) else blas[item.case.device_id] if _by_blas(item) else ""
         return CpuCode(item.case.backend, library, weaker=lacking and not library)
@@ -263,7 +268,7 @@ def _by_blas(item: CaseResult) -> bool:
         return item.blas
     case = item.case
     op = declaration(case.op)
-    return op is not None and op.by_blas(case.backend, case.form, case.dtype)
+    return op is not None and op.by_blas(case.backend, case.implementation, case.dtype)
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
@@ -295,12 +300,12 @@ def cpu_limit(run: Run) -> str | None:
     return None
 
 
-def _device_text(run: Run, device_id: str, form: str, cases: Sequence[CaseResult]) -> str:
+def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[CaseResult]) -> str:
     """Return the words for a baseline; without `cases` every case of the device tells whether numba compiled it."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
-        return f"{device_id} {form}, {device.name}"
+        return f"{device_id} {implementation}, {device.name}"
     records = workers(run, device_id)
     blas = next((worker.blas for worker in records if worker.blas is not None), None)
     threads, usable = _threads(records), usable_cpus(run)
@@ -312,7 +317,7 @@ def _device_text(run: Run, device_id: str, form: str, cases: Sequence[CaseResult
         if isinstance(outcome, Measurement) and outcome.case.device_id == device_id
     ]
     compiler = "numba, " if any(map(_by_numba, cases or measured)) else ""
-    return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
+    return f"{backend} {implementation}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
 
 
 def _by_numba(item: CaseResult | Measurement) -> bool:
@@ -391,7 +396,7 @@ def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
 
 WIDEST_INTERVAL = 4.0
 
-ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, form and regime, by id
+ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, implementation and regime, by id
 
 
 def break_evens(
@@ -414,7 +419,7 @@ def break_evens(
 
 def contender_key(case: Case) -> ContenderKey:
     """Return the curve on which the case lies."""
-    return case.series, case.device_id, case.form, case.regime_id
+    return case.series, case.device_id, case.implementation, case.regime_id
 
 
 def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
@@ -434,10 +439,10 @@ def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
 
 
 def _series(key: ContenderKey, cases: Sequence[CaseResult]) -> TimedSizes:
-    (_, dtype, params), device_id, form, regime = key
+    (_, dtype, params), device_id, implementation, regime = key
     blocks = {case.n: list(case.blocks.values()) for case in cases}
     moved = {} if params else {case.n: (case.bytes, case.written_bytes) for case in cases}
-    return TimedSizes.of(cases[0].device_kind, (dtype, device_id, form, regime), blocks, moved)
+    return TimedSizes.of(cases[0].device_kind, (dtype, device_id, implementation, regime), blocks, moved)
 
 
 def _threshold(

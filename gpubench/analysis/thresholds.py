@@ -334,8 +334,8 @@ class Amortization(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, int]  # beside the size
     n: int  # the size
     device_id: str  # the GPU
-    form: str  # its fastest form with a shared copy
-    baseline_id: str  # the fastest CPU form
+    implementation: str  # its fastest implementation with a shared copy
+    baseline_id: str  # the fastest CPU implementation
     verdict: AmortizationVerdict  # "beyond": more than `shared_by` calls, if any number
     calls: int | None  # set where the verdict is "already" (1) or "at"
     lo: int | None  # low end of the interval; None: open
@@ -448,22 +448,24 @@ def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield the fastest CPU form, and of each GPU the form that is fastest with a shared copy."""
+    """Yield the fastest CPU implementation, and of each GPU the implementation that is fastest with a shared copy."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
         always = {
-            (case.case.device_id, case.case.form): case for case in gpu if case.case.regime == "transfer-always"
+            (case.case.device_id, case.case.implementation): case
+            for case in gpu
+            if case.case.regime == "transfer-always"
         }
         once = [
             case
             for case in gpu
-            if case.case.regime == "transfer-once" and (case.case.device_id, case.case.form) in always
+            if case.case.regime == "transfer-once" and (case.case.device_id, case.case.implementation) in always
         ]
-        for forms in group_by(once, lambda case: case.case.device_id).values():
-            best = fastest(forms)
+        for implementations in group_by(once, lambda case: case.case.device_id).values():
+            best = fastest(implementations)
             if cpu is not None and best is not None:
-                yield Trio(always[best.case.device_id, best.case.form], best, cpu)
+                yield Trio(always[best.case.device_id, best.case.implementation], best, cpu)
 
 
 def _judge(run: Run, trio: Trio) -> Amortization | None:
@@ -487,7 +489,8 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
     case, open_ended = trio.once.case, reason is not None or verdict == "never"
     return Amortization(
         op=case.op, dtype=case.dtype, n=case.n, params=dict(beside_size(case.params)), device_id=case.device_id,
-        form=case.form, baseline_id=trio.cpu.id, shared_by=calls, transfer_s=costs.transfer_s(calls),
+        implementation=case.implementation, baseline_id=trio.cpu.id, shared_by=calls,
+        transfer_s=costs.transfer_s(calls),
         launch_s=costs.launch_s(calls), cpu_s=costs.cpu, verdict=verdict,
         reason=reason or ("noise" if verdict == "undecided" else None),
         calls=_whole(estimate) if verdict in ("already", "at") else None,

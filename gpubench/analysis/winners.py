@@ -271,7 +271,7 @@ def evidence(analysis: Analysis) -> Measured | None:
     """Return what a mode can be chosen by; None of an experiment, and where no CPU and GPU were compared and nothing
     was split.
 
-    A mode is chosen by all of the file, whatever is shown, over the fastest CPU form.
+    A mode is chosen by all of the file, whatever is shown, over the fastest CPU implementation.
     """
     run, whole = analysis.run, analysis.whole
     if experiment(run):

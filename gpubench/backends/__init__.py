@@ -12,7 +12,7 @@ from gpubench.backends.contract import Backend
 from gpubench.base.errors import BackendError, BadPlugin
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.kernel import Kernel
-from gpubench.kernels.contract.op import Form
+from gpubench.kernels.contract.op import Implementation
 from gpubench.result.case import COMPOSED as COMPOSED
 from gpubench.result.case import DEVICE_GROUP, inner_device
 from gpubench.result.run import Device, DeviceKind
@@ -21,7 +21,7 @@ from gpubench.result.run import Device, DeviceKind
 class Facts(NamedTuple):
     """A backend as the parent process knows it without a worker: what `Backend` says under these names."""
 
-    forms: tuple[Form, ...]
+    implementations: tuple[Implementation, ...]
     kinds: tuple[DeviceKind, ...]
     yields_to: tuple[str, ...] = ()
     kernels: Mapping[str, tuple[Kernel, ...]] = {}
@@ -88,7 +88,7 @@ def facts(name: str) -> Facts | None:
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
-    return Facts(own.forms, own.kinds, own.yields_to, own.kernels)
+    return Facts(own.implementations, own.kinds, own.yields_to, own.kernels)
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:

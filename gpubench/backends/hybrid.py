@@ -35,7 +35,7 @@ from gpubench.backends.shared.sides import (
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.base.plugins import wings
-from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Staging
 
@@ -123,7 +123,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
     target = whole if launch.cut.join else whole[launch.on_gpu :]
     case, place = cpu_case(launch), view_of(cpu, target)
     prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], place)
-    library = case.form == "library"
+    library = case.implementation == "library"
 
     # As long as this lives, no other array has the ids of those in `held`.
     def compute(count: int, held: Any = (hosts, whole)) -> None:
@@ -314,8 +314,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
-        if case.form != "tuned" or case.variant is not None or op.overhead is not None:
-            why = "a split takes the best that each side has: its only form is tuned"
+        if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
+            why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
         unsplit = op.whole(case.params)
         if unsplit is not None:
@@ -332,9 +332,9 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         placed: Session = self._placing[op.name]
         return placed
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """The GPU's: the CPU computes in page-locked memory, too."""
-        return self.gpu.host_array(shape, dtype, form)
+        return self.gpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
@@ -393,7 +393,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             kernel = op.kernel(self.cpu.device.backend, case.dtype)
             if kernel is not None and kernel.library and (other := self._products()) is not None:
                 part = msgspec.structs.replace(
-                    case, params=dict(case.params), form="library", regime="resident"
+                    case, params=dict(case.params), implementation="library", regime="resident"
                 )
                 if other.supports(op, msgspec.structs.replace(part, device_id=other.device.id)) is None:
                     sessions["other"] = other
@@ -539,7 +539,7 @@ class HybridBackend(Backend):
     """Each GPU of the other backends with the CPU beside it."""
 
     name = "hybrid"
-    forms: tuple[Form, ...] = ("tuned",)
+    implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
         """One for each GPU, and for each software adapter. Raises BackendUnavailable if there is none."""

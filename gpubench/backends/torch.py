@@ -1,7 +1,7 @@
 """PyTorch: the CPU by its own kernels and BLAS, and the GPUs that it drives (CUDA, ROCm, Intel's XPU, Apple's MPS).
 
-The library form alone, as users of PyTorch write it where they have an output already. On the CPU tensors are the
-memory of NumPy arrays. An op of another package runs through its expression, as far as PyTorch's own functions do.
+The library implementation alone, as users of PyTorch write it where they have an output already. On the CPU tensors are
+the memory of NumPy arrays. An op of another package runs through its expression, as far as PyTorch's own functions do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpubench.backends.shared.host import (
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Operand, Params, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Operand, Params, Shape, Stored, each
 from gpubench.result.case import TF32, Case
 from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, DeviceKind, Identity
 
@@ -111,10 +111,10 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse all but the library form of what PyTorch's functions compute in this dtype."""
+        """Refuse all but the library implementation of what PyTorch's functions compute in this dtype."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
-        if case.form == "tuned":
+        if case.implementation == "tuned":
             return no_kernel(op, case)
         if case.variant is not None and (case.variant != TF32 or self.device.api != "cuda"):
             return Unsupported(f"{self.device.id} has no {case.variant} {op.name}", reason="no-tf32")
@@ -157,9 +157,10 @@ class TorchSession(
         array.fill(0)
         return array
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """An ordinary pageable array, which is what a user of PyTorch has; for the tuned form of CUDA page-locked."""
-        if form == "library" or self._place.type != "cuda":
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        """An ordinary pageable array, which is what a user of PyTorch has; for the tuned implementation of CUDA
+        page-locked."""
+        if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
         with self.vendor_errors():
             size = math.prod(shape) * host_dtype(dtype).itemsize
@@ -436,7 +437,7 @@ class TorchBackend(Backend):
     """The CPU, and what PyTorch was built for."""
 
     name = "torch"
-    forms: tuple[Form, ...] = ("library",)
+    implementations: tuple[Implementation, ...] = ("library",)
     kinds: tuple[DeviceKind, ...] = ("cpu", "gpu")
     yields_to = ("cupy",)
 

@@ -22,8 +22,8 @@ class Entry(NamedTuple):
 
 REASONS: dict[str, Entry] = {
     "no-implementation": Entry(
-        "this backend has no kernel for the op in this form",
-        "nothing: `gpubench ops` shows what there is; the library form may exist"),
+        "this backend has no kernel for the op in this implementation",
+        "nothing: `gpubench ops` shows what there is; the library implementation may exist"),
     "no-dtype": Entry(
         "the device, or the language that its kernels are written in, has no such dtype",
         "choose another of `--dtypes`; `gpubench detect` shows what the device can"),
@@ -39,7 +39,7 @@ REASONS: dict[str, Entry] = {
         "this work runs on the host, whatever device there is", "nothing: the case of the CPU has its time"),
     "no-library": Entry("a library that the op calls is not installed", "the command that stands beside it"),
     "not-compiled": Entry(
-        "numba does not work here, so the CPU has no compiled kernel of the op; its library form is measured",
+        "numba does not work here, so the CPU has no compiled kernel of the op; its library implementation is measured",
         "the warning cpu-not-compiled says why, and what to do"),
     "shape": Entry("the params do not go with the size", "choose --sizes and --params that go together"),
     "bad-plugin": Entry(
@@ -148,7 +148,8 @@ WARNINGS: dict[str, Entry] = {
         "use --sessions 5 or more"),
     "inputs-not-random": Entry("`--inputs zeros` or `ones` can be faster than real data", "leave --inputs out"),
     "no-tf32": Entry(
-        "--allow-tf32 adds no row: none of these cases is a float32 matmul in the library form of CuPy or PyTorch",
+        "--allow-tf32 adds no row: none of these cases is a float32 matmul in the library implementation of CuPy "
+        "or PyTorch",
         "it takes --ops matmul, --dtypes float32 and an NVIDIA GPU with CuPy or PyTorch"),
     "budget": Entry(
         "the run ended before every case had its samples", "raise --budget or choose fewer --ops or --sizes"),
@@ -310,7 +311,7 @@ ERRORS: dict[str, Entry] = {
     "no-size": Entry("the shape has no n", 'give {"n": 1024, ...}'),
     "no-such-baseline": Entry(
         "nothing that is going to be measured matches --baseline",
-        "choose one of the devices or forms that are measured"),
+        "choose one of the devices or implementations that are measured"),
     "no-such-case": Entry(
         "a selector of --filter, --skip, --ignore, --threshold or --min-speedup leaves or selects no case",
         "gpubench report --sections raw lists the cases with their ids"),

@@ -190,7 +190,7 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
     chosen = parse_baseline(name)
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
     matches = {
-        f"{case.form}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
+        f"{case.implementation}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
         for workload in plan_workloads(request)
         for case in workload.cases
     }

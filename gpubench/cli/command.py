@@ -181,6 +181,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
+        args = [self._rename(argument) for argument in args]
         typed, _, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
@@ -205,6 +206,14 @@ class Command(TyperCommand):
             print(show_config(self.name or "", ctx, configured))
             raise typer.Exit
         return rest
+
+    def _rename(self, argument: str) -> str:
+        """Return an argument that is the earlier name of an option under today's name."""
+        word, equals, value = argument.partition("=")
+        for declared in self.options.declared.values():
+            if declared.earlier and word == f"--{declared.earlier}":
+                return f"--{declared.key}{equals}{value}"
+        return argument
 
     def invoke(self, ctx: Any) -> int | None:
         """Run it, and return its exit code."""
@@ -401,9 +410,10 @@ def read_settings(
         if path is not None and (file or os.path.isfile(path)):
             values.update(_from_file(path, command))
     for key, option in configurable(commands()[command]).items():
-        text = environ.get(option.variable)
-        if text:
-            values[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
+        variable = next((name for name in option.variables if environ.get(name)), None)
+        if variable:
+            text = environ[variable]
+            values[option.name] = Setting(key, text.split() if option.multiple else text, variable)
     return values
 
 
@@ -473,6 +483,7 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
     values = {}
     for table, allowed in options_of.items():
         for key, value in _table(tables, table, path).items():
+            key = next((name for name, option in allowed.items() if option.earlier == key), key)
             if key not in allowed:
                 raise _unknown_error(f"{key!r} in [{table}]", key, allowed, path)
             if table in ("common", command):

@@ -24,6 +24,7 @@ class Declaration(NamedTuple):
     least: int | None = None
     most: int | None = None
     long_name: str | None = None
+    earlier: str | None = None  # what it was called before, which is still read
     # The field of a result's plan that holds its answer, as `settings.seed`; OWN_WAY where it takes more to compare
     # them; None where each run says it for itself.
     answer: str | None = None
@@ -37,8 +38,9 @@ class Declaration(NamedTuple):
         return self.long_name or self.name.replace("_", "-")
 
     @property
-    def variable(self) -> str:
-        return "GPUBENCH_" + self.key.upper().replace("-", "_")
+    def variables(self) -> list[str]:
+        """Its names in the environment; an earlier name stands behind."""
+        return ["GPUBENCH_" + key.upper().replace("-", "_") for key in (self.key, self.earlier) if key]
 
     @property
     def switch(self) -> bool:

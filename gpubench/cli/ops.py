@@ -22,7 +22,8 @@ _BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: 
 
 
 def ops(options: OpsOptions) -> None:
-    """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, forms and --params."""
+    """List the ops; or tell of some what n means, their shapes, FLOPs, bytes, dtypes, sizes, implementations and
+    --params."""
     format = options.format
     if format == "table" and not options.names:
         streams.put(listing() + "\n")
@@ -114,10 +115,11 @@ def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], d
 
 
 class Listed(NamedTuple):
-    """A backend as a column: its forms, and the variants of the kernels that it brings along, by the op's name."""
+    """A backend as a column: its implementations, and the variants of the kernels that it brings along, by the op's
+    name."""
 
     name: str
-    forms: tuple[str, ...]
+    implementations: tuple[str, ...]
     brought: Mapping[str, tuple[Kernel, ...]] = {}
     kind: str | None = None
 
@@ -127,7 +129,9 @@ def listed_backends() -> list[Listed]:
     from gpubench import backends
 
     facts = {name: backends.facts(name) for name in backends.usual()}
-    listed = [Listed(name, own.forms, own.kernels, _kind(own.kinds)) for name, own in facts.items() if own]
+    listed = [
+        Listed(name, own.implementations, own.kernels, _kind(own.kinds)) for name, own in facts.items() if own
+    ]
     others = [name for name, own in facts.items() if own is None]
     if not others:
         return listed
@@ -135,7 +139,7 @@ def listed_backends() -> list[Listed]:
 
     for listing in list_devices(others):
         kind = _kind([device.kind for device in listing.devices])
-        listed.append(Listed(listing.backend, listing.forms, listing.brought, kind))
+        listed.append(Listed(listing.backend, listing.implementations, listing.brought, kind))
     return listed
 
 
@@ -143,20 +147,26 @@ def _kind(kinds: Sequence[str]) -> str:
     return "cpu" if {*kinds} == {"cpu"} else "gpu"
 
 
-def forms(op: Op, backend: Listed) -> list[str]:
+def implementations(op: Op, backend: Listed) -> list[str]:
     if op.collective is not None:
         return []  # device groups run it
     if op.overhead is not None:
-        return [] if backend.kind == "cpu" else list(op.overhead.forms)
+        return [] if backend.kind == "cpu" else list(op.overhead.implementations)
     if op.host is not None:
-        return [form for form in backend.forms if backend.name == "numpy" and form == "library"]
+        return [
+            implementation
+            for implementation in backend.implementations
+            if backend.name == "numpy" and implementation == "library"
+        ]
     from gpubench.result.case import RESIDENT
 
     op = op.with_kernels(backend.name, backend.brought.get(op.name, ()))
-    # Where the best kernel is the library call, the tuned form of a device still moves data in a better way.
+    # Where the best kernel is the library call, the tuned implementation of a device still moves data in a better way.
     regime = RESIDENT if backend.kind == "cpu" else "transfer-always"
     tuned = any(not kernel.repeats_library(regime) for kernel in op.tuned.get(backend.name, ()))
-    return [form for form in backend.forms if form == "library" or tuned]
+    return [
+        implementation for implementation in backend.implementations if implementation == "library" or tuned
+    ]
 
 
 def formula(cost: Callable[[int], int]) -> str:
@@ -224,7 +234,10 @@ def _facts(op: Mapping[str, Any]) -> dict[str, str]:
         "bytes (f32)": op["bytes_float32"],
         "dtypes": " ".join(SHORT_DTYPES[dtype] for dtype in op["dtypes"]),
         "default sizes": f"{sizes[0]}..{sizes[-1]} ({len(sizes)})" if len(sizes) > 1 else str(sizes[0]),
-        **{backend: "+".join(forms) or "-" for backend, forms in op["forms"].items()},
+        **{
+            backend: "+".join(implementations) or "-"
+            for backend, implementations in op["implementations"].items()
+        },
         "n is": op["params"]["n"],
         "params": "; ".join(f"{name}: {meaning}" for name, meaning in op["options"].items()) or "-",
     }
@@ -234,7 +247,7 @@ def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
-    document = {"name": "gpubench-ops", "schema_version": 1, "ops": ops, "broken": left_out}
+    document = {"name": "gpubench-ops", "schema_version": 2, "ops": ops, "broken": left_out}
     return json_in_order(msgspec.json.format(msgspec.json.encode(document))).decode()
 
 
@@ -260,7 +273,7 @@ def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
         "bytes_float32": _writer(op.operands)(lambda n: op.bytes({"n": n}, "float32")),
         "dtypes": list(op.dtypes),
         "default_sizes": op.sizes.sizes(),
-        "forms": {backend.name: forms(op, backend) for backend in backends},
+        "implementations": {backend.name: implementations(op, backend) for backend in backends},
         "variants": {
             backend: [kernel.variant for kernel in tuned] for backend, tuned in equipped.tuned.items()
         },

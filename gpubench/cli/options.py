@@ -109,8 +109,8 @@ class SelectionOptions(CommandOptions):
         "also each op split over both, each workload placed; or what `detect` says.", answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.", answer=OWN_WAY)
-    forms: str | None = option("LIST", WHAT, "library,tuned, or all: forms that a backend lacks are then "
-        "listed as skipped. Default: what there is.", answer="selection.forms")
+    implementations: str | None = option("LIST", WHAT, "library,tuned, or all: implementations that a backend lacks "
+        "are then listed as skipped. Default: what there is.", answer="selection.implementations", earlier="forms")
     variant: list[str] | None = option("LIST", WHAT, "Named kernels, measured beside the best: naive,tiled; "
         "repeatable.", answer="selection.variants")
     allow_tf32: bool = option(None, RARE, "Measure cupy's float32 matmul once more, with TF32 inputs.",
@@ -224,7 +224,8 @@ TIME_UNIT = option("|".join(TIME_UNITS), OUTPUT, "Unit of times in tables.", def
 class RowOptions(CommandOptions):
     """The baseline of a report, its claims, and the rows and columns that it shows."""
 
-    baseline: str | None = option("ID", OUTPUT, "DEVICE, FORM or FORM@DEVICE (default: best CPU form).")
+    baseline: str | None = option("ID", OUTPUT,
+        "DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: best CPU implementation).")
     claims: str | None = option("FILE", OUTPUT, "Expected speedups beside the measured ones: TOML or JSON, or "
         "builtin.")
     sort: str | None = option("KEY", OUTPUT, "Rows by case, op, n, device, time or speedup; -KEY: largest "

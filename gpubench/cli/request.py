@@ -149,7 +149,7 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
         ops=names,
         sizes=words.parse_sizes(options.sizes or [], names),
         dtypes=words.parse_dtypes(options.dtypes),
-        forms=words.parse_forms(options.forms),
+        implementations=words.parse_implementations(options.implementations),
         regimes=words.parse_regimes(options.regimes or (QUEUED if _preset_ops(options) else None)),
         calls=options.calls,
         params=words.parse_params(options.params or [], declared),
@@ -193,13 +193,14 @@ class Request:
         words.require_variants(self.selection.variants, ops)
         identical = [target for group in choice.identical for target in group]
         at_hand = {
-            t.device.id: Target(_with_gpu_id(t.device, machine), t.forms) for t in (*choice.targets, *identical)
+            t.device.id: Target(_with_gpu_id(t.device, machine), t.implementations)
+            for t in (*choice.targets, *identical)
         }
         devices = targets.with_gpu_memory(
             [at_hand[target.device.id].device for target in choice.targets],
             {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
         )
-        at_hand |= {d.id: Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True)}
+        at_hand |= {d.id: Target(d, t.implementations) for d, t in zip(devices, choice.targets, strict=True)}
         free_bytes, cpus = machine.memory.usable_bytes.value, machine.cpu.available.value
         self._fit_settings(devices, cpus)
         self.select(devices=[device.id for device in devices])
@@ -220,7 +221,7 @@ class Request:
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
             constraints=Constraints(
                 tuple(at_hand[device.id] for device in devices), self.selection, free_bytes, self.keep, self.settings,
-                options.forms is not None,
+                options.implementations is not None,
             ),
             began=self.began, check_only=options.check_only,
             load=processes.no_cpu_times if choice.scripted else processes.read_cpu_times,
@@ -269,7 +270,7 @@ class Request:
             warnings.append(warning("inputs-not-random", flatter))
         drivers = {device.backend for device in devices if device.kind != "cpu"}
         able = any(drivers.intersection(op.tf32) for op in ops.values())
-        able = able and "float32" in selection.dtypes and "library" in selection.forms
+        able = able and "float32" in selection.dtypes and "library" in selection.implementations
         return [*warnings, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]
 
     def _set(self, **fields: Any) -> None:

@@ -22,7 +22,7 @@ from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.result import store
-from gpubench.result.case import FORMS, ORDERED, Case, select_cases, selector
+from gpubench.result.case import IMPLEMENTATIONS, ORDERED, Case, select_cases, selector
 from gpubench.result.identity import compare, measured_gpus
 from gpubench.result.run import Measurement, Run, RunWarning, warning
 
@@ -116,8 +116,8 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """A search that goes on looks at the forms, regimes and devices that the file has of an op, and at no case that
-    the file's selection leaves out."""
+    """A search that goes on looks at the implementations, regimes and devices that the file has of an op, and at no
+    case that the file's selection leaves out."""
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
 
@@ -129,7 +129,7 @@ def _within(constraints: Constraints, plan: Run) -> Constraints:
 
 
 def _kind(case: Case) -> tuple[str, str, str, str, str]:
-    return (case.op, case.dtype, case.form_id, case.regime_id, case.device_id)
+    return (case.op, case.dtype, case.implementation_id, case.regime_id, case.device_id)
 
 
 def _reopen(stored: Run, fresh: Run) -> Run:
@@ -317,7 +317,10 @@ def require_words(plan: Run, source: str) -> None:
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)
-    for kind, words_of_plan, possible in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, ORDERED)):
+    for kind, words_of_plan, possible in (
+        ("implementation", chosen.implementations, IMPLEMENTATIONS),
+        ("regime", chosen.regimes, ORDERED),
+    ):
         for word in words_of_plan:
             if word not in possible:
                 _refuse_word(source, kind, word, possible)

@@ -25,7 +25,7 @@ from gpubench.measure.targets import DeviceRequest, plugin_warning
 from gpubench.result.case import (
     DEVICE_GROUP,
     DTYPES,
-    FORMS,
+    IMPLEMENTATIONS,
     LONG_DTYPES,
     ORDERED,
     REGIMES,
@@ -141,11 +141,11 @@ def parse_dtypes(text: str) -> list[Dtype]:
     return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
-def parse_forms(text: str | None) -> list[str]:
+def parse_implementations(text: str | None) -> list[str]:
     """library, tuned; None or `all`: both."""
-    named = words(text, "--forms") if text is not None else ["all"]
-    forms = [require_choice(word, [*FORMS, "all"], "--forms") for word in named]
-    return list(FORMS) if "all" in forms else forms
+    named = words(text, "--implementations") if text is not None else ["all"]
+    implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
+    return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
 def parse_regimes(text: str | None) -> list[str]:

@@ -119,7 +119,7 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
     The other run has the same op on the same device at other sizes: then nothing is missing.
     """
-    common = {(case.case.cell, case.case.form_id) for case in other.rows.values() if case.sessions}
+    common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
         case_id
         for case_id in side.rows
@@ -129,7 +129,7 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
         case_id
         for case_id, case in side.rows.items()
         if case.sessions and case.case.op not in side.run.selection.sizes
-        and case_id in lacking and (case.case.cell, case.case.form_id) in common
+        and case_id in lacking and (case.case.cell, case.case.implementation_id) in common
     }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ TITLE = "Energy"
 _MEANING = (
     "Joules of one call: the mean power while calls follow each other for seconds, times the time of one. Counted is "
     "the GPU's board, or the packages of the CPU, with what they take at rest; what the other side takes meanwhile is "
-    "not. The best form of each side."
+    "not. The best implementation of each side."
 )
 
 
@@ -155,15 +155,22 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
     if run is not None:
         advice = msgspec.structs.replace(advice, source=source_of(run))
     joules: dict[str, float | str] = {}
-    forms: dict[str, str] = {}
+    implementations: dict[str, str] = {}
     for device_id, pairs in windows.items():
         case, best = min(pairs, key=lambda pair: pair[1].joules or math.inf)
         joules[device_id] = best.joules or best.reason or "unknown"
-        forms[device_id] = case.form
+        implementations[device_id] = case.implementation
     ranking = sorted((value, name) for name, value in joules.items() if not isinstance(value, str))
     kinds = {device.id: device.kind for device in run.devices} if run is not None else {}
     sides = {kinds.get(name) for name in joules}.intersection(("cpu", "gpu"))
-    nothing = {"device_id": None, "backend": None, "form": None, "time": None, "gain": None, "split": None}
+    nothing = {
+        "device_id": None,
+        "backend": None,
+        "implementation": None,
+        "time": None,
+        "gain": None,
+        "split": None,
+    }
     advice = msgspec.structs.replace(advice, goal="energy", joules=joules, **nothing)
     if len(ranking) < 2 or sides - {kinds.get(name) for _, name in ranking}:
         why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
@@ -172,7 +179,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
         return msgspec.structs.replace(advice, confidence="none", reason=reason, command=command)
     (least_j, device_id), (next_j, _) = ranking[:2]
     return msgspec.structs.replace(
-        advice, device_id=device_id, backend=device_id.partition(":")[0], form=forms[device_id], command=None,
+        advice, device_id=device_id, backend=device_id.partition(":")[0], implementation=implementations[device_id],
+        command=None,
         basis="measured", confidence="clear" if next_j > CLOSE * least_j else "close", reason=None,
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     device: str  # its id in the run
     started_at: str  # of the run
     bdf: str | None  # its PCI address
-    case: str  # workload, form and regime
+    case: str  # workload, implementation and regime
     group: str  # the case, and what GPUs share to be peers
     driver: str  # its version, in which known-good files may differ
     size: int  # the n of the case
@@ -118,7 +118,7 @@ class SlowGpu(msgspec.Struct, frozen=True, kw_only=True):
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that are alike in one case."""
 
-    case: str  # workload, form and regime
+    case: str  # workload, implementation and regime
     group: str  # what they share
     peers: int  # how many
     median_per_s: float  # of their rates
@@ -193,13 +193,14 @@ def _figure(run: Run, outcome: Outcome, device: Device, gpu: Gpu | None, node: s
     driver = str((fact(gpu, "driver", "version") if gpu else None) or device.driver or "")
     likeness = [
         device.name, device.memory_bytes, fact(gpu, "power", "limit_w"),
-        len(gpu.compute.partitions) if gpu else 0, device.backend, kernel, case.op, case.dtype, case.form_id,
+        len(gpu.compute.partitions) if gpu else 0, device.backend, kernel, case.op, case.dtype, case.implementation_id,
         case.regime_id, sorted((name, value) for name, value in case.params.items() if name != "n"),
     ]  # fmt: skip
     blocks = outcome.blocks if isinstance(outcome, Measurement) else []
     return Figure(
         node=node, gpu=gpu_key(gpu, node) if gpu else f"{node}/{device.id}", device=device.id,
-        started_at=run.started_at, bdf=fact(gpu, "bdf"), case=f"{case.workload}/{case.form_id}/{case.regime_id}",
+        started_at=run.started_at, bdf=fact(gpu, "bdf"),
+        case=f"{case.workload}/{case.implementation_id}/{case.regime_id}",
         group=" ".join(map(str, likeness)), driver=driver, size=case.params["n"], rates=_rates(result),
         throttle=tuple(sorted({reason for block in blocks for reason in block.throttle})),
         reason=_reason(outcome, result) if gpu else "it matches no GPU that detection found",

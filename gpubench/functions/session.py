@@ -15,7 +15,7 @@ from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.loading import namespace, plain, where
 from gpubench.functions.objects import MOST_ERROR, Allowed, allowed_error, copy_of, on_host, widen
-from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 
 _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
@@ -59,8 +59,8 @@ class CallSession(Session, LaunchClock, CoreClock):
         """Return the libraries that the device's own session lacks."""
         return self._inner.lacks
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        return self._inner.host_array(shape, dtype, form)
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        return self._inner.host_array(shape, dtype, implementation)
 
     def empty_launch(self) -> Launch:
         return self._inner.empty_launch()
@@ -78,10 +78,13 @@ class CallSession(Session, LaunchClock, CoreClock):
         self._inner.close()
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """The library form, on a device of the array libraries that the function names."""
+        """The library implementation, on a device of the array libraries that the function names."""
         device, function = self._inner.device, self._function
-        if case.form != "library" or case.variant is not None:
-            return Unsupported(f"{op.name} has no {case.form_id} form of its own", reason="no-implementation")
+        if case.implementation != "library" or case.variant is not None:
+            return Unsupported(
+                f"{op.name} has no {case.implementation_id} implementation of its own",
+                reason="no-implementation",
+            )
         if self._to_device is None:
             return Unsupported(
                 f"{device.backend} has no arrays that a function takes", reason="no-implementation"

@@ -2,7 +2,7 @@
 
 A row of qkv holds the query, the key and the value of one token, each cut into heads of e elements, as the projection
 before it writes them. A token attends to itself and to those before it: half of the n x n scores. Source of the fused
-forms: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
+implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
 
 - CPU: four queries at once, compiled; keys in blocks, with each element's values side by side.
 - CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `templates/attention`.

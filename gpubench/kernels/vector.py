@@ -1,11 +1,10 @@
 """Vector ops: copy, add, sub, mul, div, saxpy, chain, dot, pow and pow_int.
 
 Each element is read and written once, so all are bound by memory. `copy` does nothing else: it is the peak that the
-others are held to. The library form of `chain` pays one temporary array, its tuned form is a single pass. The divisor
-of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is
-exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of which the
-compiled kernels make as few as squaring allows; array libraries take the general way, but for a square.
-"""
+others are held to. The library implementation of `chain` pays one temporary array, its tuned implementation is a single
+pass. The divisor of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A
+power is exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of
+which the compiled kernels make as few as squaring allows; array libraries take the general way, but for a square."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.base.messages import WARNINGS
-from gpubench.kernels.contract.op import Form
+from gpubench.kernels.contract.op import Implementation
 from gpubench.measure import protocol
 from gpubench.measure.worker_pool import Worker, WorkerGone
 from gpubench.result.case import Case, inner_device
@@ -21,9 +21,9 @@ from gpubench.result.run import Device, RunWarning
 Trial = Callable[[str], float | None]
 Card = list[Device]
 
-# One case is bound by arithmetic, one by memory. A tuned form is what differs by the driver's compiler.
+# One case is bound by arithmetic, one by memory. A tuned implementation is what differs by the driver's compiler.
 TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
-FORMS: tuple[Form, ...] = ("tuned", "library")  # the first one that the backend has
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")  # the first one that the backend has
 DEADLINE_S = 20.0
 SAMPLES, LIMIT_S = 3, 1.0  # of one case
 # The first adapter stays unless another is so many times as fast: a trial is one look, and the next run decides anew.
@@ -51,8 +51,10 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
         return None
     logarithms = []
     for op, family, n in TRIAL_CASES:
-        for form in FORMS:
-            case = Case(op, family, {"n": n}, "float32", form, opened.device.resident_regime, device_id)
+        for implementation in IMPLEMENTATIONS:
+            case = Case(
+                op, family, {"n": n}, "float32", implementation, opened.device.resident_regime, device_id
+            )
             prepare = protocol.Prepare(
                 id=worker.next_id, case=case, session=0, part_samples=0, device_clock=False
             )

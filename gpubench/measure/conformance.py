@@ -24,10 +24,10 @@ from gpubench.backends.contract.protocols import FreshMemory, SharesBuffers
 from gpubench.backends.shared.host import random_inputs, repeat_values
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, UsageError, require_choice, suggest
 from gpubench.base.messages import Reason
-from gpubench.kernels.contract.op import Array, Dtype, Form, Op
+from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op
 from gpubench.measure.worker.timer import device_seconds
 from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
-from gpubench.result.case import DTYPES, FORMS, Case
+from gpubench.result.case import DTYPES, IMPLEMENTATIONS, Case
 
 # 1, around a workgroup, no multiple of any tile or vector width.
 VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)
@@ -98,8 +98,8 @@ def suite(
             trial.contract(backend, Backend)
             trial.contract(trial.session, Session)
             trial.is_a(Launch, trial.session.empty_launch())
-            for form in FORMS:
-                trial.is_a(Transfers, trial.session.transfers(form))
+            for implementation in IMPLEMENTATIONS:
+                trial.is_a(Transfers, trial.session.transfers(implementation))
             if checks.around:
                 trial.idle()
                 trial.transfers()
@@ -146,9 +146,15 @@ class _Trial:
         except Exception as error:
             self.expect(False, what, f"{type(error).__name__}: {error}", op)
 
-    def case(self, op: Op, n: int, dtype: Dtype, form: Form) -> Case:
+    def case(self, op: Op, n: int, dtype: Dtype, implementation: Implementation) -> Case:
         return Case(
-            op.name, op.group, {"n": n}, dtype, form, self.session.device.resident_regime, self.device_id
+            op.name,
+            op.group,
+            {"n": n},
+            dtype,
+            implementation,
+            self.session.device.resident_regime,
+            self.device_id,
         )
 
     # Names: what is misspelt would never be called.
@@ -188,10 +194,10 @@ class _Trial:
             session.run(session.empty_launch(), 3)
             session.sync()
             self.expect(session.clock() >= before, "the host clock is monotonic", str(before))
-        for form in FORMS:
-            array = session.host_array((3, 5), "float32", form)
+        for implementation in IMPLEMENTATIONS:
+            array = session.host_array((3, 5), "float32", implementation)
             right = array.shape == (3, 5) and array.dtype == "float32" and array.flags["C_CONTIGUOUS"]
-            self.expect(right, "host_array is C-contiguous, of the shape and dtype asked for", form)
+            self.expect(right, "host_array is C-contiguous, of the shape and dtype asked for", implementation)
 
     def transfers(self) -> None:
         for dtype in ("float32", "float64", "float16"):
@@ -213,12 +219,12 @@ class _Trial:
                 self.session.free(buffer)
 
     def ways(self) -> None:
-        """Yield what a session may offer beside its own calls: a way to move data in each form, memory past the
-        pool."""
-        for form in FORMS:
-            with self.promise(f"upload and download in the {form} form"):
+        """Yield what a session may offer beside its own calls: a way to move data in each implementation, memory past
+        the pool."""
+        for implementation in IMPLEMENTATIONS:
+            with self.promise(f"upload and download in the {implementation} implementation"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
-                    self.sent_and_fetched(form, count)
+                    self.sent_and_fetched(implementation, count)
         session, host = self.session, _draw(70_001)
         with self.promise("memory past the pool holds what was sent to it"):
             if isinstance(session, FreshMemory):
@@ -244,10 +250,10 @@ class _Trial:
             )
             session.free(buffer)
 
-    def sent_and_fetched(self, form: Form, count: int) -> None:
+    def sent_and_fetched(self, implementation: Implementation, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
-        way, own = self.session.transfers(form), _draw(count)
-        pinned = self.session.host_array((count,), "float32", form)
+        way, own = self.session.transfers(implementation), _draw(count)
+        pinned = self.session.host_array((count,), "float32", implementation)
         pinned[:] = own
         for host, kind in ((own, "an ordinary array"), (pinned, "a host array")):
             buffer, host_output = self.session.allocate(host.shape, "float32"), host.copy()
@@ -255,11 +261,13 @@ class _Trial:
             self.session.sync()
             host_output.fill(-7)
             way.download(buffer, host_output)
-            pinned_output = self.session.host_array((count,), "float32", form)
+            pinned_output = self.session.host_array((count,), "float32", implementation)
             pinned_output.fill(-7)
             way.download(buffer, pinned_output)
             same = bool((host_output == own).all()) and bool((pinned_output == own).all())
-            self.expect(same, "what comes back is what was sent", f"{form}: {count} x float32 from {kind}")
+            self.expect(
+                same, "what comes back is what was sent", f"{implementation}: {count} x float32 from {kind}"
+            )
             self.session.free(buffer)
 
     def fetch(self, buffer: Buffer, like: Array) -> Array:
@@ -277,8 +285,10 @@ class _Trial:
         if exhaust and most < _UNLIMITED:
             with self.promise("more than a buffer may hold is refused, or out of memory"):
                 copy, shape = kernels.load("copy"), (most // 4 + 64,)
-                form = next(f for f in FORMS if self.supports(copy, self.case(copy, 1, "float32", f)))
-                if self.session.supports(copy, self.case(copy, shape[0], "float32", form)) is None:
+                implementation = next(
+                    f for f in IMPLEMENTATIONS if self.supports(copy, self.case(copy, 1, "float32", f))
+                )
+                if self.session.supports(copy, self.case(copy, shape[0], "float32", implementation)) is None:
                     with contextlib.suppress(DeviceOutOfMemory):
                         self.session.allocate(shape, "float32")
                         self.expect(
@@ -286,12 +296,16 @@ class _Trial:
                         )
             self.round_trip("float32", (1000,))
 
-    # Ops: every form and dtype that is not refused.
+    # Ops: every implementation and dtype that is not refused.
 
     def op(self, op: Op, sizes: Sequence[int], inputs: Sequence[Inputs]) -> None:
         for dtype in DTYPES:
             for n in sizes:
-                cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supports(op, c)]
+                cases = [
+                    c
+                    for c in (self.case(op, n, dtype, implementation) for implementation in IMPLEMENTATIONS)
+                    if self.supports(op, c)
+                ]
                 for drawn in inputs if cases else ():
                     self.with_workspace(op, cases[0], drawn, partial(self.launches, cases, drawn))
 
@@ -349,7 +363,8 @@ class _Trial:
         """At the first size of the op's ladder whose launch is long enough."""
         for n in op.sizes.sizes():
             case = next(
-                (c for c in (self.case(op, n, "float32", f) for f in FORMS) if self.supports(op, c)), None
+                (c for c in (self.case(op, n, "float32", f) for f in IMPLEMENTATIONS) if self.supports(op, c)),
+                None,
             )
             if case is None:
                 return
@@ -399,7 +414,8 @@ def author_sizes(op: Op) -> list[int]:
 
 
 def check_op(op: Op) -> Report:
-    """In every form and dtype that some device has, software adapters too, with its own inputs and normal ones."""
+    """In every implementation and dtype that some device has, software adapters too, with its own inputs and normal
+    ones."""
     whole = Report([], [], {})
     checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
     for name in backends.usual():

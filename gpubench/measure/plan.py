@@ -15,7 +15,7 @@ from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import PeakRequest
 from gpubench.result.case import (
     DEVICE_GROUP,
-    FORMS,
+    IMPLEMENTATIONS,
     PLACED_REGIMES,
     RESIDENT,
     STREAMED,
@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
     """A device to measure."""
 
     device: Device  # as its backend lists it
-    forms: tuple[str, ...]  # that its backend has
+    implementations: tuple[str, ...]  # that its backend has
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -89,11 +89,12 @@ class Workload(msgspec.Struct, frozen=True):
         return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
-        """Whether it is a library form beside a tuned one of the same device and regime: it decides nothing."""
-        if case.form == "tuned" or case.variant is not None:
+        """Whether it is a library implementation beside a tuned one of the same device and regime: it decides
+        nothing."""
+        if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)
-        return any((other.form, other.device_id, other.regime_id) == place for other in self.cases)
+        return any((other.implementation, other.device_id, other.regime_id) == place for other in self.cases)
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -141,12 +142,12 @@ class Constraints(msgspec.Struct, frozen=True):
     """The scope of a plan."""
 
     targets: tuple[Target, ...]  # the devices
-    selection: Selection  # ops, sizes, dtypes, forms and regimes
+    selection: Selection  # ops, sizes, dtypes, implementations and regimes
     host_bytes: int | None  # of memory that are free on the host, if that is known
     keep: Callable[[Case], bool] | None = None  # leaves out each case for which it is false
     settings: Settings = Settings()  # how to measure
-    # The user chose the forms: one that a backend lacks is a Skip, else it is left out.
-    named_forms: bool = False
+    # The user chose the implementations: one that a backend lacks is a Skip, else it is left out.
+    named_implementations: bool = False
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
@@ -177,13 +178,19 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
     on_device = device.kind != "cpu" and op.overhead is None
     best = op.kernel(device.backend, series.dtype)
     cases = []
-    for form, variant in _kernels(series, target, constraints):
+    for implementation, variant in _kernels(series, target, constraints):
         for regime in _regimes(op, device, selection) if on_device else [RESIDENT]:
-            again = form == "tuned" and variant is None and best is not None and best.repeats_library(regime)
-            if again and not constraints.named_forms:
+            again = (
+                implementation == "tuned"
+                and variant is None
+                and best is not None
+                and best.repeats_library(regime)
+            )
+            if again and not constraints.named_implementations:
                 continue  # measured once, as library
             fields = {
-                "op": op.name, "group": op.group, "params": params, "dtype": series.dtype, "form": form,
+                "op": op.name, "group": op.group, "params": params, "dtype": series.dtype,
+                "implementation": implementation,
                 "regime": regime, "device_id": device.id, "variant": variant,
                 "calls": calls_behind(regime, selection.calls),
             }  # fmt: skip
@@ -200,7 +207,8 @@ def _regimes(op: Op, device: Device, selection: Selection) -> list[str]:
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """(form, variant): the selected forms, each followed by the variants of it that were asked for."""
+    """(implementation, variant): the selected implementations, each followed by the variants of it that were asked
+    for."""
     op, backend = series.op, target.device.backend
     kernels: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
@@ -213,13 +221,15 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
         and not (op.overhead is None and constraints.settings.scales("strong"))
     ):
         return kernels
-    for form in FORMS:
-        if form in constraints.selection.forms and (form in _forms(op, target) or constraints.named_forms):
-            kernels.append((form, None))
+    for implementation in IMPLEMENTATIONS:
+        if implementation in constraints.selection.implementations and (
+            implementation in _implementations(op, target) or constraints.named_implementations
+        ):
+            kernels.append((implementation, None))
         kernels += [
-            (form, variant)
+            (implementation, variant)
             for variant in constraints.selection.variants
-            if _concerns(series, backend, form, variant)
+            if _concerns(series, backend, implementation, variant)
         ]
     return kernels
 
@@ -246,19 +256,19 @@ def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[De
     return msgspec.structs.replace(selection, params={**selection.params, **shapes}) if shapes else selection
 
 
-def _forms(op: Op, target: Target) -> tuple[str, ...]:
+def _implementations(op: Op, target: Target) -> tuple[str, ...]:
     if op.digest and target.device.backend not in op.tuned:  # a function of the user's, as it is written
-        return tuple(form for form in target.forms if form == "library")
-    return target.forms if op.overhead is None else op.overhead.forms
+        return tuple(implementation for implementation in target.implementations if implementation == "library")
+    return target.implementations if op.overhead is None else op.overhead.implementations
 
 
-def _concerns(series: Series, backend: str, form: str, variant: str) -> bool:
+def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
     """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
     if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
-        return form == "library" and backend in series.op.tf32 and series.dtype == "float32"
-    return form == "tuned" and variant in variants(series.op)
+        return implementation == "library" and backend in series.op.tf32 and series.dtype == "float32"
+    return implementation == "tuned" and variant in variants(series.op)
 
 
 def variants(op: Op) -> set[str]:
@@ -296,13 +306,13 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return _skip(
             case, "no-streams", f"the stages of {op.name} share memory: its calls run one after the other"
         )
-    if case.form not in target.forms:
-        return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
+    if case.implementation not in target.implementations:
+        return _skip(case, "no-implementation", f"{case.backend} has no {case.implementation} implementation")
     if case.backend in (*backends.COMPOSED, DEVICE_GROUP):
         if case.regime == STREAMED:
             return _skip(case, "no-streams", f"{case.device_id} is several devices, each with calls of its own")
         return _no_split(op, case)
-    if case.form == "library":
+    if case.implementation == "library":
         return None
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     if kernel is None:
@@ -324,7 +334,7 @@ def _no_split(op: Op, case: Case) -> Skip | None:
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
     """A library call without fast code behind it, at a size of which one session does not fit the case's time limit."""
-    rate = op.slow.get((case.backend, case.dtype)) if case.form == "library" else None
+    rate = op.slow.get((case.backend, case.dtype)) if case.implementation == "library" else None
     if rate is None:
         return None
     launches = settings.min_samples + EXTRA_LAUNCHES
@@ -345,7 +355,7 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
         ranks = case.params["ranks"] if device.kind == "software" else 1
         return _fits(op, case, ranks * held, held, device, host_bytes)
     if op.overhead is not None:
-        # What is sent and where it lands, held by both forms on two devices side by side.
+        # What is sent and where it lands, held by both implementations on two devices side by side.
         return _fits(op, case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
     on_host, on_device = needs(op, case.params, case.dtype)
     if case.regime == STREAMED:

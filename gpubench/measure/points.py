@@ -115,7 +115,7 @@ Rows = Mapping[int, Row]  # by size
 
 def slot(case: Case) -> Slot:
     """Return device, implementation and regime of a case."""
-    return (case.device_id, case.form, case.regime_id)
+    return (case.device_id, case.implementation, case.regime_id)
 
 
 class Points:
@@ -308,7 +308,7 @@ class Pace:
 
     @staticmethod
     def _curve(case: Case) -> tuple[object, ...]:
-        return (*case.series, case.form_id, case.regime_id, case.device_id)
+        return (*case.series, case.implementation_id, case.regime_id, case.device_id)
 
 
 # ---------------------------------------------------------------- what a step takes

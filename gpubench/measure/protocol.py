@@ -80,7 +80,7 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
     cpus: int | None = None  # that the worker may keep busy, where the parent knows it
     alike: list[str] = []  # lists of CPUs with the same cores, and of those beside the same memory
     sample_s: float = 5e-3  # a sample lasts at least so long
-    ops: list[str] = []  # whose tuned forms are to come
+    ops: list[str] = []  # whose tuned implementations are to come
     dtypes: list[Dtype] = []  # in which these ops come
 
 
@@ -215,7 +215,7 @@ class Listing(msgspec.Struct, frozen=True):
 
     backend: str  # its name
     devices: tuple[Device, ...] = ()  # that it has
-    forms: tuple[str, ...] = ()  # in which it computes
+    implementations: tuple[str, ...] = ()  # in which it computes
     version: str | None = None  # of its library
     default_devices: tuple[str, ...] | None = None  # the only ones that are measured unless a device is named
     yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs, and come first

@@ -440,11 +440,11 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
     for item in workloads:
         if item.op.overhead is not None:
             continue
-        forms: dict[str, dict[str, Case]] = {}
+        implementations: dict[str, dict[str, Case]] = {}
         cases = [case for case in item.cases if case.shared_with is None]
         for case in sorted(cases, key=lambda case: kinds[case.device_id] != "cpu"):
-            forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
-        devices.append({device_id: list(chosen.values()) for device_id, chosen in forms.items()})
+            implementations.setdefault(case.device_id, {}).setdefault(case.implementation_id, case)
+        devices.append({device_id: list(chosen.values()) for device_id, chosen in implementations.items()})
     return devices
 
 
@@ -480,7 +480,7 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
         checks = seconds.setdefault(run.case.device_id, {})
-        checks[run.case.form_id if run.case.resident else run.case.id] = run.check_s
+        checks[run.case.implementation_id if run.case.resident else run.case.id] = run.check_s
     return max((math.fsum(checks.values()) for checks in seconds.values()), default=0.0)
 
 

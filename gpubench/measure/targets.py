@@ -141,7 +141,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 class DeviceSelection(msgspec.Struct, frozen=True):
     """The devices to measure."""
 
-    targets: tuple[Target, ...]  # the devices, with the forms that they have
+    targets: tuple[Target, ...]  # the devices, with the implementations that they have
     listings: tuple[Listing, ...]  # what every backend answered
     warnings: tuple[RunWarning, ...]  # what the user should know
     # GPUs identical to one of the targets, which a search leaves out, each group behind the one that stays.
@@ -195,7 +195,7 @@ def choose(
             warnings.append(_absence(listing))
     request = expand_ids(request, listings)
     targets = [
-        Target(device, listing.forms)
+        Target(device, listing.implementations)
         for listing in listings
         for device in listing.devices
         if _is_asked_for(device.id, device.kind == "software", listing, request)

@@ -301,7 +301,7 @@ class WorkerPool:
 
     def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
         """Have workers open these devices, and do not wait for them. `selection`: what is to be measured on them."""
-        if selection is not None and "tuned" in selection.forms:
+        if selection is not None and "tuned" in selection.implementations:
             opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
             self._opening = opening
         for device_id in device_ids:

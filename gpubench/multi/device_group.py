@@ -29,7 +29,7 @@ from gpubench.backends.shared.sides import (
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import Array, Collective, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Collective, Implementation, Op, Shape, Stored
 from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.multi.ops import WIDTH, value
@@ -73,8 +73,8 @@ class GroupSession(
             return (
                 None if fits else Unsupported(f"{self.device.id} has {self._links.ranks} ranks", reason="shape")
             )
-        if op.overhead is not None or case.form != "tuned" or case.variant is not None:
-            why = "a device group takes the best that its ranks have: its only form is tuned"
+        if op.overhead is not None or case.implementation != "tuned" or case.variant is not None:
+            why = "a device group takes the best that its ranks have: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
         if op.more_outputs or any(operand.dtype for operand in op.operands):
             why = f"{DEVICE_GROUP} computes no op with several outputs or with ids"
@@ -91,12 +91,12 @@ class GroupSession(
         first.enter()
         rank_case, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
         if kernel is not None and kernel.library:
-            rank_case = replace(rank_case, form="library")
+            rank_case = replace(rank_case, implementation="library")
         return first.supports(op, rank_case)
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return the array of the first rank, in the form in which the ranks send."""
-        return self._ranks.sessions[0].host_array(shape, dtype, form)
+        return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
         """An operand; a rank takes memory when a launch says what it gets of it."""
@@ -183,7 +183,7 @@ class GroupBackend(Backend):
     """Device groups of the devices of other backends. Its name alone stands for those of GPUs."""
 
     name = DEVICE_GROUP
-    forms: tuple[Form, ...] = ("tuned",)
+    implementations: tuple[Implementation, ...] = ("tuned",)
 
     def __init__(self) -> None:
         self.default_devices: tuple[str, ...] = ()

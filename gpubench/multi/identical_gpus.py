@@ -21,7 +21,7 @@ from gpubench import backends, kernels
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.base.groups import group_by
 from gpubench.curves.stats import median
-from gpubench.kernels.contract.op import Form
+from gpubench.kernels.contract.op import Implementation
 from gpubench.measure import protocol
 from gpubench.measure.plan import Constraints, Series, Target, Workload, workload
 from gpubench.measure.protocol import Listing
@@ -59,7 +59,7 @@ def join(
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # named
     every = {
-        device.id: Target(device, x.forms)
+        device.id: Target(device, x.implementations)
         for x in listings
         if x.backend == DEVICE_GROUP
         for device in x.devices
@@ -103,17 +103,28 @@ OnDevice = tuple[Device, Case]
 
 
 def cases_of(
-    series: Series, n: int, group: Sequence[Target], constraints: Constraints, form: Form = "tuned"
+    series: Series,
+    n: int,
+    group: Sequence[Target],
+    constraints: Constraints,
+    implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return the op on each GPU in that form, or in the one that there is, with data that stays there. Returns none if
-    a GPU lacks it."""
-    selection = replace(constraints.selection, forms=["library", "tuned"], regimes=[QUEUED], variants=[])
-    within = replace(constraints, targets=tuple(group), keep=None, named_forms=False, selection=selection)
+    """Return the op on each GPU in that implementation, or in the one that there is, with data that stays there.
+    Returns none if a GPU lacks it."""
+    selection = replace(
+        constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
+    )
+    within = replace(
+        constraints, targets=tuple(group), keep=None, named_implementations=False, selection=selection
+    )
     by_device = group_by(workload(series, n, within).cases, lambda case: case.device_id)
     if any(target.device.id not in by_device for target in group):
         return []
     return [
-        (target.device, max(by_device[target.device.id], key=lambda case: case.form == form))
+        (
+            target.device,
+            max(by_device[target.device.id], key=lambda case: case.implementation == implementation),
+        )
         for target in group
     ]
 
@@ -210,11 +221,13 @@ def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
     """Return what each GPU of the group did, alone and with the others; in every second session with the others first.
-    Of transfers both forms."""
+    Of transfers both implementations."""
     times: list[TogetherTimes] = []
-    forms: tuple[Form, ...] = ("tuned",) if item.op.overhead is None else ("library", "tuned")
-    for form in forms:
-        cases = cases_of(item.series, item.n, group, constraints, form)
+    implementations: tuple[Implementation, ...] = (
+        ("tuned",) if item.op.overhead is None else ("library", "tuned")
+    )
+    for implementation in implementations:
+        cases = cases_of(item.series, item.n, group, constraints, implementation)
         if not cases:
             continue
         gpus = IdenticalGpus(pool)

@@ -238,7 +238,7 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
     n: int  # its size
     params: dict[str, int]  # but n
     dtype: str  # of its values
-    form: str  # of the kernel
+    implementation: str  # of the kernel
     regime: str  # of the calls
     gpus: int  # how many
     device_ids: tuple[str, ...]  # which
@@ -347,7 +347,8 @@ def _weak_row(
     conditions = (_conditions(id, part, spans, readings) for (id, part), spans in seen.items())
     return Weak(
         id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
-        params=dict(beside_size(case.params)), dtype=case.dtype, form=case.form_id, regime=case.regime_id, gpus=gpus,
+        params=dict(beside_size(case.params)), dtype=case.dtype, implementation=case.implementation_id,
+        regime=case.regime_id, gpus=gpus,
         device_ids=tuple(shares), alone_s=median(own_s), early=early.estimate, early_lo=early.low,
         early_hi=early.high, late=late.estimate, late_lo=late.low, late_hi=late.high, least_id=least,
         least_share=shares[least], failed=tuple(dict.fromkeys(failed)), case=case, early_interval=early,
@@ -441,7 +442,7 @@ def scaling_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 def _weak(rows: Sequence[Weak], unit: str) -> Table:
     columns = heads(
-        "op", number("n"), "form", number("GPUs"), number("alone"),
+        "op", number("n"), "implementation", number("GPUs"), number("alone"),
         number("first 3 s"), number("last 3 s"), "keeps least",
         Column("its state", rank=1),
     )  # fmt: skip
@@ -454,7 +455,7 @@ def _weak(rows: Sequence[Weak], unit: str) -> Table:
 
 def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
     return cells(
-        series_name(gain.case), format_size(gain.n, table=True), gain.form, str(gain.gpus),
+        series_name(gain.case), format_size(gain.n, table=True), gain.implementation, str(gain.gpus),
         seconds_text(gain.alone_s, unit), f"{gain.early:.3f} {interval_text(gain.early_interval)}",
         f"{gain.late:.3f} {interval_text(gain.late_interval)}",
         f"{gain.least_id} {gain.least_share:.3f}", _state_text(gain),

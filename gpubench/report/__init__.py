@@ -49,10 +49,9 @@ def analyse_runs(
 ) -> list[Analysis]:
     """Analyse the runs, in their order.
 
-    `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `gates` are
-    those asked for, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a
-    baseline that was not measured.
-    """
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (None: the fastest CPU implementation); `keep` selects
+    the cases shown; `gates` are those asked for, `claims` what others expect. Raises UsageError when `keep` keeps
+    nothing, InputError for a baseline that was not measured."""
     from gpubench.analysis.analyse import analyse
 
     analyses = [analyse(run, baseline=baseline, keep=keep, gates=gates, claims=claims) for run in runs]

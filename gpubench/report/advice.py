@@ -18,7 +18,7 @@ WIDTH = 80  # the same text for the same file, but on a narrower terminal
 _APART = ", each on its own part of the data"
 _MEANING = {
     "clear": "the others are slower, or at most 5 % faster",
-    "close": "another device or form may be faster, but hardly by much",
+    "close": "another device or implementation may be faster, but hardly by much",
     "noisy": "the times tell too little, and a wrong choice may cost much: measure this size",
 }
 
@@ -48,7 +48,7 @@ def _answer(advice: Advice) -> str:
         if advice.split.fraction is not None:
             part = share_text(advice.split.fraction)
         return f"{advice.split.device_id} ({part} on {gpu}, the rest on the CPU)"
-    return f"{advice.device_id} ({advice.form})" if advice.device_id else "unknown"
+    return f"{advice.device_id} ({advice.implementation})" if advice.device_id else "unknown"
 
 
 def json(advice: Advice) -> str:
@@ -59,7 +59,8 @@ def json(advice: Advice) -> str:
 def env(advice: Advice) -> str:
     """Variables for a shell; empty where there is no value. No option of gpubench reads them."""
     values = {
-        "DEVICE": advice.device_id, "BACKEND": advice.backend, "FORM": advice.form, "BASIS": advice.basis,
+        "DEVICE": advice.device_id, "BACKEND": advice.backend, "IMPLEMENTATION": advice.implementation,
+        "BASIS": advice.basis,
         "EXPECTED_S": _digits(advice.time.estimate) if advice.time else None,
         "GAIN": _digits(advice.gain.ratio) if advice.gain else None, "CONFIDENCE": advice.confidence,
         "FRACTION": _digits(advice.split.fraction) if advice.split and advice.split.fraction else None,
@@ -79,7 +80,11 @@ def _question(advice: Advice) -> str:
 def _table(advice: Advice, width: int) -> str:
     """The candidates as a table, in which devices' names give way; where that is too wide, each as a sentence."""
     columns = heads(
-        Column("device", least=len("device")), "form", number("one call"), "interval", Column("basis", least=20)
+        Column("device", least=len("device")),
+        "implementation",
+        number("one call"),
+        "interval",
+        Column("basis", least=20),
     )
     table = Table(columns, tuple(cells(*_row(candidate)) for candidate in advice.candidates))
     if natural_width(table) <= width:
@@ -88,7 +93,7 @@ def _table(advice: Advice, width: int) -> str:
 
 
 def _sentence(table: Table, record: Line) -> str:
-    """`cupy:0 (H200): form library, one call 53.1 us, interval 52..54 us, basis measured`."""
+    """`cupy:0 (H200): implementation library, one call 53.1 us, interval 52..54 us, basis measured`."""
     pairs = zip(table.headings()[1:], record[1:], strict=True)
     return f"{record[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
@@ -100,7 +105,7 @@ def _row(option: AdviceCandidate) -> tuple[str, ...]:
     labels = "".join(f", {label}" for label in option.labels)
     return (
         device,
-        option.form or "-",
+        option.implementation or "-",
         time_text(option.time),
         time_interval_text(option.time),
         _basis(option) + labels,
@@ -132,7 +137,7 @@ def _evidence(advice: Advice) -> list[str]:
     elif advice.gain is not None and against is not None:
         gain = Interval(advice.gain.lo, advice.gain.ratio, advice.gain.hi, "prior")
         lines.append(
-            f"Gain: {ratio_text(gain)} over {against.device_id} ({against.form}); {advice.confidence}: "
+            f"Gain: {ratio_text(gain)} over {against.device_id} ({against.implementation}); {advice.confidence}: "
             f"{_MEANING[advice.confidence]}."
         )
     else:
@@ -160,7 +165,7 @@ def _cpu_lines(advice: Advice) -> list[str]:
     """`CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)`: whose times the CPU's are."""
     texts = []
     for option in advice.candidates:
-        if option.kind == "cpu" and option.form is not None:
+        if option.kind == "cpu" and option.implementation is not None:
             backend = option.device_id.partition(":")[0]
             names = cpu_names(
                 [CpuCode(backend, library, option.weaker) for library in option.libraries or ("",)]
@@ -179,7 +184,7 @@ def _software(advice: Advice) -> str:
 
 def _fastest_alone(advice: Advice) -> str:
     alone = next(option for option in advice.candidates if option.kind != "hybrid" and option.time)
-    return f"{alone.device_id} ({alone.form})"
+    return f"{alone.device_id} ({alone.implementation})"
 
 
 def _digits(value: float) -> str:

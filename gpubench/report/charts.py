@@ -63,14 +63,17 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chart_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the cases that a chart may show: the fastest form of each workload, regime and device, no overhead."""
+    """Return the cases that a chart may show: the fastest implementation of each workload, regime and device, no
+    overhead."""
     rows = [
         result
         for result in analysis.cases
         if result.time is not None and result.case.group not in CALLS and result.case.variant is None
     ]
-    forms = group_by(rows, lambda result: (result.case.workload, result.case.regime_id, result.case.device_id))
-    fastest = {min(forms, key=_seconds).id for forms in forms.values()}
+    implementations = group_by(
+        rows, lambda result: (result.case.workload, result.case.regime_id, result.case.device_id)
+    )
+    fastest = {min(implementations, key=_seconds).id for implementations in implementations.values()}
     return [result for result in rows if result.id in fastest]
 
 
@@ -110,7 +113,8 @@ def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
     """
     case = result.case
     return {
-        "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id), "form": case.form_id,
+        "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id),
+        "implementation": case.implementation_id,
         "label": result.label,
         **({"home": True} if result.device_kind == "cpu" else {}), **({"regime": data_text(case)} if regime else {}),
     }  # fmt: skip

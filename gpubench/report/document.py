@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the document above the rows of the sections."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
-    schema_version: int = 3
+    schema_version: int = 4
     sources: tuple[Source, ...]
     baseline: str
     verdicts: tuple[str, ...]

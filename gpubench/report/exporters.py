@@ -100,7 +100,7 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
-    """Return by case id the speedup against the fastest form of the baseline."""
+    """Return by case id the speedup against the fastest implementation of the baseline."""
     return {speedup.case.id: speedup for speedup in analysis.speedups if speedup.kind != "library"}
 
 
@@ -137,7 +137,8 @@ def _repeats(analysis: Analysis) -> dict[str, dict[int, int]]:
 # ---------------------------------------------------------------- CSV: a row for each case and its stages
 
 CSV_COLUMNS = (
-    "run_id", "case_id", "op", "n", "dtype", "form", "regime", "calls", "device", "device_name", "outcome", "reason",
+    "run_id", "case_id", "op", "n", "dtype", "implementation", "regime", "calls", "device", "device_name", "outcome",
+    "reason",
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
@@ -185,7 +186,7 @@ def _identity(analysis: Analysis, result: CaseResult, names: dict[str, str]) -> 
     case = result.case
     return {
         "run_id": analysis.run.id, "case_id": result.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
-        "form": case.form_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
+        "implementation": case.implementation_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
         "device_name": names.get(case.device_id, ""), "outcome": result.outcome, "reason": result.reason,
         "label": result.label, "warnings": result.findings,
     }  # fmt: skip
@@ -325,13 +326,13 @@ def _go_lines(case: Estimated) -> Iterator[str]:
 
 
 def benchmark_name(case: Estimated) -> str:
-    """Return `BenchmarkMatmul/n=4096/dtype=float32/form=tuned/regime=resident/backend=cupy/dev=0`."""
+    """Return `BenchmarkMatmul/n=4096/dtype=float32/implementation=tuned/regime=resident/backend=cupy/dev=0`."""
     what = case.row.case
     backend, _, number = what.device_id.rpartition(":")
     params = [f"{key}={value}" for key, value in sorted(what.params.items(), key=_n_first)]
     parts = [
         "Benchmark" + "".join(word.capitalize() for word in what.op.split("_")), *params,
-        f"dtype={what.dtype}", f"form={what.form_id}", f"regime={what.regime_id}",
+        f"dtype={what.dtype}", f"implementation={what.implementation_id}", f"regime={what.regime_id}",
         f"backend={backend.replace(':', '-')}", f"dev={number.replace('-', '_')}",
     ]  # fmt: skip
     # White space ends a name, a slash begins the next part of it, and -1 at the end would be GOMAXPROCS.
@@ -427,7 +428,7 @@ def _parameters(case: Estimated) -> dict[str, str]:
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {
-        "op": what.op, **sizes, "dtype": what.dtype, "form": what.form_id, "regime": what.regime_id,
+        "op": what.op, **sizes, "dtype": what.dtype, "implementation": what.implementation_id, "regime": what.regime_id,
         "device": what.device_id,
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Words and numbers of the tables: devices, regimes, forms and sizes; no digit beyond the second one that the interval
-leaves uncertain."""
+"""Words and numbers of the tables: devices, regimes, implementations and sizes; no digit beyond the second one that the
+interval leaves uncertain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpubench.curves.stats import Interval, IntervalLike
 from gpubench.result.case import ORDERED, QUEUED, RESIDENT, STREAMED, WAITED, Case, beside_size
 from gpubench.result.run import Run
 
-FORMS = {"library": "lib", "tuned": "tuned"}
+IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
 # What people read of a regime: by itself, and where queued and waited stand in one table.
 _SITUATIONS = {

@@ -3,8 +3,8 @@
 A selector is a case id with `*` in any segment and trailing segments left out: `matmul`, `matmul/n>=4096@cupy`,
 `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a group; the size segment also
 compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls, `resident` for `resident-waited` and
-`resident-queued` too; `tuned` is the plain form alone, `tuned-naive` one variant and `tuned*` the form with all.
-"""
+`resident-queued` too; `tuned` is the plain implementation alone, `tuned-naive` one variant and `tuned*` the
+implementation with all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from gpubench.base.errors import UsageError
 from gpubench.base.units import MAX_SIZE, parse_sizes
-from gpubench.kernels.contract.op import Dtype, Form, Params
+from gpubench.kernels.contract.op import Dtype, Implementation, Params
 
 RegimeKind = Literal[
     "resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always", "streamed"
@@ -48,7 +48,7 @@ _ALIASES = {
 }  # fmt: skip
 # Of a workload whose stages are placed on two sides: inputs on both, or on the host.
 PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
-FORMS: tuple[Form, ...] = ("library", "tuned")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
 TF32 = "tf32"
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
@@ -71,18 +71,18 @@ CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Op, params, dtype, form, regime and device: what is measured once and shown as one row.
+    """Op, params, dtype, implementation, regime and device: what is measured once and shown as one row.
 
     `calls` is the number of launches per transfer (transfer-once) or behind one wait (streamed); other regimes have
-    none. `variant` names an extra kernel of the form (`naive`), or another way to do the library call (`tf32`); None is
-    the form itself.
+    none. `variant` names an extra kernel of the implementation (`naive`), or another way to do the library call
+    (`tf32`); None is the implementation itself.
     """
 
     op: str
     group: str
     params: dict[str, int]
     dtype: Dtype
-    form: Form
+    implementation: Implementation
     regime: RegimeKind
     device_id: str
     calls: int | None = None
@@ -91,7 +91,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """The stable key of every table and format; it holds no date, host or version."""
-        return f"{self.workload}/{self.form_id}/{self.regime_id}@{self.device_id}"
+        return f"{self.workload}/{self.implementation_id}/{self.regime_id}@{self.device_id}"
 
     @property
     def workload(self) -> str:
@@ -100,7 +100,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def series(self) -> SeriesKey:
-        """The curve over the sizes that this case is a point of, whatever its form, regime and device."""
+        """The curve over the sizes that this case is a point of, whatever its implementation, regime and device."""
         return self.op, self.dtype, beside_size(self.params)
 
     @property
@@ -110,13 +110,13 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cell(self) -> CellKey:
-        """The cell of the answer that this case is a point of, whatever its form."""
+        """The cell of the answer that this case is a point of, whatever its implementation."""
         return self.series, self.device_id, self.regime_id
 
     @property
-    def form_id(self) -> str:
+    def implementation_id(self) -> str:
         """`tuned`, or with a variant `tuned-naive`: which of a device's kernels runs."""
-        return f"{self.form}-{self.variant}" if self.variant else self.form
+        return f"{self.implementation}-{self.variant}" if self.variant else self.implementation
 
     @property
     def precision(self) -> str:
@@ -229,7 +229,7 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 _CASE_ID = re.compile(
     r"(?P<op>[\w.]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
-    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|streamed|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+    r"/(?P<implementation>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|streamed|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
 )
 
 
@@ -245,7 +245,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
     calls = int(match["calls"]) if match["calls"] else calls_behind(match["regime"])
     regime = "transfer-once" if match["calls"] else match["regime"]
     fields = {
-        "op": match["op"], "group": group, "params": params, "dtype": match["dtype"], "form": match["form"],
+        "op": match["op"], "group": group, "params": params, "dtype": match["dtype"],
+        "implementation": match["implementation"],
         "regime": regime, "device_id": match["device"], "calls": calls, "variant": match["variant"],
     }  # fmt: skip
     try:
@@ -262,7 +263,7 @@ def own_names(ops: Iterable[str]) -> dict[str, str]:
 
 
 Selector = Callable[[Case], bool]
-_SEGMENTS = ("op", "n=SIZE", "dtype", "form", "regime")
+_SEGMENTS = ("op", "n=SIZE", "dtype", "implementation", "regime")
 _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.\.(?P<last>[^,]+))?")
 
 
@@ -284,7 +285,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
             any(fnmatchcase(name, parts[0]) for name in (case.op, case.group))
             and size(case)
             and fnmatchcase(case.dtype, dtype)
-            and fnmatchcase(case.form_id, parts[3])
+            and fnmatchcase(case.implementation_id, parts[3])
             and any(fnmatchcase(name, parts[4]) for name in _regimes(case))
             and (not pattern or fnmatchcase(case.device_id, pattern))
         )

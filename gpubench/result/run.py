@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from gpubench.base.messages import WARNINGS, Reason, WarningCode
 from gpubench.base.processes import BUSY_SHARE
 from gpubench.kernels.contract.op import Dtype
-from gpubench.result.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
+from gpubench.result.case import COMPOSED, IMPLEMENTATIONS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
 from gpubench.result.energy import EnergyWindow
 from gpubench.result.machine import Machine
 
@@ -412,17 +412,16 @@ def warning(
 class Selection(Record, frozen=True, kw_only=True):
     """The choice of what is measured. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
 
-    `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
-    `variants` are named kernels that are measured beside the default one of their form; `tf32` among them stands for
-    the library's float32 matrix products with inputs rounded to TF32. `filter` and `skip` are the selectors that
-    thin out the cases: those that one of `filter` selects (none given: all), and none of `skip`.
-    """
+    `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone. `variants`
+    are named kernels that are measured beside the default one of their implementation; `tf32` among them stands for the
+    library's float32 matrix products with inputs rounded to TF32. `filter` and `skip` are the selectors that thin out
+    the cases: those that one of `filter` selects (none given: all), and none of `skip`."""
 
     ops: list[str]
     sizes: dict[str, list[int]] = {}
     dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["float32"])
     devices: list[str] = []
-    forms: list[str] = msgspec.field(default_factory=lambda: list(FORMS))
+    implementations: list[str] = msgspec.field(default_factory=lambda: list(IMPLEMENTATIONS))
     regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))
     calls: int = 10
     params: dict[str, list[dict[str, int]]] = {}

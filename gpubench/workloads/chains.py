@@ -37,7 +37,7 @@ class Placed(NamedTuple):
 
 
 def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:
-    """The stages as resident cases of the session, in the best form that it has for each."""
+    """The stages as resident cases of the session, in the best implementation that it has for each."""
     stages = []
     for stage in op.stages:
         params = dict(stage.params(case.params))
@@ -54,8 +54,8 @@ def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:
 
 
 def runs_by_stage(op: Op, case: Case) -> bool:
-    """Whether the case runs stage by stage; the library form runs the expression of the whole."""
-    return bool(op.stages) and case.form == "tuned"
+    """Whether the case runs stage by stage; the library implementation runs the expression of the whole."""
+    return bool(op.stages) and case.implementation == "tuned"
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
@@ -75,9 +75,9 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def _writing(session: Session, placed_stage: Placed) -> Placed:
-    """Return the form of a library call that writes to a given array, where that call is the kernel."""
+    """Return the implementation of a library call that writes to a given array, where that call is the kernel."""
     stage, op, case = placed_stage
-    if case.form != "library" or op.kernel(session.device.backend, case.dtype) is None:
+    if case.implementation != "library" or op.kernel(session.device.backend, case.dtype) is None:
         return placed_stage
     own = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
     return Placed(stage, op, own)
@@ -173,7 +173,7 @@ class Chain:
         if op.host is not None:
             reads = [values[name] for name in stage.reads]
             return HostCall(self._session, partial(on_host, op, reads), target), target
-        into = None if case.form == "library" else target
+        into = None if case.implementation == "library" else target
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
@@ -347,16 +347,17 @@ class ChainWorkspace(Workspace):
 
     @functools.cached_property
     def built(self) -> dict[str, Chain]:
-        """The chains that were made, by the form of their cases."""
+        """The chains that were made, by the implementation of their cases."""
         return {}
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the stages that the case runs. Returns None for the library form, which is one expression."""
+        """Return the stages that the case runs. Returns None for the library implementation, which is one
+        expression."""
         if not runs_by_stage(self.op, case):
             return None
-        if case.form_id not in self.built:
-            self.built[case.form_id] = Chain(self.session, self.op, case)
-        return self.built[case.form_id]
+        if case.implementation_id not in self.built:
+            self.built[case.implementation_id] = Chain(self.session, self.op, case)
+        return self.built[case.implementation_id]
 
     def output(self, case: Case) -> Buffer | None:
         """Return the output, full of sentinels as all between the stages is."""

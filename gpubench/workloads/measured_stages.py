@@ -40,7 +40,7 @@ def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
             if (
                 case.workload == workload.key
                 and case.regime == regime
-                and case.form == "tuned"
+                and case.implementation == "tuned"
                 and run.measured
             ):
                 chosen.setdefault(case.device_id, run)

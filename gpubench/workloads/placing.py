@@ -19,7 +19,7 @@ from gpubench.backends.shared.host import clock_calls, host_dtype
 from gpubench.backends.shared.sides import refusal, side_case, view_of
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.curves.stats import median
-from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Placing
@@ -198,7 +198,9 @@ class PlacingSession(
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """A stage that both sides have."""
         if op.stages:
-            return Unsupported("a placed workload has the tuned form alone", reason="no-implementation")
+            return Unsupported(
+                "a placed workload has the tuned implementation alone", reason="no-implementation"
+            )
         for side in (self.gpu, self.cpu):
             if not isinstance(side, protocols.Chains):
                 why = f"{side.device.backend} does not run several ops as one launch"
@@ -230,7 +232,7 @@ class PlacingSession(
         case = side_case(stage.op, stage.case, stage.case.params, side)
         inputs = [self.buffer(letter, value) for value in stage.reads]
         output = self.target(letter, stage.output)
-        return side.compile(stage.op, case, inputs, None if case.form == "library" else output)
+        return side.compile(stage.op, case, inputs, None if case.implementation == "library" else output)
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> PlacedLaunch:
         """Return the stages as one launch."""
@@ -265,8 +267,8 @@ class PlacingSession(
 
     # ---------------------------------------------------------------- values
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        return self.cpu.host_array(shape, dtype, form)
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        return self.cpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Value:
         """A value that nobody has; memory of a side is taken when it is needed there."""
@@ -298,7 +300,7 @@ class PlacingSession(
         else:
             self.way.download(buffer.device, host)
 
-    def transfers(self, form: Form) -> Transfers:
+    def transfers(self, implementation: Implementation) -> Transfers:
         way = Transfers(self)
         way.staging = self.way.staging
         return way

@@ -376,7 +376,7 @@ def test_a_screen_reader_finds_its_way(whole):
         assert page.get_by_role(role).count() == 1, role
     for heading in ("Time over size", "Result file"):
         assert page.get_by_role("heading", name=heading, exact=True).count() == 1
-    assert page.get_by_role("form", name="What the charts of 2026-01-02T03:04:05Z show").count() == 1
+    assert page.get_by_role("implementation", name="What the charts of 2026-01-02T03:04:05Z show").count() == 1
     assert page.get_by_role("navigation", name="Details").count() == 1
     assert page.get_by_role("img").count() == len(CHARTS) - 1, (
         "the roofline is folded; of the map its table is read"

@@ -21,7 +21,7 @@ SMALL = (
     "100",
     "--backends",
     "numpy",
-    "--forms",
+    "--implementations",
     "library",
     "--max-samples",
     "4",

@@ -69,21 +69,21 @@ def test_json_says_who_has_what(gpubench: Any) -> None:
     assert listed.keys() >= REQUIRED
     for op in listed.values():
         if op["group"] in ("overhead", "collective"):
-            assert not op["forms"]["numpy"]
+            assert not op["implementations"]["numpy"]
             continue
-        assert "library" in op["forms"]["numpy"]
+        assert "library" in op["implementations"]["numpy"]
         if op["name"] in ON_THE_HOST:
-            assert not op["forms"]["cupy"]
-            assert not op["forms"]["wgpu"]
+            assert not op["implementations"]["cupy"]
+            assert not op["implementations"]["wgpu"]
             continue
-        assert "library" in op["forms"]["cupy"]
-        assert op["forms"]["wgpu"] == ["tuned"]
+        assert "library" in op["implementations"]["cupy"]
+        assert op["implementations"]["wgpu"] == ["tuned"]
         assert op["default_sizes"] == sorted(set(op["default_sizes"]))
     assert listed["matmul"]["inputs"][0] == {"name": "a", "shape": ["n", "n"]}
     assert listed["matmul"]["options"].keys() == set(kernels.load("matmul").options)
     assert {"naive", "tiled"} <= set(listed["matmul"]["variants"]["wgpu"])
-    # The best kernel is the library call, but the tuned form moves data in a better way.
-    assert listed["matmul"]["forms"]["cupy"] == ["library", "tuned"]
+    # The best kernel is the library call, but the tuned implementation moves data in a better way.
+    assert listed["matmul"]["implementations"]["cupy"] == ["library", "tuned"]
 
 
 def test_markdown_is_one_table(gpubench: Any) -> None:

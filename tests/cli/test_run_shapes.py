@@ -1,4 +1,4 @@
-"""`run` with shapes, variants, named forms and switches: what is measured, skipped and written down."""
+"""`run` with shapes, variants, named implementations and switches: what is measured, skipped and written down."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) 
     assert sorted(params, key=str) == [{"m": 4}, {"m": 64}]
 
 
-def test_a_named_form_that_is_missing_is_listed_and_the_default_is_not_a_wall_of_skips(
+def test_a_named_implementation_that_is_missing_is_listed_and_the_default_is_not_a_wall_of_skips(
     gpubench: Any, tmp_path: Path
 ) -> None:
     base = ("run", *FAKE, "--ops", "add", "--sizes", "1k")
     assert gpubench(*base).returncode == 0
     assert [o["type"] for o in outcomes(tmp_path).values()] == ["measurement", "measurement"]
-    assert gpubench(*base, "--forms", "all").returncode == 0
+    assert gpubench(*base, "--implementations", "all").returncode == 0
     found = outcomes(tmp_path)
     skipped = found["add/n=1024/float32/tuned/resident-queued@fake:gpu"]
     assert (skipped["type"], skipped["reason"]) == ("skip", "no-implementation")
-    assert "fake has no tuned form" in skipped["detail"]
+    assert "fake has no tuned implementation" in skipped["detail"]
 
 
 def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path) -> None:

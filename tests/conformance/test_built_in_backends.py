@@ -16,7 +16,7 @@ OPS = {name: kernels.load(name) for name in kernels.usual()}
 
 
 def cases(report: conformance.Report) -> set[tuple[str, ...]]:
-    """(op, dtype, form) of everything that was checked."""
+    """(op, dtype, implementation) of everything that was checked."""
     return {(text.split("/")[0], text.split("/")[2], text.split("/")[3]) for text in report.checked}
 
 
@@ -25,22 +25,22 @@ HOST_DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16")
 
 
 def of_its_own(op: Op, dtype: Dtype) -> bool:
-    """Whether NumPy's tuned form in that dtype is more than the library call."""
+    """Whether NumPy's tuned implementation in that dtype is more than the library call."""
     kernel = op.kernel("numpy", dtype)
     return kernel is not None and not kernel.library
 
 
-def test_numpy_in_every_op_dtype_and_form() -> None:
+def test_numpy_in_every_op_dtype_and_implementation() -> None:
     report = conformance.suite(
         backends.load("numpy"), "numpy:0", checks=conformance.Checks(seeds=(1,), exhaust=True)
     )
     assert report.findings == []
     assert cases(report) == {
-        (op.name, dtype, form)
+        (op.name, dtype, implementation)
         for op in OPS.values()
         for dtype in HOST_DTYPES
-        for form in ("library", "tuned")
-        if form == "library" or of_its_own(op, dtype)
+        for implementation in ("library", "tuned")
+        if implementation == "library" or of_its_own(op, dtype)
     }
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation"}
 

@@ -135,7 +135,7 @@ def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(
         raise AssertionError("a second thread was started")
 
     gpu: Session = session.gpu  # type: ignore[attr-defined]
-    monkeypatch.setattr(gpu, "transfers", lambda form: DirectTransfers(gpu))
+    monkeypatch.setattr(gpu, "transfers", lambda implementation: DirectTransfers(gpu))
     monkeypatch.setattr(gpu, "both", refuse)
     params = {"n": 1500 * 1500}
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))

@@ -1,4 +1,4 @@
-"""The ops of networks, which are measured on request, in every form and dtype of the backends that are here: one row,
+"""The ops of networks, which are measured on request, in every implementation and dtype of the backends that are here: one row,
 odd numbers of rows, and other widths than the usual ones."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpubench import backends, kernels
 from gpubench.backends.contract import Session
 from gpubench.kernels.contract.op import Dtype, Op, Params
 from gpubench.measure.worker.workspace import gate, kind_of, refusal
-from gpubench.result.case import FORMS, Case
+from gpubench.result.case import IMPLEMENTATIONS, Case
 
 OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
 # One image of conv2d: its reference in float64 takes a tenth of a second.
@@ -55,11 +55,11 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_shape_in_every_form_and_dtype(session: Session, op: Op, tmp_path: Path) -> None:
+def test_every_shape_in_every_implementation_and_dtype(session: Session, op: Op, tmp_path: Path) -> None:
     device = session.device
     checked = set()
-    for (params, dtype), form in itertools.product(tried(op), FORMS):
-        case = Case(op.name, op.group, params, dtype, form, device.resident_regime, device.id)
+    for (params, dtype), implementation in itertools.product(tried(op), IMPLEMENTATIONS):
+        case = Case(op.name, op.group, params, dtype, implementation, device.resident_regime, device.id)
         refused = refusal(session, op, case)
         if refused is not None:
             known = ("no-dtype", "no-implementation", *(("host-stage",) if op.host is not None else ()))
@@ -68,8 +68,8 @@ def test_every_shape_in_every_form_and_dtype(session: Session, op: Op, tmp_path:
         workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
         gate(workspace, case, lambda phase: None)
         workspace.release()
-        checked.add((dtype, form))
-    forms = {*backends.load(device.backend).forms}
+        checked.add((dtype, implementation))
+    implementations = {*backends.load(device.backend).implementations}
     if op.host is not None:
-        forms = {"library"} if device.backend == "numpy" else set()
-    assert {form for dtype, form in checked if dtype == "float32"} == forms
+        implementations = {"library"} if device.backend == "numpy" else set()
+    assert {implementation for dtype, implementation in checked if dtype == "float32"} == implementations

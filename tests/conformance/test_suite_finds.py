@@ -78,11 +78,11 @@ def strict_supports(self: Any, op: Any, case: Any) -> Any:
 
 
 def silent_supports(self: Any, op: Any, case: Any) -> Any:
-    return Unsupported("") if case.form == "tuned" else FakeSession.supports(self, op, case)
+    return Unsupported("") if case.implementation == "tuned" else FakeSession.supports(self, op, case)
 
 
 def bold_supports(self: Any, op: Any, case: Any) -> Any:
-    return None if case.form == "library" else FakeSession.supports(self, op, case)
+    return None if case.implementation == "library" else FakeSession.supports(self, op, case)
 
 
 def flat_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:

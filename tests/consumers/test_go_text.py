@@ -27,7 +27,7 @@ def test_one_line_per_case_and_session():
     assert set(Counter(row.name for row in found).values()) == {5}
     row = next(row for row in found if row.parts["backend"] == "cupy")
     assert row.name == (
-        "BenchmarkMatmul/n=1024/dtype=float32/form=library/regime=resident-queued/backend=cupy/dev=0"
+        "BenchmarkMatmul/n=1024/dtype=float32/implementation=library/regime=resident-queued/backend=cupy/dev=0"
     )
     assert row.values == {"ns/op": 1e6, "GFLOP/s": pytest.approx(2 * 1024**3 / 1e-3 / 1e9, rel=1e-5)}
     assert row.iterations == 10 * 10_000  # ten samples of ten thousand launches
@@ -60,10 +60,10 @@ def test_names_are_unique_per_case_and_say_all_of_it():
         )
     ]
     assert sorted(names) == [
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=library/regime=resident/backend=fake/dev=slow",
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned-naive/regime=resident-queued/backend=cupy/dev=0",
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=resident-queued/backend=hybrid-cupy/dev=0",
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=transfer-once-10/backend=cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/implementation=library/regime=resident/backend=fake/dev=slow",
+        "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned-naive/regime=resident-queued/backend=cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned/regime=resident-queued/backend=hybrid-cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned/regime=transfer-once-10/backend=cupy/dev=0",
     ]
 
 
@@ -91,7 +91,7 @@ def recipe() -> list[str]:
     return shlex.split(line)
 
 
-def test_the_documented_command_of_benchstat_leaves_one_form_and_one_regime_in_each_cell():
+def test_the_documented_command_of_benchstat_leaves_one_implementation_and_one_regime_in_each_cell():
     options = dict(itertools.pairwise(recipe()))
     found = filtered(read(render([full_run()], "go")), options["-filter"])
     column, order = re.fullmatch(r"/(\w+)@\((.*)\)", options["-col"]).groups()

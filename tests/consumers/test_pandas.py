@@ -8,7 +8,7 @@ import pytest
 from gpubench.report.exporters import CSV_COLUMNS
 
 DOCUMENTED = (
-    "run_id,case_id,op,n,dtype,form,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"
+    "run_id,case_id,op,n,dtype,implementation,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"
     "q3_s,mad_s,sessions,samples,flops_per_s,bytes_per_s,device_cold_s,device_hot_s,speedup,speedup_lo,speedup_hi,"
     "baseline_id,label,warnings"
 )

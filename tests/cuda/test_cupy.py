@@ -29,14 +29,14 @@ def session():
     opened.close()
 
 
-def case(op, n, dtype="float32", form="library"):
-    return Case(op.name, op.group, {"n": n}, dtype, form, "resident-queued", DEVICE)
+def case(op, n, dtype="float32", implementation="library"):
+    return Case(op.name, op.group, {"n": n}, dtype, implementation, "resident-queued", DEVICE)
 
 
-def prepared(session, op, n, folder, form="library", dtype="float32"):
+def prepared(session, op, n, folder, implementation="library", dtype="float32"):
     """(workspace, launch) of one case that has passed the gate; the caller releases the workspace."""
-    workspace = kind_of(op)(session, op, case(op, n, dtype, form), 1, "random", folder)
-    return workspace, gate(workspace, case(op, n, dtype, form), lambda phase: None).launch
+    workspace = kind_of(op)(session, op, case(op, n, dtype, implementation), 1, "random", folder)
+    return workspace, gate(workspace, case(op, n, dtype, implementation), lambda phase: None).launch
 
 
 def times(session, launch, repeat=1, *, cold=False, count=5):
@@ -57,7 +57,7 @@ def test_the_suite():
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_large_sizes_in_every_form_and_dtype(op):
+def test_large_sizes_in_every_implementation_and_dtype(op):
     from gpubench.backends.cupy import BACKEND
 
     def sizes(op):
@@ -73,8 +73,8 @@ def test_a_softmax_of_long_rows(session, tmp_path, n):
     op = kernels.load("softmax")
     for columns in {n, min(n, 8)} if n % 8 == 0 else {n}:
         params = {"n": n, "columns": columns}
-        for form in ("library", "tuned"):
-            wide = Case(op.name, op.group, params, "float32", form, "resident-queued", DEVICE)
+        for implementation in ("library", "tuned"):
+            wide = Case(op.name, op.group, params, "float32", implementation, "resident-queued", DEVICE)
             workspace = kind_of(op)(session, op, wide, 1, "random", tmp_path)
             assert gate(workspace, wide, lambda phase: None).check.ok
             workspace.release()
@@ -96,7 +96,7 @@ def test_events_agree_with_the_wall_on_a_long_launch(session, tmp_path):
 
 def test_events_hold_no_host_time(session, tmp_path):
     """A tiny launch takes the host longer than the device: queued launches must not show the host's pace."""
-    workspace, launch = prepared(session, kernels.load("add"), 1024, tmp_path, form="tuned")
+    workspace, launch = prepared(session, kernels.load("add"), 1024, tmp_path, implementation="tuned")
     hot = median(times(session, launch, 100)) / 100
     start = session.clock()
     session.run(launch, 1000)
@@ -109,7 +109,7 @@ def test_events_hold_no_host_time(session, tmp_path):
 
 def test_a_cold_launch_is_slower_than_a_hot_one(session, tmp_path):
     """12 MB of operands stay in the L2 cache of every GPU that CUDA 13 knows well; a flush sends them out."""
-    workspace, launch = prepared(session, kernels.load("add"), 2**20, tmp_path, form="tuned")
+    workspace, launch = prepared(session, kernels.load("add"), 2**20, tmp_path, implementation="tuned")
     hot = median(times(session, launch, 50)) / 50
     cold = median(times(session, launch, cold=True))
     assert cold > hot
@@ -139,7 +139,7 @@ def test_out_of_memory_leaves_the_session_usable(session, tmp_path):
 
 
 def test_out_of_memory_inside_a_launch(session, tmp_path):
-    """The library form allocates its output while it runs: that error is ours as well."""
+    """The library implementation allocates its output while it runs: that error is ours as well."""
     import cupy
 
     pool = cupy.get_default_memory_pool()

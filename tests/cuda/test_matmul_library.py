@@ -35,8 +35,8 @@ def session():
     opened.close()
 
 
-def case(params, dtype="float32", variant=None, form="library"):
-    return Case(OP.name, OP.group, params, dtype, form, "resident-queued", "cupy:0", variant=variant)
+def case(params, dtype="float32", variant=None, implementation="library"):
+    return Case(OP.name, OP.group, params, dtype, implementation, "resident-queued", "cupy:0", variant=variant)
 
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)

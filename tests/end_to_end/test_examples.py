@@ -73,15 +73,15 @@ def halves(tmp_path):
     return installed(tmp_path, "backend_package")
 
 
-def test_the_authors_check_of_an_op_covers_sizes_dtypes_forms_and_normal_inputs(site, tmp_path):
+def test_the_authors_check_of_an_op_covers_sizes_dtypes_implementations_and_normal_inputs(site, tmp_path):
     done = python("-m", "gpubench.measure.conformance", "leaky_relu", cwd=tmp_path, PYTHONPATH=site)
     assert done.returncode == 0, done.stderr + done.stdout
     checked = re.findall(r"^checked leaky_relu/n=(\d+)/(\w+)/(\w+)/resident@numpy:0$", done.stdout, re.M)
-    sizes, forms = ("1", "1000", "1024", "1048576"), ("library", "tuned")
+    sizes, implementations = ("1", "1000", "1024", "1048576"), ("library", "tuned")
     dtypes = set(kernels.load("relu").dtypes) - {"bfloat16"}
-    assert set(checked) == set(itertools.product(sizes, dtypes, forms))
-    for form in forms:
-        refused = f"refused leaky_relu/bfloat16/{form}/resident@numpy:0: no-dtype\n"
+    assert set(checked) == set(itertools.product(sizes, dtypes, implementations))
+    for implementation in implementations:
+        refused = f"refused leaky_relu/bfloat16/{implementation}/resident@numpy:0: no-dtype\n"
         assert refused in done.stdout, "NumPy has no such arrays; PyTorch's CPU has, where it is installed"
     if importlib.util.find_spec("torch"):
         assert all(
@@ -117,8 +117,14 @@ def test_a_backend_of_another_package_keeps_the_contract(halves, tmp_path):
 
 def test_a_backend_of_another_package_is_wherever_ours_are(halves, gpubench_beside):
     gpubench = functools.partial(gpubench_beside, without(halves, "torch", "wgpu"))
-    forms = {op["name"]: op["forms"] for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
-    assert (forms["add"]["halves"], forms["mul"]["halves"]) == (["library", "tuned"], ["library"])
+    implementations = {
+        op["name"]: op["implementations"]
+        for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]
+    }
+    assert (implementations["add"]["halves"], implementations["mul"]["halves"]) == (
+        ["library", "tuned"],
+        ["library"],
+    )
     assert "halves" in gpubench("run", "--help").stdout
     assert "did you mean 'halves'?" in gpubench("run", "--backends", "halvs", "--ops", "add").stderr
     machine = json.loads(gpubench("detect", "--format", "json").stdout)
@@ -140,9 +146,9 @@ def test_a_backend_of_another_package_is_wherever_ours_are(halves, gpubench_besi
     )
     done = gpubench(*run, "--format", "json", "--no-save")
     assert done.returncode == 0, done.stderr
-    for dtype, form in itertools.product(("float64", "float32", "float16"), ("library", "tuned")):
+    for dtype, implementation in itertools.product(("float64", "float32", "float16"), ("library", "tuned")):
         for n in (1000, 1024, 1 << 20):
-            assert f"add/n={n}/{dtype}/{form}/resident@halves:0" in done.stdout
+            assert f"add/n={n}/{dtype}/{implementation}/resident@halves:0" in done.stdout
 
 
 def test_mode_cpu_measures_a_backend_of_another_package(halves, gpubench_beside):

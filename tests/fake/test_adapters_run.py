@@ -25,7 +25,7 @@ def device(number):
 
 class Drivers(Backend):
     name = "drivers"
-    forms = ("library",)
+    implementations = ("library",)
     scripted_time = True
 
     def devices(self):
@@ -48,7 +48,7 @@ def env(tmp_path_factory):
     return {"PYTHONPATH": str(install(site, "drivers", MODULE, backends={"drivers": "drivers:BACKEND"}))}
 
 
-ASKED = ("--ops", "add", "--sizes", "65536", "--forms", "library")
+ASKED = ("--ops", "add", "--sizes", "65536", "--implementations", "library")
 
 
 def gpus(ran):

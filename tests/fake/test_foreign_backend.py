@@ -64,7 +64,7 @@ class Session(FakeSession):
 
 class Foreign(Backend):
     name = "foreign"
-    forms = ("library",)
+    implementations = ("library",)
 
     def devices(self):
         return []

@@ -23,13 +23,15 @@ def sample(ran, text):
     return measured(ran)[text]["blocks"][0]["wall_s"][-1]
 
 
-def test_every_overhead_in_its_forms_and_sizes(ran):
+def test_every_overhead_in_its_implementations_and_sizes(ran):
     assert ran.code == 0, ran.err
     assert set(measured(ran)) == {
-        f"{name}/n={n}/float32/{form}/resident@fake:gpu"
+        f"{name}/n={n}/float32/{implementation}/resident@fake:gpu"
         for name in NAMES
         for n in ((1024, 65536) if name in ("allocate", "upload", "download") else (1,))
-        for form in (("library", "tuned") if name in ("allocate", "upload", "download") else ("library",))
+        for implementation in (
+            ("library", "tuned") if name in ("allocate", "upload", "download") else ("library",)
+        )
     }
 
 
@@ -63,7 +65,7 @@ def test_bytes_are_those_that_travel_and_nothing_is_computed(ran):
 
 
 def test_how_data_reached_the_device_is_said(ran):
-    found = {o["case"]["form"]: o.get("staging", "pageable") for o in measured(ran).values()}
+    found = {o["case"]["implementation"]: o.get("staging", "pageable") for o in measured(ran).values()}
     assert found == {"library": "pageable", "tuned": "pinned"}
 
 
@@ -127,5 +129,5 @@ def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
         kind = "add" if outcome["case"]["op"] == "add" else "overhead"
         began[kind] += [block["t_s"] for block in outcome["blocks"]]
     assert len({o["case"]["params"]["n"] for o in measured(ran).values() if o["case"]["op"] == "add"}) >= 3
-    assert len(began["overhead"]) >= 5, "sync, and allocate at two sizes in two forms"
+    assert len(began["overhead"]) >= 5, "sync, and allocate at two sizes in two implementations"
     assert max(began["add"]) < min(began["overhead"])

@@ -173,7 +173,7 @@ def edit(run: dict[str, Any], where: str, value: Any) -> None:
     ("where", "value", "part"),
     [
         ("selection.ops", ["no_such_op"], "no_such_op"),
-        ("selection.forms", ["tunned"], "tunned"),
+        ("selection.implementations", ["tunned"], "tunned"),
         ("selection.regimes", ["resident-waited", "nowhere"], "nowhere"),
         ("selection.dtypes", ["float31"], "float31"),
         ("selection.devices", ["jax:0"], "jax"),
@@ -181,7 +181,7 @@ def edit(run: dict[str, Any], where: str, value: Any) -> None:
         ("case.op", "no_such_op", "no_such_op"),
         ("case.device_id", "jax:0", "jax"),
         ("case.regime", "nowhere", "nowhere"),
-        ("case.form", "tunned", "tunned"),
+        ("case.implementation", "tunned", "tunned"),
     ],
 )
 def test_a_plan_with_an_unknown_word(

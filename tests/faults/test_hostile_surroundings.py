@@ -150,7 +150,7 @@ def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str) -> None:
     env = with_module(tmp_path, "psutil", text)
     for command in (
         ("detect",),
-        ("run", "--backends", "numpy", "--forms", "library", *FAKE[3:], "-o", "n.json"),
+        ("run", "--backends", "numpy", "--implementations", "library", *FAKE[3:], "-o", "n.json"),
     ):
         ended = gpubench(*command, env=env)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr

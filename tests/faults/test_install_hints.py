@@ -24,7 +24,7 @@ ADD = (
     "add",
     "--sizes",
     "1000",
-    "--forms",
+    "--implementations",
     "library",
     "--quick",
     "--max-time",

@@ -21,7 +21,7 @@ from tests.forking import Starter, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
 PLAN = (
-    "--devices", "numpy:0", "--ops", "add", "--sizes", "512k", "--forms", "library", "--max-time", "100ms",
+    "--devices", "numpy:0", "--ops", "add", "--sizes", "512k", "--implementations", "library", "--max-time", "100ms",
 )  # fmt: skip
 
 

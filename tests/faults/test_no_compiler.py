@@ -40,14 +40,18 @@ def kernels_of(path):
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_without_numba_the_cpu_has_its_library_form_alone_and_every_table_says_so(gpubench, tmp_path, kind):
+def test_without_numba_the_cpu_has_its_library_implementation_alone_and_every_table_says_so(
+    gpubench, tmp_path, kind
+):
     source, why = BROKEN[kind]
     (tmp_path / "early" / "numba").mkdir(parents=True)
     (tmp_path / "early" / "numba" / "__init__.py").write_text(source)
     ended = gpubench(*RUN, env={"PYTHONPATH": str(tmp_path / "early")})
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the CPU is not at its best") == 1, ended.stderr
-    assert kernels_of(tmp_path / "r.json") == []  # the library form once more would be no second form
+    assert (
+        kernels_of(tmp_path / "r.json") == []
+    )  # the library implementation once more would be no second implementation
     skips = [one for one in json.loads((tmp_path / "r.json").read_text())["outcomes"] if one["type"] == "skip"]
     assert {one["reason"] for one in skips if "/tuned/" in one["id"]} == {"not-compiled"}
     for format in ("plain", "markdown"):
@@ -106,7 +110,7 @@ def test_an_inherited_number_of_threads_does_not_limit_the_cpu(tmp_path):
     assert ended.stdout.split() == ["2"]
 
 
-def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_form_in_its_place():
+def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_implementation_in_its_place():
     op = kernels.load("add")
     program = NumbaProgram("a_function_of_cuda(x)", ())
     kernel = compiled_kernel(lambda params, dtype, limits: (Candidate("1 thread", lambda: program),))
@@ -156,7 +160,7 @@ session.close()
 
 @pytest.mark.parametrize("threads", [1, 128])
 def test_a_choice_among_as_many_threads_as_a_machine_may_have(threads):
-    """One core has nothing to choose from but the form; 128 threads on few cores are slow, and right."""
+    """One core has nothing to choose from but the implementation; 128 threads on few cores are slow, and right."""
     command = [sys.executable, "-c", CHOICE, str(threads)]
     reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     name, right = reported.strip().split(" | ")

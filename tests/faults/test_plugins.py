@@ -472,7 +472,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
     "earlier": ("from gpubench.model.backend import Backend, Session", "written for an earlier contract"),
     "earlier base": ("from gpubench.backends.contract import protocols as p\nclass S(p.Fills): pass", "written for an earlier contract"),
-    "forms": (_BACKEND + "class B(Backend):\n    forms = None\nBACKEND = B()", "`$.forms`"),
+    "implementations": (_BACKEND + "class B(Backend):\n    implementations = None\nBACKEND = B()", "`$.implementations`"),
 }  # fmt: skip
 
 

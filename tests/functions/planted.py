@@ -13,7 +13,7 @@ import numpy as np
 import gpubench
 
 FAULTS: dict[str, str] = {}
-FORMS: dict[str, tuple] = {}
+IMPLEMENTATIONS: dict[str, tuple] = {}
 CACHE: dict[object, object] = {}
 CALLS: dict[str, int] = {}
 
@@ -26,7 +26,7 @@ def plant(right, says="largest error", inputs=None):
         def program(xp, *values):
             return (right if xp.__name__ == "numpy" else wrong)(xp, *values)
 
-        FAULTS[wrong.__name__], FORMS[wrong.__name__] = says, (right, wrong)
+        FAULTS[wrong.__name__], IMPLEMENTATIONS[wrong.__name__] = says, (right, wrong)
         return gpubench.function(program, inputs=inputs)
 
     return declare

@@ -22,7 +22,7 @@ def test_there_are_twenty_short_ones() -> None:
 @pytest.mark.torch
 def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path: Path) -> None:
     ended = gpubench(
-        "run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu", "--forms", "library",
+        "run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu", "--implementations", "library",
         "--max-samples", "4", "--max-time", "5ms", "--no-progress", "-o", "r.json",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr

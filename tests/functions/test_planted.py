@@ -30,7 +30,7 @@ import gpubench
 import numpy as np
 import planted
 
-for name, (right, wrong) in planted.FORMS.items():
+for name, (right, wrong) in planted.IMPLEMENTATIONS.items():
     if name in NAMES:
         inputs = vars(planted)[name].make
         globals()[name] = gpubench.pair(cpu=partial(right, np), gpu=partial(wrong, np), inputs=inputs)
@@ -57,7 +57,7 @@ def require_refused(cases: dict[str, dict], names, ending: str, file: str = "pla
 
 
 @pytest.mark.torch
-def test_pytorch_forms(gpubench, tmp_path: Path) -> None:
+def test_pytorch_implementations(gpubench, tmp_path: Path) -> None:
     assert len(planted.FAULTS) >= 50
     cases = measure(
         gpubench, tmp_path, "planted.py", "--backends", "numpy,torch", "--devices", "numpy:0,torch:cpu"
@@ -71,7 +71,7 @@ def test_pytorch_forms(gpubench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "regime", ["resident-waited", "resident-queued", "transfer-once-10", "transfer-always"]
 )
-def test_cupy_forms(gpubench, tmp_path: Path, regime: str) -> None:
+def test_cupy_implementations(gpubench, tmp_path: Path, regime: str) -> None:
     asked = regime.removesuffix("-10")  # of so many calls a copy, unless --calls says otherwise
     cases = measure(gpubench, tmp_path, "planted.py", "--backends", "numpy,cupy", "--regimes", asked)
     require_refused(cases, planted.FAULTS, f"{regime}@cupy:0")

@@ -62,8 +62,8 @@ def test_the_pages_run_with_cupy(gpubench, tmp_path: Path, page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8").partition("# Your own function\n")[2]
     (tmp_path / "options.py").write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
     ids = times(measure(gpubench, "options.py", "--sizes", "256", "--backends", "numpy,cupy"))
-    for form in ("library", "tuned"):
-        assert f"options.call_price/n=256/float32/{form}/transfer-always@cupy:0" in ids
+    for implementation in ("library", "tuned"):
+        assert f"options.call_price/n=256/float32/{implementation}/transfer-always@cupy:0" in ids
     if "def pairwise" in text:
         assert "options.pairwise/n=256/float32/library/resident-waited@cupy:0" in ids
 

@@ -19,7 +19,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-ONE = ["--ops", "add", "--sizes", "1k", "--forms", "library", "--regimes", "resident-waited", "--quick"]
+ONE = [
+    "--ops",
+    "add",
+    "--sizes",
+    "1k",
+    "--implementations",
+    "library",
+    "--regimes",
+    "resident-waited",
+    "--quick",
+]
 QUICK = [*ONE, "--backends", "numpy"]
 HANGS = [*ONE, "--devices", "fake:hang"]
 NODES = 4

@@ -28,7 +28,7 @@ def session():
 
 
 def case(op: Op, n: int = 64, dtype: str = "float32") -> Case:
-    fields = {"op": op.name, "group": op.group, "params": {"n": n}, "dtype": dtype, "form": "library"}
+    fields = {"op": op.name, "group": op.group, "params": {"n": n}, "dtype": dtype, "implementation": "library"}
     return msgspec.convert({**fields, "regime": "resident", "device_id": "torch:cpu"}, Case)
 
 

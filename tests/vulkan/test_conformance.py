@@ -26,9 +26,9 @@ def test_the_suite(device):
     report = conformance.suite(BACKEND, device.id, checks=conformance.Checks(exhaust=True))
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
-    # Every op has a WGSL kernel in float32, and wgpu has no library form.
+    # Every op has a WGSL kernel in float32, and wgpu has no library implementation.
     assert {(name, "float32", "tuned") for name in kernels.usual()} <= checked
-    assert {form for _, _, form in checked} == {"tuned"}
+    assert {implementation for _, _, implementation in checked} == {"tuned"}
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation", "unsupported", "limit"}
     assert conformance.LARGE_BYTES > BUFFERS * CHUNK_BYTES  # all staging buffers, and the first a second time
 

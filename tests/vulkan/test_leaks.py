@@ -36,7 +36,7 @@ def test_a_device_that_is_not_closed_is_found(device, tmp_path):
     from gpubench.backends import wgpu
 
     class Forgetful:
-        name, forms = "wgpu", ("tuned",)
+        name, implementations = "wgpu", ("tuned",)
 
         def __init__(self):
             self.kept = []

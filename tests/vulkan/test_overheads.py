@@ -14,8 +14,8 @@ from gpubench.result.case import Case
 pytestmark = pytest.mark.vulkan
 
 
-def timer_of(session, name, form, n):
-    case = Case(name, "overhead", {"n": n}, "float32", form, "resident", session.device.id)
+def timer_of(session, name, implementation, n):
+    case = Case(name, "overhead", {"n": n}, "float32", implementation, "resident", session.device.id)
     op = kernels.load(name)
     assert session.supports(op, case) is None
     opening = protocol.Open(
@@ -33,14 +33,14 @@ def test_a_call_without_a_size(session, name):
 
 
 @pytest.mark.parametrize("n", [4, 1024, (1 << 16) + 4, (16 << 20) + 4])  # the last is above all staging buffers
-@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize("name", ["allocate", "upload", "download"])
-def test_a_call_with_a_size(session, name, form, n):
-    found = timer_of(session, name, form, n)
+def test_a_call_with_a_size(session, name, implementation, n):
+    found = timer_of(session, name, implementation, n)
     assert found.verify().ok
     assert found.seconds(2) > 0
     assert found.verify().ok, "also after it was timed"
-    assert found.staging == {"library": "pageable", "tuned": "mapped"}[form]
+    assert found.staging == {"library": "pageable", "tuned": "mapped"}[implementation]
     found.release()
 
 
@@ -52,6 +52,6 @@ def test_what_no_buffer_holds_is_refused_with_its_limit(session):
     assert str(session.limits.max_buffer_bytes) in refusal.detail
 
 
-def test_a_form_that_is_like_another_is_refused(session):
+def test_a_implementation_that_is_like_another_is_refused(session):
     case = Case("sync", "overhead", {"n": 1}, "float32", "tuned", "resident", session.device.id)
     assert session.supports(kernels.load("sync"), case).reason == "no-implementation"

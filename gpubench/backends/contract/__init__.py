@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from gpubench.base.errors import BackendError
 from gpubench.kernels.contract.kernel import Kernel, Limits
-from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
 from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceKind, StageClock, Staging
 
@@ -31,10 +31,9 @@ Work = Callable[[], None]
 class Launch:
     """One prepared, repeatable execution.
 
-    `output` holds the result once it has run; the library form puts a fresh array there each time. `kernel_hash` has
-    twelve digits that change with the implementation. `kernel_name` is the candidate that was chosen, where there was a
-    choice. `staging` tells how the launch moves its data, if not as the session's transfers do.
-    """
+    `output` holds the result once it has run; the library implementation puts a fresh array there each time.
+    `kernel_hash` has twelve digits that change with the implementation. `kernel_name` is the candidate that was chosen,
+    where there was a choice. `staging` tells how the launch moves its data, if not as the session's transfers do."""
 
     output: Buffer = None
     kernel_hash: str | None = None
@@ -135,7 +134,7 @@ class Transfers:
 class DeviceStream(ABC):
     """A queue of a device beside others: what is enqueued runs in order, at once with what is in the others.
 
-    Host arrays are of `Session.host_array` in the tuned form, and nobody touches them until `wait` returns.
+    Host arrays are of `Session.host_array` in the tuned implementation, and nobody touches them until `wait` returns.
     """
 
     staging: Staging = "pinned"
@@ -226,9 +225,9 @@ class Session(ABC):
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Return why the case cannot run here, from declarations and limits, without allocation; None if it can."""
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """Return a C-contiguous host array: pageable for the library form, the backend's best for tuned. Of NumPy's own
-        dtypes alone, where a session has no better memory."""
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        """Return a C-contiguous host array: pageable for the library implementation, the backend's best for tuned. Of
+        NumPy's own dtypes alone, where a session has no better memory."""
         import numpy as np
 
         return np.empty(shape, dtype)
@@ -252,9 +251,9 @@ class Session(ABC):
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out, in order with launches; complete when it returns."""
 
-    def transfers(self, form: Form) -> Transfers:
-        """Return how data moves in this form: `library` as a user of the library writes it; `tuned` may stage, and what
-        staging costs is part of the call. As it stands: by `upload` and `download`."""
+    def transfers(self, implementation: Implementation) -> Transfers:
+        """Return how data moves in this implementation: `library` as a user of the library writes it; `tuned` may
+        stage, and what staging costs is part of the call. As it stands: by `upload` and `download`."""
         return Transfers(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
@@ -266,7 +265,7 @@ class Session(ABC):
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """Do all untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
-        them cached by `case.form_id`. Cheap when repeated with the same buffers. Raises BuildError."""
+        them cached by `case.implementation_id`. Cheap when repeated with the same buffers. Raises BuildError."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
@@ -316,7 +315,7 @@ class Backend(ABC):
     """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
 
     name: str
-    forms: tuple[Form, ...]
+    implementations: tuple[Implementation, ...]
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # of its devices, software adapters apart
     # Tuned kernels that it brings along, by the op's name: they come before those that the op declares for it.
     kernels: Mapping[str, tuple[Kernel, ...]] = {}

@@ -135,8 +135,8 @@ class Foresees(Protocol):
 
     @abstractmethod
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """Import and compile what the tuned forms of these ops need, while other devices open. Returns the seconds of
-        what this machine remembers from then on."""
+        """Import and compile what the tuned implementations of these ops need, while other devices open. Returns the
+        seconds of what this machine remembers from then on."""
 
 
 @runtime_checkable

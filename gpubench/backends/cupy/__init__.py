@@ -1,9 +1,8 @@
 """CuPy: NVIDIA GPUs through CUDA, and AMD's through HIP where it was built for ROCm: there by its library alone.
 
-Library form = the array expression on CuPy arrays; tuned form = an op's CUDA kernel compiled by NVRTC.
-The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind
-a spinning kernel that lasts longer than enqueueing them.
-"""
+Library implementation = the array expression on CuPy arrays; tuned implementation = an op's CUDA kernel compiled by
+NVRTC. The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind a
+spinning kernel that lasts longer than enqueueing them."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, D
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import Array, Form, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceClock, Identity, Theoretical
 
@@ -147,7 +146,9 @@ class CupySession(
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
             return refusal
-        refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
+        refusal = (
+            no_kernel(op, case) if case.implementation == "tuned" else no_tf32(op, case, *self._capability)
+        )
         if refusal := refusal or refuse_size(op, case, self.limits):
             return refusal
         if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
@@ -162,11 +163,11 @@ class CupySession(
                 self._other_dtypes[key] = no_expression(self._cupy, op, case)
         return self._other_dtypes[key]
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
-        """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned form."""
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned implementation."""
         import numpy as np
 
-        if form == "library":
+        if implementation == "library":
             return np.empty(shape, host_dtype(dtype))
         with vendor_errors():
             return self._pinned.array(shape, host_dtype(dtype))
@@ -193,9 +194,9 @@ class CupySession(
         with vendor_errors():
             self._cupy.cuda.runtime.free(buffer.data.ptr)
 
-    def transfers(self, form: Form) -> Transfers:
-        """Through page-locked memory in the tuned form, else as CuPy itself does it."""
-        return self._staged if form == "tuned" else Transfers(self)
+    def transfers(self, implementation: Implementation) -> Transfers:
+        """Through page-locked memory in the tuned implementation, else as CuPy itself does it."""
+        return self._staged if implementation == "tuned" else Transfers(self)
 
     def stream(self) -> DeviceStream:
         """A stream of its own. Raises Unsupported where the device has no engine that copies beside kernels."""
@@ -252,7 +253,9 @@ class CupySession(
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
         """The texts of our own kernels, by NVRTC on all CPUs."""
         with vendor_errors():
-            self._programs.build([(op, case) for op, case in cases if case.form == "tuned"], self.enter)
+            self._programs.build(
+                [(op, case) for op, case in cases if case.implementation == "tuned"], self.enter
+            )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         """The launches in order on the stream, as one graph where all are kernels of ours."""
@@ -325,7 +328,7 @@ class CupySession(
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
     """Why a case needs CUDA: our kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC has not, and
     TF32 is a type of NVIDIA's tensor cores. None if CuPy's own functions do for it."""
-    if case.form == "tuned":
+    if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
     if case.variant is not None:
         return Unsupported(f"no {case.variant} {op.name}: CuPy runs on ROCm", reason="no-tf32")
@@ -376,7 +379,7 @@ class CupyBackend(Backend, Joins):
     """The devices of CUDA, or of HIP where CuPy was built for ROCm, in the order in which these give them."""
 
     name = "cupy"
-    forms: tuple[Form, ...] = ("library", "tuned")
+    implementations: tuple[Implementation, ...] = ("library", "tuned")
 
     def devices(self) -> list[Device]:
         """One entry per visible CUDA device. Raises BackendUnavailable with the remedy."""

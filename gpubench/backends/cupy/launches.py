@@ -334,7 +334,7 @@ def pin_off() -> None:
 
 def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
     """Why this case cannot run in TF32 on a device of that compute capability; None if it can or does not ask."""
-    if case.form != "library" or case.variant is None:
+    if case.implementation != "library" or case.variant is None:
         return None
     if case.variant != TF32 or "cupy" not in op.tf32 or case.dtype != "float32":
         return Unsupported(f"cupy has no {case.variant} {op.name} in {case.dtype}", reason="no-implementation")

@@ -1,8 +1,8 @@
 """Memory of one CUDA device: buffers that are kept for the next workload, and page-locked staging for transfers.
 
-Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md): the tuned form copies through
-page-locked chunks on several threads, while the device moves the chunks before. That copy is part of the transfer.
-"""
+Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md): the tuned implementation copies
+through page-locked chunks on several threads, while the device moves the chunks before. That copy is part of the
+transfer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class PinnedMemory:
 
 
 class PinnedTransfers(Transfers):
-    """Transfers of the tuned form: straight from page-locked arrays, through page-locked chunks from others.
+    """Transfers of the tuned implementation: straight from page-locked arrays, through page-locked chunks from others.
 
     Each thread takes the next piece of the array, with two chunks of its own: while the device moves one, it fills the
     other. A thread holds the interpreter's lock a few times a piece, and nobody waits for all of them in between: where

@@ -47,7 +47,7 @@ from gpubench.base.errors import (
     Unsupported,
 )
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceClock, Identity, Peak, Staging
 
@@ -133,10 +133,11 @@ def _is_same(thing: Any, other: Any) -> bool:
 
 
 class FakeTransfers(Transfers):
-    """The session's own transfers, quicker in the tuned form; on `fake:wrong` each upload spoils what it carries."""
+    """The session's own transfers, quicker in the tuned implementation; on `fake:wrong` each upload spoils what it
+    carries."""
 
-    def __init__(self, session: FakeSession, form: Form) -> None:
-        tuned = form == "tuned"
+    def __init__(self, session: FakeSession, implementation: Implementation) -> None:
+        tuned = implementation == "tuned"
         self.staging: Staging = "pinned" if tuned else "pageable"
         self._call_s = STAGED_CALL_S if tuned else COPY_CALL_S
         self._rate = STAGED_BYTES_PER_S if tuned else COPY_BYTES_PER_S
@@ -260,8 +261,8 @@ class FakeSession(
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse the tuned form."""
-        return no_kernel(op, case) if case.form == "tuned" else None
+        """Refuse the tuned implementation."""
+        return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An array, unless it exceeds the device or the device is `fake:oom`."""
@@ -281,8 +282,8 @@ class FakeSession(
     def free_fresh(self, buffer: Buffer) -> None:
         """The array goes with its last reference."""
 
-    def transfers(self, form: Form) -> FakeTransfers:
-        return FakeTransfers(self, form)
+    def transfers(self, implementation: Implementation) -> FakeTransfers:
+        return FakeTransfers(self, implementation)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         self._copy_in(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
@@ -299,7 +300,7 @@ class FakeSession(
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """The upload of any form; `fake:overlaps` goes on meanwhile, and its kernels do not wait for it."""
+        """The upload of any implementation; `fake:overlaps` goes on meanwhile, and its kernels do not wait for it."""
         buffer.array = host
         if self._word == "overlaps":
             self._copied_s = max(self._copied_s, self._host.seconds) + cost_s
@@ -307,7 +308,7 @@ class FakeSession(
             self._spend(cost_s)
 
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """The download of any form; the CPU's data is at home."""
+        """The download of any implementation; the CPU's data is at home."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
             self._wait()
         self._np.copyto(host, buffer.array)
@@ -517,7 +518,7 @@ class FakeBackend(Backend, Observed, Joins):
     """The actors. `fake:unavailable` is not listed and refuses to open."""
 
     name = "fake"
-    forms: tuple[Form, ...] = ("library",)
+    implementations: tuple[Implementation, ...] = ("library",)
     scripted_time = True
 
     device_groups = ("link-hangs", "link-lies")  # that act out a failure

@@ -49,13 +49,14 @@ from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import NOT_AT_BEST, NUMBA_MISSING, install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
-from gpubench.kernels.contract.op import Array, Dtype, Form, Op, Shape, Stored, each
+from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceKind
 from gpubench.result.store.cache import user_cache
 
-# Seconds that choosing the form of one case may take, and how many times as fast as the likeliest one another must be:
-# on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that remembered them.
+# Seconds that choosing the implementation of one case may take, and how many times as fast as the likeliest one another
+# must be: on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that
+# remembered them.
 TUNING_S, CLEARLY = 0.25, 1.05
 
 
@@ -105,20 +106,22 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned form that the op does not declare, or that numba does not compile."""
+        """Refuse a tuned implementation that the op does not declare, or that numba does not compile."""
         return (
-            (no_kernel(op, case) or self._refuse_without_compiler(op, case)) if case.form == "tuned" else None
+            (no_kernel(op, case) or self._refuse_without_compiler(op, case))
+            if case.implementation == "tuned"
+            else None
         )
 
     def _refuse_without_compiler(self, op: Op, case: Case) -> Unsupported | None:
-        """Refuse a compiled kernel where numba does not work: the plain expression is the library form."""
+        """Refuse a compiled kernel where numba does not work: the plain expression is the library implementation."""
         if tuned_kernel(op, case).language == "numba":
             self._load_compiler()
             if self._compiled is None:
                 return Unsupported(self._why_not, reason="not-compiled")
         return None
 
-    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """An ordinary pageable array."""
         return self.allocate(shape, dtype)
 
@@ -152,21 +155,21 @@ class NumpySession(
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
         """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
         np = self._np
-        if case.form == "library":
+        if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
             return Call(partial(op.call("numpy"), np, *inputs), version)
-        forms = self._forms(op, case, [*inputs, *each(output)])
+        implementations = self._implementations(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
-        name = name if name in forms else next(iter(forms))
-        launch = Call(forms[name](inputs, output))
+        name = name if name in implementations else next(iter(implementations))
+        launch = Call(implementations[name](inputs, output))
         launch.kernel_name = name
         return launch
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """The compiled forms: numba takes a second for each, which nothing else has to wait for here."""
+        """The compiled implementations: numba takes a second for each, which nothing else has to wait for here."""
         for op, case in cases:
-            if case.form == "tuned" and not calls_library(op, case):
-                self._forms(op, case, ())
+            if case.implementation == "tuned" and not calls_library(op, case):
+                self._implementations(op, case, ())
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> Call:
         """The calls in order; what a plain expression made is copied to its place."""
@@ -196,14 +199,19 @@ class NumpySession(
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
-        if not self._autotune or case.form != "tuned" or case.id in self._chosen or calls_library(op, case):
+        if (
+            not self._autotune
+            or case.implementation != "tuned"
+            or case.id in self._chosen
+            or calls_library(op, case)
+        ):
             return
-        forms = self._forms(op, case, inputs)
-        if len(forms) < 2:
+        implementations = self._implementations(op, case, inputs)
+        if len(implementations) < 2:
             return
 
         def timer(name: str, output: Buffer) -> Callable[[int], float]:
-            call = Call(forms[name](inputs, output))
+            call = Call(implementations[name](inputs, output))
 
             def took(repeat: int) -> float:
                 settle()  # threads of another candidate may still spin
@@ -216,7 +224,7 @@ class NumpySession(
 
             return took
 
-        trials = Trials(tuple(forms), timer, TUNING_S, margin=CLEARLY)
+        trials = Trials(tuple(implementations), timer, TUNING_S, margin=CLEARLY)
         name = choose(self, op, case, self._load_compiler(), trials)
         settle()
         if name is not None:
@@ -238,7 +246,7 @@ class NumpySession(
             self._choices = Choices(_description(self._compiled, self.threads), user_cache(), self._opened)
         return self._choices
 
-    def _forms(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
+    def _implementations(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
         """Return every way to do the case on these arrays, by name, the likeliest first. Raises BuildError.
 
         A kernel in NumPy's own calls stands alone. Beside compiled ones, which take arrays without gaps alone, stands
@@ -378,7 +386,7 @@ class NumpyBackend(Backend, Joins):
     """One device: the CPUs this process may use."""
 
     name = "numpy"
-    forms: tuple[Form, ...] = ("library", "tuned")
+    implementations: tuple[Implementation, ...] = ("library", "tuned")
     kinds: tuple[DeviceKind, ...] = ("cpu",)
 
     def devices(self) -> list[Device]:

@@ -158,7 +158,7 @@ class NumbaThreads:
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     @property
-    def _no_form(self) -> tuple[type[Exception], ...]:
+    def _no_implementation(self) -> tuple[type[Exception], ...]:
         """The errors that numba raises for a text that is none of its language."""
         return (SyntaxError, NameError, self._numba.core.errors.NumbaError)
 
@@ -240,8 +240,8 @@ class NumbaThreads:
         return out
 
     def assembly(self, program: NumbaProgram) -> str:
-        """The machine code of the program's kernels, as the compiler writes it: anew from the optimised form, which the
-        cache holds beside the code."""
+        """The machine code of the program's kernels, as the compiler writes it: anew from the optimised implementation,
+        which the cache holds beside the code."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(
@@ -260,7 +260,7 @@ class NumbaThreads:
     def _module(self, source: str) -> ModuleType:
         name = self.module_name(source)
         if name not in sys.modules:
-            self._code.define(name, functools.partial(_execute, name, source), hopeless=self._no_form)
+            self._code.define(name, functools.partial(_execute, name, source), hopeless=self._no_implementation)
             self.compilations += sum(
                 not value.cache_hits for value in vars(sys.modules[name]).values() if _is_kernel(value)
             )

@@ -230,10 +230,10 @@ def host_dtype(dtype: Stored) -> Any:
 
 
 def calls_library(op: Op, case: Case) -> bool:
-    """Whether the case runs the expression, and each launch returns a fresh array: the library form, and a tuned one
-    where nothing is better."""
+    """Whether the case runs the expression, and each launch returns a fresh array: the library implementation, and a
+    tuned one where nothing is better."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
-    return case.form == "library" or (kernel is not None and kernel.library)
+    return case.implementation == "library" or (kernel is not None and kernel.library)
 
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
@@ -349,11 +349,13 @@ class SingleDevice(Session):
         the op lacks and transfers of a CPU are judged already."""
 
     def _refuse_overhead(self, overhead: Overhead, op: Op, case: Case) -> Unsupported | None:
-        """Refuse the cost of a CPU, of a form that is like another one, and of too many bytes."""
+        """Refuse the cost of a CPU, of an implementation that is like another one, and of too many bytes."""
         if self.device.kind == "cpu":
             return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
-        if case.form not in overhead.forms:
-            return Unsupported(f"{op.name} has no {case.form} form of its own", reason="no-implementation")
+        if case.implementation not in overhead.implementations:
+            return Unsupported(
+                f"{op.name} has no {case.implementation} implementation of its own", reason="no-implementation"
+            )
         if case.dtype not in op.dtypes:
             return Unsupported(f"{op.name} is declared for {', '.join(op.dtypes)}", reason="no-dtype")
         limit = self.limits.max_buffer_bytes

@@ -19,7 +19,17 @@ from gpubench.backends.contract import Buffer, Launch, Links, Session, Work
 from gpubench.backends.contract.protocols import HostViews, ScriptedPair
 from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import DeviceOutOfMemory, Unsupported
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Form, Op, Operand, Params, Shape, Split, Stored
+from gpubench.kernels.contract.op import (
+    ITEMSIZE,
+    Array,
+    Implementation,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Stored,
+)
 from gpubench.result.case import Case
 
 # A share is rounded to a 256th of the work: tiles and vector loads come out whole, and a sweep in steps of
@@ -58,10 +68,10 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
     """Return the same work as a case of one side: its own kernel, or the library call where that is the best or all."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
-    # On the CPU the library call has a form that writes to a given array; a GPU's has none.
+    # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
     library = kernel is None or (kernel.library and not on_cpu)
     return msgspec.structs.replace(
-        case, params=dict(params), form="library" if library else "tuned", calls=None,
+        case, params=dict(params), implementation="library" if library else "tuned", calls=None,
         regime=side.device.resident_regime, device_id=side.device.id,
     )  # fmt: skip
 
@@ -72,7 +82,7 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
         part = side_case(op, case, case.params, side)
         kernel = op.kernel(side.device.backend, case.dtype)
         if kernel is not None and kernel.library:
-            part = msgspec.structs.replace(part, form="library")
+            part = msgspec.structs.replace(part, implementation="library")
         refused = side.supports(op, part)
         if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
             return Unsupported(f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint)
@@ -195,8 +205,10 @@ class DeviceShare:
             for operand, buffer in zip(op.inputs, whole.inputs, strict=True)
         ]
         # As where one device has all of the work: else the cut would gain by moving data in another way.
-        form: Form = "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
-        self.way = session.transfers(form)
+        implementation: Implementation = (
+            "library" if op.kernel(session.device.backend, whole.case.dtype) is None else "tuned"
+        )
+        self.way = session.transfers(implementation)
         self.target: Part | None = None
         self.launch: Launch | None = None
         self.partial: Array | None = None  # its result in host memory, where the op joins results
@@ -225,7 +237,7 @@ class DeviceShare:
     def compile(self) -> Launch:
         """Return the session's own launch."""
         whole, op = self._whole, self._whole.op
-        if self.case.form == "tuned":
+        if self.case.implementation == "tuned":
             shape = op.output.shape(self.case.params)
             self.target = whole.output.part(self.session, whole.case.regime_id, shape)
         output = None if self.target is None else self.target.buffer

@@ -1,4 +1,4 @@
-"""wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned form only).
+"""wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned implementation only).
 
 The device clock stamps the begin and end of a compute pass. Transfers go through persistent, mapped
 staging buffers that several threads fill and empty (docs/kernels.md).
@@ -36,7 +36,7 @@ from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
 from gpubench.result.store.cache import user_cache
@@ -221,7 +221,7 @@ class WgpuSession(
         # A rasteriser takes the CPU for itself.
         self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
-        self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
+        self._ways: dict[Implementation, PlainTransfers | MappedTransfers] = {
             "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
         }  # fmt: skip
         self.pool = StoragePool(self._device, self.programs)
@@ -232,8 +232,9 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse the library form, a dtype that the device lacks and operands past its limits (named exactly)."""
-        if case.form != "tuned":
+        """Refuse the library implementation, a dtype that the device lacks and operands past its limits (named
+        exactly)."""
+        if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
         if kernel is None:
@@ -307,9 +308,9 @@ class WgpuSession(
         with vendor_errors():
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
-    def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:
+    def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""
-        return self._ways[form]
+        return self._ways[implementation]
 
     def stream(self) -> StagedStream:
         return StagedStream(self._device, self._queue, self._transfers, vendor_errors, self.run)
@@ -397,7 +398,7 @@ class WgpuSession(
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
         """The candidates of a case that has several and has not chosen yet."""
-        if not self.tunes or case.form != "tuned" or self.programs.has_choice(case):
+        if not self.tunes or case.implementation != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
         return choices if len(choices) > 1 else ()
@@ -522,7 +523,7 @@ class WgpuBackend(Backend):
     """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
 
     name = "wgpu"
-    forms: tuple[Form, ...] = ("tuned",)
+    implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
         """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""

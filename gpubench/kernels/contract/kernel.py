@@ -144,8 +144,8 @@ class Kernel(msgspec.Struct, frozen=True):
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
     variant: str = "default"  # the name that a user gives
-    # the kernel is the library call: with resident data it is measured once and fills both forms. Where data travels
-    # the forms differ, because the tuned one stages it
+    # the kernel is the library call: with resident data it is measured once and fills both implementations. Where data
+    # travels the implementations differ, because the tuned one stages it
     library: bool = False
     # the dtypes it works in; None: all that the op declares, as far as `build` does not refuse
     dtypes: tuple[str, ...] | None = None
@@ -154,7 +154,7 @@ class Kernel(msgspec.Struct, frozen=True):
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
 
     def repeats_library(self, regime: str) -> bool:
-        """Whether its cases of this regime would be those of the library form once more."""
+        """Whether its cases of this regime would be those of the library implementation once more."""
         return self.library and regime.startswith("resident")
 
 

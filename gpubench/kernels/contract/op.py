@@ -16,7 +16,7 @@ import msgspec
 from gpubench.kernels.contract.kernel import Kernel
 
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
-Form = Literal["library", "tuned"]
+Implementation = Literal["library", "tuned"]
 Params = Mapping[str, int]
 Shape = tuple[int, ...]
 Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
@@ -198,7 +198,7 @@ SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """A call of the device's session that is timed in place of an expression, in the forms that differ.
+    """A call of the device's session that is timed in place of an expression, in the implementations that differ.
 
     `open`: a fresh process imports the library and opens the device. `launch`: an empty launch is enqueued.
     `roundtrip`: it is waited for, too. `sync`: a wait with nothing enqueued. `allocate`, `upload`, `download`:
@@ -206,7 +206,7 @@ class Overhead(msgspec.Struct, frozen=True):
     """
 
     call: SessionCall | Literal["exchange"]
-    forms: tuple[Form, ...] = ("library",)
+    implementations: tuple[Implementation, ...] = ("library",)
 
     @property
     def moves(self) -> bool:
@@ -322,8 +322,8 @@ class Op(msgspec.Struct, frozen=True):
     inputs: tuple[Operand, ...]  # in the order of the expression's arguments
     output: Operand  # the first output
     flops: Callable[[Params], int]  # floating-point operations of a launch
-    # `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form. It returns a tuple where
-    # the op has `more_outputs`
+    # `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library implementation. It returns a
+    # tuple where the op has `more_outputs`
     expr: Callable[..., Array]
     tolerance: Tolerance  # of the output
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES  # the dtypes of cases
@@ -455,9 +455,9 @@ class Op(msgspec.Struct, frozen=True):
             None,
         )
 
-    def by_blas(self, backend: str, form: str, dtype: Dtype) -> bool:
+    def by_blas(self, backend: str, implementation: str, dtype: Dtype) -> bool:
         """Whether the backend's BLAS does most of it. A kernel of ours widens halves for it, no library does."""
-        return backend in self.blas and (form == "tuned" or dtype in _BLAS_DTYPES)
+        return backend in self.blas and (implementation == "tuned" or dtype in _BLAS_DTYPES)
 
     def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
         """The op with more kernels for a backend, before those that it declares."""
@@ -527,7 +527,8 @@ _BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
 
 @cache
 def overhead(call: Any, summary: str) -> Op:
-    """Return the op that times `call`: with n bytes, in the plain form and in the best one, or once, where n is 1."""
+    """Return the op that times `call`: with n bytes, in the plain implementation and in the best one, or once, where n
+    is 1."""
     of_bytes = call in _OF_BYTES
     return Op(
         name=call, group="overhead", summary=summary,

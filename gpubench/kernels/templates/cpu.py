@@ -1,5 +1,5 @@
-"""The parts that the CPU's tuned forms share. Compiled ones (numba): the types of a kernel, and which numbers of
-threads are worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
+"""The parts that the CPU's tuned implementations share. Compiled ones (numba): the types of a kernel, and which numbers
+of threads are worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ class PreparedWorkload:
     def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
         self._workspace = workspace
         self.bytes = size
-        self.checked: dict[str, CheckedLaunch] = {}  # by form, or by case where a case is cut
-        self.parts: dict[str, Times] = {}  # by form
-        self.tuned_s: dict[str, float] = {}  # by form: seconds of trials that no case has told yet
+        self.checked: dict[str, CheckedLaunch] = {}  # by implementation, or by case where a case is cut
+        self.parts: dict[str, Times] = {}  # by implementation
+        self.tuned_s: dict[str, float] = {}  # by implementation: seconds of trials that no case has told yet
         self.cuts: dict[str, float | str] = {}  # by case of two sides: what runs where
         self.timers: dict[str, Timed] = {}  # by case
 
@@ -322,7 +322,7 @@ class OpenDevice:
             return None
         try:
             with without_trials():
-                self._check(self._workload(case), case, case.form_id)
+                self._check(self._workload(case), case, case.implementation_id)
         except TrialsNeeded:
             return protocol.Undecided(id=request.id)
         except (BackendError, MemoryError):
@@ -335,13 +335,13 @@ class OpenDevice:
             workload = self._workload(case)
             self._kept.suspects.look()
             with workload.workspace.guard_inputs():
-                workload.tuned_s[case.form_id] = choose(workload.workspace, case, self._announce)
+                workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Return whether it can be built before it is prepared. What is cut is checked at each cut."""
         op, workload = self._op(case.op), self._kept.find(case)
         session = functions.session_of(self._session, op)
-        built = workload is not None and case.form_id in workload.checked
+        built = workload is not None and case.implementation_id in workload.checked
         return not (session.device.composed or built or refusal(session, op, case) is not None)
 
     def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
@@ -358,7 +358,7 @@ class OpenDevice:
         workspace = workload.workspace
         cut = self._cut(workload, request)
         checked, tune_s = self._right(workload, case, cut)
-        tune_s += workload.tuned_s.pop(case.form_id, 0.0)
+        tune_s += workload.tuned_s.pop(case.implementation_id, 0.0)
         timed = self._timer(workload, case, checked.launch)
         if isinstance(cut, str):
             timed.placement = cut
@@ -386,7 +386,8 @@ class OpenDevice:
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel=checked.launch.kernel_name,
             kernel_hash=op.digest or checked.launch.kernel_hash, tune_s=tune_s,
             answer=workspace.answer_samples() if op.digest else None,
-            lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.form, case.dtype),
+            lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.implementation,
+            case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, cut=cut,
             staging=checked.launch.staging or timed.staging,
@@ -415,12 +416,12 @@ class OpenDevice:
         """Return the launch of the case, checked, and the seconds of choosing kernels now. A placement comes behind
         both sides alone, which are timed beside it."""
         if not isinstance(cut, str):
-            return self._check(workload, case, case.form_id if cut is None else case.id)
+            return self._check(workload, case, case.implementation_id if cut is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
         assert isinstance(session, Places)
         for placement in dict.fromkeys((*workload.workspace.sides.values(), cut)):
             session.place(placement)
-            checked, took_s = self._check(workload, case, f"{case.form_id} {placement}")
+            checked, took_s = self._check(workload, case, f"{case.implementation_id} {placement}")
             tune_s += took_s
         return checked, tune_s
 
@@ -487,7 +488,7 @@ class OpenDevice:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Time the parts once per form: they do not depend on the regime. The CPU has none.
+        """Time the parts once per implementation: they do not depend on the regime. The CPU has none.
 
         A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
         """
@@ -500,10 +501,10 @@ class OpenDevice:
         if timed.case.regime == "transfer-always":
             timed.steps = {}
             return {}
-        if timed.case.form_id not in workload.parts:
+        if timed.case.implementation_id not in workload.parts:
             self._announce("parts")
-            workload.parts[timed.case.form_id] = time_parts(timed, count)
-        return workload.parts[timed.case.form_id]
+            workload.parts[timed.case.implementation_id] = time_parts(timed, count)
+        return workload.parts[timed.case.implementation_id]
 
     def sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")

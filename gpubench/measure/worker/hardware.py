@@ -35,7 +35,7 @@ from gpubench.backends.shared.peaks import (
     pattern,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape
 from gpubench.measure import protocol
 from gpubench.measure.protocol import PeakRequest
 from gpubench.measure.worker.timer import Timed, device_seconds, wall_s
@@ -45,7 +45,7 @@ from gpubench.result.case import Case
 from gpubench.result.machine import WRITE_ALLOCATE
 from gpubench.result.run import Check, Peak, Staging
 
-FORMS: tuple[Form, ...] = ("tuned", "library")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
 # Two arrays of this size are more than four times the last-level cache of nearly any GPU so far.
 ARRAY_BYTES = 128 << 20
@@ -231,7 +231,7 @@ class _Trial:
                 session.upload(self._taken[-1], host)
             if isinstance(session, Tunes):
                 session.tune(op, case, self._taken)
-            output = session.allocate(self._shape, dtype) if case.form == "tuned" else None
+            output = session.allocate(self._shape, dtype) if case.implementation == "tuned" else None
             self._taken += [] if output is None else [output]
             self._launch: Launch = session.compile(op, case, self._taken[: len(self.hosts)], output)
             wall_s(session, self._launch, 1)
@@ -272,18 +272,20 @@ def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Arr
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """The form that the device has. A product that is chosen by trials at each size is none of a peak's: the search
-    for it would try them at every size; a copy is tried at one."""
+    """The implementation that the device has. A product that is chosen by trials at each size is none of a peak's: the
+    search for it would try them at every size; a copy is tried at one."""
     refusal: BackendError | None = None
-    for form in FORMS:
-        case = Case(op.name, op.group, params, dtype, form, session.device.resident_regime, session.device.id)
+    for implementation in IMPLEMENTATIONS:
+        case = Case(
+            op.name, op.group, params, dtype, implementation, session.device.resident_regime, session.device.id
+        )
         refusal = session.supports(op, case)
         if refusal is None:
-            kernel = op.kernel(case.backend, dtype) if form == "tuned" else None
+            kernel = op.kernel(case.backend, dtype) if implementation == "tuned" else None
             if op.name == "matmul" and kernel is not None and kernel.candidates is not None:
                 raise _NoPeak(f"the best {op.name} of this device is found by trials at each size")
             return case
-    raise _NoPeak(refusal.detail if refusal is not None else "no form of it runs here")
+    raise _NoPeak(refusal.detail if refusal is not None else "no implementation of it runs here")
 
 
 # ---------------------------------------------------------------- the calls of a session
@@ -306,7 +308,7 @@ class OverheadTimer(Timed):
         self.kernel: str | None = None
         self._call = op.overhead.call
         self._opening = opening
-        self._transfers = session.transfers(case.form)
+        self._transfers = session.transfers(case.implementation)
         self.staging: Staging = self._transfers.staging
         self._empty: Launch = session.empty_launch()
         self._shape: Shape = (-(-case.params["n"] // ITEMSIZE[case.dtype]),)
@@ -316,8 +318,8 @@ class OverheadTimer(Timed):
         # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
         self.single = self._call == "open"
         fresh = session if isinstance(session, FreshMemory) else None
-        self._fresh = fresh if case.form == "library" else None
-        if self._call == "allocate" and case.form == "library" and fresh is None:
+        self._fresh = fresh if case.implementation == "library" else None
+        if self._call == "allocate" and case.implementation == "library" and fresh is None:
             why = f"{session.device.backend} has no memory past its pool"
             raise Unsupported(why, reason="no-implementation")
         self._opened_once = False
@@ -333,7 +335,7 @@ class OverheadTimer(Timed):
     def verify(self) -> Check:
         """Make the call once; transfers and memory: every byte has to come back as it was sent. Raises Wrong."""
         if self._call in ("upload", "download"):
-            self._prepare_arrays(self.case.form)
+            self._prepare_arrays(self.case.implementation)
             if self._buffer is None:
                 self._buffer = self.session.allocate(self._shape, self.case.dtype)
             _expect(self._there_and_back(self._buffer, self._transfers), self._host)
@@ -423,17 +425,17 @@ class OverheadTimer(Timed):
 
     @functools.cached_property
     def _memory(self) -> ReadyBuffers:
-        """The pool for the tuned form, the driver for the library form."""
+        """The pool for the tuned implementation, the driver for the library implementation."""
         if self._fresh is None:
             return self.session.ready_buffers(self._shape, self.case.dtype)
         take = partial(self._fresh.allocate_fresh, self._shape, self.case.dtype)
         return ReadyBuffers(take, self._fresh.free_fresh)
 
-    def _prepare_arrays(self, form: Form) -> None:
+    def _prepare_arrays(self, implementation: Implementation) -> None:
         if self._host is None:
             shape, dtype = self._shape, self.case.dtype
-            self._host = self.session.host_array(shape, dtype, form)
-            self._host_output = self.session.host_array(shape, dtype, form)
+            self._host = self.session.host_array(shape, dtype, implementation)
+            self._host_output = self.session.host_array(shape, dtype, implementation)
             random_bytes(self._host, self.case.workload)
 
     def _there_and_back(self, buffer: Buffer, transfers: Transfers) -> Array:

@@ -160,7 +160,8 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
         d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
     ]
     fields = {
-        "backend": request.backend, "devices": devices, "forms": backend.forms, "version": _version(request.backend),
+        "backend": request.backend, "devices": devices, "implementations": backend.implementations,
+        "version": _version(request.backend),
         "kernels": dict(backend.kernels), "default_devices": backend.default_devices, "yields_to": backend.yields_to,
         "scripted": scripted, **refused,
     }  # fmt: skip

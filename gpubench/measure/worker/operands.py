@@ -149,7 +149,7 @@ LEAST_BYTES = 2**20
 _COPIES_SHARE, _COPIES_BYTES, _COPIES_BYTES_UNKNOWN = 0.05, 2**31, 2**28
 _LINE = 64
 
-Form = tuple[SeriesKey, str]
+Implementation = tuple[SeriesKey, str]
 
 
 class Copy(NamedTuple):
@@ -177,18 +177,22 @@ class Passed:
 
     def __init__(self, session: Session, most_bytes: int) -> None:
         self._session, self._most_bytes = session, most_bytes
-        self._copies: dict[tuple[Form, int], Copy] = {}  # the one that was asked for last comes last
+        self._copies: dict[tuple[Implementation, int], Copy] = {}  # the one that was asked for last comes last
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
         """Return the check of outputs with the same bits. Returns None if no copy has them."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
-        form, n, whole = _form(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
-        sizes = sorted(size for form_of, size in self._copies if form_of == form and size >= n)
+        implementation, n, whole = _implementation(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
+        sizes = sorted(
+            size
+            for implementation_of, size in self._copies
+            if implementation_of == implementation and size >= n
+        )
         for size in sizes:
-            copy = self._copies.pop((form, size))
-            self._copies[form, size] = copy
+            copy = self._copies.pop((implementation, size))
+            self._copies[implementation, size] = copy
             if size > n and (n in whole or not op.begins(case.params, copy.case.params)):
                 continue
             if self._has_bits(op, case, outputs, copy):
@@ -204,7 +208,7 @@ class Passed:
             or not isinstance(session, ComparesBuffers)
         ):
             return
-        key = (_form(case), case.params["n"])
+        key = (_implementation(case), case.params["n"])
         if key in self._copies:
             self._drop(key)
         self._make_room(self._most_bytes - size)
@@ -253,7 +257,7 @@ class Passed:
         while self._copies and sum(copy.size for copy in self._copies.values()) > most_bytes:
             self._drop(next(iter(self._copies)))
 
-    def _drop(self, key: tuple[Form, int]) -> None:
+    def _drop(self, key: tuple[Implementation, int]) -> None:
         self._free(self._copies.pop(key).buffers)
 
     def _free(self, buffers: Sequence[Buffer]) -> None:
@@ -261,8 +265,8 @@ class Passed:
             self._session.free(buffer)
 
 
-def _form(case: Case) -> Form:
-    return case.series, case.form_id
+def _implementation(case: Case) -> Implementation:
+    return case.series, case.implementation_id
 
 
 # ---------------------------------------------------------------- weights, and the operands of an op

@@ -100,7 +100,7 @@ class Timer(Timed):
         self.case = case
         self.launch = launch
         self.session: Session = workspace.session
-        self.transfers = self.session.transfers(case.form)
+        self.transfers = self.session.transfers(case.implementation)
         self.calls, self.settled = case.calls or 1, False
         # Who runs the stages of a workload, and where.
         self.places = self.session if isinstance(self.session, Places) else None
@@ -280,8 +280,8 @@ class Timer(Timed):
         self.workspace.spoil_host_output()
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
-        """Buffers for the inputs and, in the tuned form, the outputs: from the warm pool for what travels, of the
-        workspace or of this timer for what stays."""
+        """Buffers for the inputs and, in the tuned implementation, the outputs: from the warm pool for what travels, of
+        the workspace or of this timer for what stays."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:

@@ -47,7 +47,7 @@ from gpubench.result.run import Check, Placing, RunWarning, StageTimes
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
 
-# So many small outputs that passed stay on the host, one for each form: to compare their bytes is quicker.
+# So many small outputs that passed stay on the host, one for each implementation: to compare their bytes is quicker.
 KEPT = 2
 
 
@@ -236,15 +236,17 @@ class Workspace:
         """A tuned kernel's output, full of sentinels, one per variant; None for a case that makes its own each time."""
         if calls_library(self.op, case):
             return None
-        if case.form_id not in self.outputs:
-            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case, self.buffers)
-        for i, buffer in enumerate(each(self.outputs[case.form_id])):
+        if case.implementation_id not in self.outputs:
+            self.outputs[case.implementation_id] = allocate_outputs(
+                self.session, self.op, self.case, self.buffers
+            )
+        for i, buffer in enumerate(each(self.outputs[case.implementation_id])):
             if i in self.op.updated:  # as it was before any launch
                 self.session.upload(buffer, self.inputs[self.op.updated[i]])
             else:
                 self.spoil(buffer, self.op.outputs[i])
         self.spoil_between(case)
-        return self.outputs[case.form_id]
+        return self.outputs[case.implementation_id]
 
     def tune(self, case: Case) -> None:
         """Let the session choose the kernels of the case."""
@@ -455,9 +457,9 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
 
 
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
-    """Build the form's launch, run it once on an output full of sentinels and compare all of it.
+    """Build the implementation's launch, run it once on an output full of sentinels and compare all of it.
 
-    All regimes of the form share the launch. Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
+    All regimes of the implementation share the launch. Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
     with workspace.guard_inputs():

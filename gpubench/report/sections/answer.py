@@ -14,7 +14,7 @@ from gpubench.analysis.answer import (
     Absence,
     AnswerRow,
     BestCode,
-    BestForm,
+    BestImplementation,
     GpuTimes,
     MachineAnswer,
     Trouble,
@@ -34,7 +34,7 @@ from gpubench.base.units import count_noun, format_seconds, list_words
 from gpubench.report.layout import RenderOptions, Section, visible
 from gpubench.report.sections.answer_table import (
     answer_part,
-    forms_table,
+    implementations_table,
     one_op_table,
     sizes_table,
     thresholds_table,
@@ -119,9 +119,18 @@ def brief_answer(analysis: Analysis) -> str:
     own = answer_part(analysis, alone=True).sentences
     if own:
         return own[0].rstrip(".")
-    kind, forms = answered.absence.kind, {form.op for form in answered.forms}
-    better = {form.op for form in answered.forms if form.ratio is not None}
-    faster = f": faster than {plain_text(answered.cpu)} for {len(better)} of {len(forms)}" if forms else ""
+    kind, implementations = (
+        answered.absence.kind,
+        {implementation.op for implementation in answered.implementations},
+    )
+    better = {
+        implementation.op for implementation in answered.implementations if implementation.ratio is not None
+    }
+    faster = (
+        f": faster than {plain_text(answered.cpu)} for {len(better)} of {len(implementations)}"
+        if implementations
+        else ""
+    )
     return (_BRIEF.get(kind) or _BEGIN[kind].partition(":")[0]) + faster
 
 
@@ -227,7 +236,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
     if answered.absence is not None:
         if answered.times:
             return times_table(answered)
-        return forms_table(answered) if answered.forms else None
+        return implementations_table(answered) if answered.implementations else None
     if answered.named:
         return sizes_table(answered)
     if len(answered.rows) == 1:
@@ -264,7 +273,9 @@ def _best_code(answered: MachineAnswer) -> list[str]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
         if cpu is not None:
             name = (
-                "compiled as one kernel" if cpu.form == "tuned" else f"by {backend_text(cpu.device_id or '')}"
+                "compiled as one kernel"
+                if cpu.implementation == "tuned"
+                else f"by {backend_text(cpu.device_id or '')}"
             )
             gain = factor_text(cpu.ratio or 1.0, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
@@ -286,22 +297,35 @@ def _best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 def _on_host(answered: MachineAnswer) -> list[str]:
     """Say what takes its time on the CPU whatever the mode."""
     times = [
-        f"{form.op} {format_seconds(form.plain_s or form.best_s)} at {named_size_text(form.n, form.extent)}"
-        for form in answered.host
+        f"{implementation.op} {format_seconds(implementation.plain_s or implementation.best_s)} at "
+        f"{named_size_text(implementation.n, implementation.extent)}"
+        for implementation in answered.host
     ]
     return [f"On the host in any case: {list_words(times)}."] if times else []
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Say why plain NumPy is slower even where it computes as fast; nothing where no other form wins."""
-    better = {form.op for form in answered.forms if form.ratio is not None}
-    ops = [op for op in dict.fromkeys(form.op for form in answered.forms if form.allocates) if op in better]
+    """Say why plain NumPy is slower even where it computes as fast; nothing where no other implementation wins."""
+    better = {
+        implementation.op for implementation in answered.implementations if implementation.ratio is not None
+    }
+    ops = [
+        op
+        for op in dict.fromkeys(
+            implementation.op for implementation in answered.implementations if implementation.allocates
+        )
+        if op in better
+    ]
     if not ops:
         return []
-    whose = "" if len(ops) == len({form.op for form in answered.forms}) else f" of {list_words(ops)}"
+    whose = (
+        ""
+        if len(ops) == len({implementation.op for implementation in answered.implementations})
+        else f" of {list_words(ops)}"
+    )
     whose = whose if len(ops) <= _MOST_NAMES or not whose else f" of {len(ops)} ops"
     return [
-        f"Plain NumPy allocates its result{whose} at every call; tuned forms write into an array that is there."
+        f"Plain NumPy allocates its result{whose} at every call; tuned code writes into an array that is there."
     ]
 
 
@@ -309,7 +333,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
     """Name ops and sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
     if not run.complete:
         return []
-    if not (answered.rows or answered.forms or answered.times):
+    if not (answered.rows or answered.implementations or answered.times):
         over = answered.absence is not None and OUT_OF_TIME in answered.absence.causes
         over = over and not any(
             isinstance(outcome, Failure) for outcome in run.outcomes
@@ -348,7 +372,11 @@ _WORDINGS = (
 def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
     """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in one line: the first
     wording that is not too long. Nothing where neither side has a time."""
-    timed: list[AnswerRow | BestForm | GpuTimes] = [*answered.rows, *answered.forms, *answered.times]
+    timed: list[AnswerRow | BestImplementation | GpuTimes] = [
+        *answered.rows,
+        *answered.implementations,
+        *answered.times,
+    ]
     if not timed:
         return ""
     ids = answered.devices or dict.fromkeys(entry.device_id for entry in answered.times)
@@ -492,7 +520,7 @@ def _reasons(answered: MachineAnswer) -> list[str]:
 
 _MISSING = "No module named"  # how Python says that a package is not installed
 _ADAPTER = re.compile(r"(\S+) \((.+)\) is a software adapter")
-MOST_FORMS = 6  # names of ops in the sentence
+MOST_IMPLEMENTATIONS = 6  # names of ops in the sentence
 _BEGIN = {
     "no-gpu": "No GPU here: compute on the CPU", "not-asked": "No GPU was measured", "no-time": "The GPU gave no time",
     "wrong": "The GPU gave wrong numbers", "hidden": "No case of a GPU is among those shown",
@@ -520,7 +548,7 @@ def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str,
         return (("The GPU was measured, and no CPU beside it: there is nothing to compare with.",),)
     begin = _BEGIN[why.kind] + ("" if why.kind == "no-gpu" else _because(why))
     best = " Without numba the CPU is not at its best." if any(code.weaker for code in answered.cpu) else ""
-    return tuple((f"{begin}{rest}{best}",) for rest in _forms(answered))
+    return tuple((f"{begin}{rest}{best}",) for rest in _implementations(answered))
 
 
 def _because(why: Absence) -> str:
@@ -528,11 +556,15 @@ def _because(why: Absence) -> str:
     return f" ({causes})" if causes else ""
 
 
-def _forms(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return which CPU forms win: how the sentence goes on."""
-    ops = len({form.op for form in answered.forms})
-    better = list(dict.fromkeys(form.op for form in answered.forms if form.ratio is not None))
-    if not any(form.plain_s is not None for form in answered.forms):
+def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
+    """Return which CPU implementations win: how the sentence goes on."""
+    ops = len({implementation.op for implementation in answered.implementations})
+    better = list(
+        dict.fromkeys(
+            implementation.op for implementation in answered.implementations if implementation.ratio is not None
+        )
+    )
+    if not any(implementation.plain_s is not None for implementation in answered.implementations):
         return (".",)
     plain = plain_text(answered.cpu)
     if not better and answered.missing:
@@ -540,14 +572,17 @@ def _forms(answered: MachineAnswer) -> tuple[str, ...]:
     if not better:
         return (f". No faster code than {plain} was measured.",)
     if ops == 1:
-        best = max(answered.forms, key=lambda form: form.ratio or 1.0)
+        best = max(answered.implementations, key=lambda implementation: implementation.ratio or 1.0)
         gain = factor_text(best.ratio or 1.0, best.within)
         return (f". Faster code than plain NumPy exists for {better[0]}: up to {gain}.",)
     share = f"{len(better)} of {ops} ops"
     if len(better) == ops:
         share = "both ops" if ops == 2 else f"all {ops} ops"
     counted = f". Faster code than plain NumPy exists for {share}"
-    return (f"{counted}: {list_words(better)}." if len(better) <= MOST_FORMS else f"{counted}.", f"{counted}.")
+    return (
+        f"{counted}: {list_words(better)}." if len(better) <= MOST_IMPLEMENTATIONS else f"{counted}.",
+        f"{counted}.",
+    )
 
 
 def looked_for(run: Run) -> str:

@@ -32,7 +32,7 @@ class AnswerSoFar:
         """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
         summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
-        if not (summary.rows if compared else summary.forms):
+        if not (summary.rows if compared else summary.implementations):
             return []
         if compared and not summary.named:
             summary = _fill(summary, run.selection.ops)

@@ -1,5 +1,5 @@
 """The tables of the final screen: two situations of all ops, the situations of one op, sizes that were asked for, the
-CPU's forms where there is no GPU, and times alone where no CPU was timed. Each has its narrower forms."""
+CPU's implementations where there is no GPU, and times alone where no CPU was timed. Each has its narrower forms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import AnswerRow, BestForm, GpuTimes, MachineAnswer
+from gpubench.analysis.answer import AnswerRow, BestImplementation, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, Gain, both_text, cell_text, size_text
 from gpubench.base.plugins import wings
 from gpubench.base.table import Cell, Column, Table, mark_repeats, narrowing, number
@@ -20,7 +20,14 @@ from gpubench.report.sections.answer_text import (
     series_text,
     threshold_cell,
 )
-from gpubench.report.wording import FORMS, backend_text, device_names, plain_text, short_text, situation_text
+from gpubench.report.wording import (
+    IMPLEMENTATIONS,
+    backend_text,
+    device_names,
+    plain_text,
+    short_text,
+    situation_text,
+)
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
 NEAR_SIZE = 1.5  # sizes this near to that of a heading stand under it without their own
@@ -97,7 +104,7 @@ def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
     return [Column(""), Column("GPU")], names
 
 
-def _series_label(entry: AnswerRow | BestForm | GpuTimes, *, dtypes: bool) -> str:
+def _series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: bool) -> str:
     return (
         f"{series_text(entry)} {SHORT_DTYPES.get(entry.dtype, entry.dtype)}" if dtypes else series_text(entry)
     )
@@ -167,69 +174,93 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
     return Cell(cell.kind if cell is not None and cell.kind in ("wrong", "failed") else "-")
 
 
-def forms_table(answer: MachineAnswer) -> Table:
-    """Return the fastest forms of the CPU, without a GPU. Several ops have a row each, their sizes side by side; of one
-    op, or at sizes that were asked for, each size has a row, with the time of plain NumPy."""
-    ops = {(form.op, form.dtype, *form.params.items()) for form in answer.forms}
-    below = _forms_below(answer)
-    return below if len(ops) == 1 or answer.forms[0].asked else _forms_beside(answer, below)
+def implementations_table(answer: MachineAnswer) -> Table:
+    """Return the fastest implementations of the CPU, without a GPU. Several ops have a row each, their sizes side by
+    side; of one op, or at sizes that were asked for, each size has a row, with the time of plain NumPy."""
+    ops = {
+        (implementation.op, implementation.dtype, *implementation.params.items())
+        for implementation in answer.implementations
+    }
+    below = _implementations_below(answer)
+    return below if len(ops) == 1 or answer.implementations[0].asked else _implementations_beside(answer, below)
 
 
-def _forms_below(answer: MachineAnswer) -> Table:
+def _implementations_below(answer: MachineAnswer) -> Table:
     rows = []
-    for form, name in zip(answer.forms, _labels(answer.forms), strict=True):
-        plain = "-" if form.plain_s is None else format_seconds(form.plain_s)
+    for implementation, name in zip(answer.implementations, _labels(answer.implementations), strict=True):
+        plain = "-" if implementation.plain_s is None else format_seconds(implementation.plain_s)
         best = [Cell("-"), Cell(""), Cell("as good", "muted")]
-        if form.device_id is not None:
-            best = [Cell(_form_name(form)), Cell(format_seconds(form.best_s)), _form_gain(form)]
-        rows.append([Cell(name), Cell(_measured_size(form)), Cell(plain), *best])
-    fastest = "form" if any(code.weaker for code in answer.cpu) else "best form"
+        if implementation.device_id is not None:
+            best = [
+                Cell(_implementation_name(implementation)),
+                Cell(format_seconds(implementation.best_s)),
+                _implementation_gain(implementation),
+            ]
+        rows.append([Cell(name), Cell(_measured_size(implementation)), Cell(plain), *best])
+    fastest = "implementation" if any(code.weaker for code in answer.cpu) else "fastest"
     columns = (
         Column(""), number("n"), number(plain_text(answer.cpu)), Column(fastest), number(""), number("gain"),
     )  # fmt: skip
     return bare_table(columns, mark_repeats(rows, 1))
 
 
-def _forms_beside(answer: MachineAnswer, narrower: Table) -> Table:
-    by_label: dict[str, dict[int, BestForm]] = {}
-    for form, label in zip(answer.forms, _labels(answer.forms), strict=True):
-        by_label.setdefault(label, {})[form.place] = form
+def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
+    by_label: dict[str, dict[int, BestImplementation]] = {}
+    for implementation, label in zip(answer.implementations, _labels(answer.implementations), strict=True):
+        by_label.setdefault(label, {})[implementation.place] = implementation
     columns, common = [Column("")], {}
-    for place in sorted({form.place for form in answer.forms}):
-        forms = [form for form in answer.forms if form.place == place]
-        common[place] = elements = Counter(form.elements for form in forms).most_common(1)[0][0]
-        counted: Extent = "plain" if all(form.extent == "plain" for form in forms) else "elements"
-        near = any(form.elements != elements and _near(form, elements) for form in forms)
+    for place in sorted({implementation.place for implementation in answer.implementations}):
+        implementations = [
+            implementation for implementation in answer.implementations if implementation.place == place
+        ]
+        common[place] = elements = Counter(
+            implementation.elements for implementation in implementations
+        ).most_common(1)[0][0]
+        counted: Extent = (
+            "plain"
+            if all(implementation.extent == "plain" for implementation in implementations)
+            else "elements"
+        )
+        near = any(
+            implementation.elements != elements and _near(implementation, elements)
+            for implementation in implementations
+        )
         group = ("about " if near else "") + size_text(elements, counted)
-        columns += [Column("form", group=group), Column("gain", right=True, group=group)]
+        columns += [Column("fastest", group=group), Column("gain", right=True, group=group)]
     rows = [
-        [Cell(label), *(cell for place, n in common.items() for cell in _form_cells(by_place.get(place), n))]
+        [
+            Cell(label),
+            *(cell for place, n in common.items() for cell in _implementation_cells(by_place.get(place), n)),
+        ]
         for label, by_place in by_label.items()
     ]
     return bare_table(columns, rows, narrower)
 
 
-def _near(form: BestForm, elements: int) -> bool:
-    return elements / NEAR_SIZE <= form.elements <= elements * NEAR_SIZE
+def _near(implementation: BestImplementation, elements: int) -> bool:
+    return elements / NEAR_SIZE <= implementation.elements <= elements * NEAR_SIZE
 
 
-def _form_cells(form: BestForm | None, elements: int) -> list[Cell]:
+def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
     """Return the cells of one op under the size of a heading; a size that is not near that one is written."""
-    if form is None:
+    if implementation is None:
         return [Cell("-"), Cell("")]
-    tail = "" if _near(form, elements) else f" at {_measured_size(form)}"
-    name = "plain" if form.device_id is None else _form_name(form)
-    return [Cell(name + tail), Cell("") if form.ratio is None else _form_gain(form)]
+    tail = "" if _near(implementation, elements) else f" at {_measured_size(implementation)}"
+    name = "plain" if implementation.device_id is None else _implementation_name(implementation)
+    return [
+        Cell(name + tail),
+        Cell("") if implementation.ratio is None else _implementation_gain(implementation),
+    ]
 
 
-def _form_name(form: BestForm) -> str:
-    device_id = form.device_id or ""
-    name = FORMS.get(form.form, form.form)
+def _implementation_name(implementation: BestImplementation) -> str:
+    device_id = implementation.device_id or ""
+    name = IMPLEMENTATIONS.get(implementation.implementation, implementation.implementation)
     return name if device_id.startswith("numpy") else backend_text(device_id)
 
 
-def _measured_size(form: BestForm | GpuTimes) -> str:
-    return (asked_size_text if form.asked else size_text)(form.n, form.extent)
+def _measured_size(implementation: BestImplementation | GpuTimes) -> str:
+    return (asked_size_text if implementation.asked else size_text)(implementation.n, implementation.extent)
 
 
 def times_table(answer: MachineAnswer) -> Table:
@@ -253,13 +284,17 @@ def times_table(answer: MachineAnswer) -> Table:
     )
 
 
-def _labels(rows: Sequence[BestForm]) -> list[str]:
+def _labels(rows: Sequence[BestImplementation]) -> list[str]:
     dtypes = len({entry.dtype for entry in rows}) > 1
     return [_series_label(entry, dtypes=dtypes) for entry in rows]
 
 
-def _form_gain(form: BestForm) -> Cell:
-    return Cell("-") if form.ratio is None else Cell(factor_text(form.ratio, form.within), "cpu")
+def _implementation_gain(implementation: BestImplementation) -> Cell:
+    return (
+        Cell("-")
+        if implementation.ratio is None
+        else Cell(factor_text(implementation.ratio, implementation.within), "cpu")
+    )
 
 
 # ---------------------------------------------------------------- what wings add

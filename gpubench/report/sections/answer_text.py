@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestForm, GpuTimes, MachineAnswer
+from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestImplementation, GpuTimes, MachineAnswer
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
@@ -101,7 +101,7 @@ def with_own_names(answer: MachineAnswer, run: Run) -> MachineAnswer:
     return renamed
 
 
-def series_text(entry: AnswerRow | BestForm | GpuTimes) -> str:
+def series_text(entry: AnswerRow | BestImplementation | GpuTimes) -> str:
     """Return the op, with the params beside its size."""
     return with_params(entry.op, entry.params)
 

@@ -96,7 +96,7 @@ def _samples(result: CaseResult) -> int:
 
 
 COLUMNS = (
-    ("who", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("time", "wall time"),
+    ("who", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("time", "wall time"),
     ("interval", "95 % interval"), ("label", "label"),
 )  # fmt: skip
 CAPTION = (

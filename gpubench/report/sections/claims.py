@@ -35,7 +35,7 @@ _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not me
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
 # The longest name of a claim, how a factor is written and what to say of that: for a narrow terminal first.
 _WIDER = "intervals: in a wider terminal or --format markdown"
-_FORMS: tuple[tuple[int, GainStyle, str], ...] = (
+_IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
     (10, short_ratio_text, _WIDER), (20, short_ratio_text, _WIDER), (26, short_ratio_text, _WIDER),
     (28, ratio_text, ""),
 )  # fmt: skip
@@ -111,7 +111,7 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
     if any(_data(*claim.ids).strip() == _MIXED for claim in rows):
         notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     tables = []
-    for length, style, how in _FORMS:
+    for length, style, how in _IMPLEMENTATIONS:
         body = []
         for claim in rows:
             body.append(cells(*_cells(claim, unit, length, style), full and _case(claim)))
@@ -125,7 +125,7 @@ def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     measured = _measured_text(claim, unit, style)
-    if length == _FORMS[0][0]:
+    if length == _IMPLEMENTATIONS[0][0]:
         measured = re.sub(r" \(.*?\)", "", measured)  # the interval of a threshold
     return [
         shorten(claim.claim, length), _claimed_text(claim, unit), measured,

@@ -122,7 +122,8 @@ def _sentence(call: SharedCall) -> str:
 
 
 COLUMNS = (
-    ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("share", "on the GPU"),
+    ("device", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("share",
+    "on the GPU"),
     ("time", "wall time"), ("gain", "gain over the better side alone"),
 )  # fmt: skip
 CAPTION = (

@@ -16,7 +16,7 @@ from gpubench.base.units import format_bytes, format_rate, list_words
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, chart_cases, short
 from gpubench.report.layout import RenderOptions, Section
-from gpubench.report.wording import FORMS, devices_text, mark, series_name, share_text, size_text
+from gpubench.report.wording import IMPLEMENTATIONS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
 from gpubench.result.case import beside_size
 from gpubench.result.machine import WRITE_ALLOCATE
@@ -46,7 +46,7 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw every size where those are asked for; else the largest of each op, device and form."""
+    """Draw every size where those are asked for; else the largest of each op, device and implementation."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -73,7 +73,7 @@ def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
-    """Return the rows at the largest size of their op, dtype, device and form."""
+    """Return the rows at the largest size of their op, dtype, device and implementation."""
     return at_largest(rows, _kind, lambda point: point.case.case.n)
 
 
@@ -84,9 +84,9 @@ def rate(point: PeakShare) -> str:
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
 
 
-def form_text(point: CaseResult) -> str:
+def implementation_text(point: CaseResult) -> str:
     """`lib`, `tuned`, or with a variant `tuned naive`."""
-    return FORMS[point.case.form] + (f" {point.case.variant}" if point.case.variant else "")
+    return IMPLEMENTATIONS[point.case.implementation] + (f" {point.case.variant}" if point.case.variant else "")
 
 
 def peak_texts(peak: Peaks) -> tuple[str, str, str]:
@@ -98,7 +98,7 @@ def peak_texts(peak: Peaks) -> tuple[str, str, str]:
 
 def _kind(point: PeakShare) -> tuple[str, ...]:
     case = point.case.case
-    return (case.op, case.dtype, case.device_id, case.form_id)
+    return (case.op, case.dtype, case.device_id, case.implementation_id)
 
 
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
@@ -163,13 +163,13 @@ def _table(rows: Sequence[PeakShare]) -> Table:
     library = any(point.to_library is not None for point in rows)
     dtypes = len({point.case.case.dtype for point in rows}) > 1
     columns = heads(
-        dtypes and "dtype", "op", number("n"), "device", "form", number("rate"), number("of peak"),
+        dtypes and "dtype", "op", number("n"), "device", "implementation", number("rate"), number("of peak"),
         Column("bound", rank=2), library and number("x lib", 1),
     )  # fmt: skip
     body = [
         cells(
             dtypes and point.case.case.dtype, point.case.case.op, size_text(point.case), point.case.case.device_id,
-            form_text(point.case), rate(point) + mark(point.case.label), _of_peak(point), point.bound or "-",
+            implementation_text(point.case), rate(point) + mark(point.case.label), _of_peak(point), point.bound or "-",
             library and ("-" if point.to_library is None else f"{point.to_library:.2f}"),
         )
         for point in sorted(rows, key=_order)
@@ -179,7 +179,7 @@ def _table(rows: Sequence[PeakShare]) -> Table:
 
 def _order(point: PeakShare) -> tuple[object, ...]:
     case = point.case.case
-    where = (point.case.device_kind != "cpu", case.device_id, case.form_id)
+    where = (point.case.device_kind != "cpu", case.device_id, case.implementation_id)
     return (case.dtype, case.op, case.params.get("n", 0), beside_size(case.params), where)
 
 
@@ -218,7 +218,8 @@ def _legend(rows: Sequence[PeakShare], *, library: bool) -> str:
 
 
 COLUMNS = (
-    ("op", "op"), ("device", "device"), ("form", "form"), ("size", "n"), ("intensity", "FLOP per byte"),
+    ("op", "op"), ("device", "device"), ("implementation", "implementation"), ("size", "n"), ("intensity",
+    "FLOP per byte"),
     ("rate", "rate"), ("share", "of peak"), ("bound", "bound"), ("label", "label"),
 )  # fmt: skip
 PEAK_COLUMNS = (

@@ -28,7 +28,7 @@ from gpubench.report.charts import (
 )
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
-    FORMS,
+    IMPLEMENTATIONS,
     GainStyle,
     data_text,
     device_text,
@@ -73,7 +73,7 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
             lines.append(_LEFT_OUT)
     if not real and any(ratio.device_kind == "cpu" and ratio.time for ratio in analysis.cases):
         tables.insert(0, _cpu_table(analysis, options.time_unit))
-    title = "Speedup: which side wins, and by how much" if real else "CPU: library and tuned form"
+    title = "Speedup: which side wins, and by how much" if real else "CPU: library and tuned implementation"
     if any(ratio.baseline.device_kind != "cpu" for ratio in headline):
         title = "Speedup: baseline / device"
     return (
@@ -106,23 +106,29 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for ratio in analysis.cases:
         if ratio.device_kind == "cpu" and ratio.time is not None and ratio.case.variant is None:
-            workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.form] = ratio
+            workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.implementation] = (
+                ratio
+            )
     several = len({device_id for _, device_id in workloads}) > 1  # a row needs its device to be told apart
     columns = heads(
         "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
         number("library"), number("tuned"), number("compute", 3), number("payload", 2),
     )  # fmt: skip
     body = []
-    for forms in workloads.values():
-        best = min(forms.values(), key=lambda ratio: (ratio.time.estimate if ratio.time else 0.0, ratio.id))
+    for implementations in workloads.values():
+        best = min(
+            implementations.values(), key=lambda ratio: (ratio.time.estimate if ratio.time else 0.0, ratio.id)
+        )
         texts = [
-            time_text(forms[form].time, unit) + mark(forms[form].label) if form in forms else "-"
-            for form in ("library", "tuned")
+            time_text(implementations[implementation].time, unit) + mark(implementations[implementation].label)
+            if implementation in implementations
+            else "-"
+            for implementation in ("library", "tuned")
         ]
         rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
         body.append(cells(best.case.op, best.case.dtype, best.case.device_id, size_text(best), *texts, *rates))
-    labels = {ratio.label for forms in workloads.values() for ratio in forms.values()}
-    note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster form"
+    labels = {ratio.label for implementations in workloads.values() for ratio in implementations.values()}
+    note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster implementation"
     payload = "payload: each input read once and the output written once"
     return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))
 
@@ -162,8 +168,8 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return all of `rows` with both times and their forms: by op, device, situation and size, or in their order where
-    a reader chose one."""
+    """Return all of `rows` with both times and their implementations: by op, device, situation and size, or in their
+    order where a reader chose one."""
     library = _library_ratios(analysis, rows)
     whose, unit = _whose(analysis), options.time_unit
     columns = heads(
@@ -203,7 +209,7 @@ def _against(rows: Sequence[Speedup]) -> str:
 
 
 def _side_text(side: CaseResult, unit: str) -> str:
-    return f"{time_text(side.time, unit)} {FORMS[side.case.form]}"
+    return f"{time_text(side.time, unit)} {IMPLEMENTATIONS[side.case.implementation]}"
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
@@ -217,7 +223,9 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
     """Return the library-to-library ratios by workload, regime and device. There are none where every headline is that
     ratio already: it would say everything twice."""
-    if all({ratio.baseline.case.form, ratio.case.case.form} == {"library"} for ratio in rows):
+    if all(
+        {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
+    ):
         return {}
     devices = {ratio.case.case.device_id for ratio in rows}
     return {
@@ -234,13 +242,15 @@ def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
 
 
 COLUMNS = (
-    ("who", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("baseline", "baseline"),
+    ("who", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("baseline",
+    "baseline"),
     ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
 )  # fmt: skip
 MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
 AXIS_TITLE, AXIS_LABEL = "baseline time / device time", "format(datum.value, '~r') + '\\u00d7'"
 CAPTION = (
-    "Speedup against size: above the line at 1 the device is faster than the best form of the baseline. The band is "
+    "Speedup against size: above the line at 1 the device is faster than the best implementation of the baseline. "
+    "The band is "
     "the 95 % interval; a diamond on the line is a break-even, with its interval as a bar."
 )
 

@@ -41,7 +41,8 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the faster form of each workload and device, and below it what a device costs beside its kernels."""
+    """Draw the faster implementation of each workload and device, and below it what a device costs beside its
+    kernels."""
     unit = options.time_unit
     everything = [
         result.case
@@ -103,7 +104,7 @@ def rest_text(parts: TimeBreakdown) -> str:
 
 _MOVES = ("upload", "download")
 _SIZED = ("allocate", *_MOVES)
-# What the two forms of a call are, where the backend is known; elsewhere they keep their names.
+# What the two implementations of a call are, where the backend is known; elsewhere they keep their names.
 _WAYS = {
     ("cupy", "library"): "pageable", ("cupy", "tuned"): "pinned",
     ("wgpu", "library"): "plain call", ("wgpu", "tuned"): "staging",
@@ -129,7 +130,7 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 
 def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:
-    """A row per device, call, size and form; None if none was measured."""
+    """A row per device, call, size and implementation; None if none was measured."""
     everything = overheads(analysis).rows
     if not everything:
         return None
@@ -163,10 +164,10 @@ def what(result: CaseResult) -> str:
     """`upload, pinned`, `allocate, pool`, `sync`."""
     case = result.case
     if case.op == "allocate":
-        return f"allocate, {_MEMORY[case.form]}"
+        return f"allocate, {_MEMORY[case.implementation]}"
     if case.op in _MOVES:
-        return f"{case.op}, {_WAYS.get((case.backend, case.form), case.form)}"
-    return case.op if case.form == "library" else f"{case.op}, {case.form}"
+        return f"{case.op}, {_WAYS.get((case.backend, case.implementation), case.implementation)}"
+    return case.op if case.implementation == "library" else f"{case.op}, {case.implementation}"
 
 
 def rate(result: CaseResult) -> str:

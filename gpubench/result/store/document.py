@@ -181,8 +181,8 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
     if not all(map(math.isfinite, samples)):
         index = next(i for i, sample in enumerate(samples) if not math.isfinite(sample))
         raise ValueError(f"{path}[{index}] is {samples[index]}: a result holds finite numbers or null")
-    form = f"%.{SIGNIFICANT_DIGITS}g"
-    return [float(form % sample) for sample in samples]
+    implementation = f"%.{SIGNIFICANT_DIGITS}g"
+    return [float(implementation % sample) for sample in samples]
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:
@@ -363,6 +363,7 @@ def _without_search(outcome: Plain) -> Plain | None:
 
 # Fields whose names changed with version 4.
 _RENAMED = {"ceilings": "peaks", "twins": "identical_gpus"}
+_RENAMED |= {"form": "implementation", "forms": "implementations"}
 _FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others
 
 

@@ -183,7 +183,7 @@ def test_at_once_each_gpu_works_alone_and_beside_the_other(at_once):
 
 
 def test_at_once_heat_is_told_from_what_is_shared(at_once):
-    rows = {(row["op"], row["form"]): row for row in reported(at_once)["scaling"]["weak"]}
+    rows = {(row["op"], row["implementation"]): row for row in reported(at_once)["scaling"]["weak"]}
     assert set(rows) == {("copy", "library"), ("upload", "library"), ("upload", "tuned")}
     copy = rows["copy", "library"]
     assert copy["early"] == pytest.approx(1.0, abs=0.01)

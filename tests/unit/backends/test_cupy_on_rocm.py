@@ -67,8 +67,8 @@ def rocm(monkeypatch):
     return module
 
 
-def case(op="add", form="library", variant=None, n=8):
-    return Case(op, "vector", {"n": n}, "float32", form, "resident-queued", "cupy:0", variant=variant)
+def case(op="add", implementation="library", variant=None, n=8):
+    return Case(op, "vector", {"n": n}, "float32", implementation, "resident-queued", "cupy:0", variant=variant)
 
 
 def test_its_devices_are_amds(rocm):
@@ -111,12 +111,12 @@ def session(rocm):
 
 
 @pytest.mark.parametrize("op", ["add", "matmul", "softmax", "sum"])
-def test_a_tuned_form_is_refused_with_the_reason(session, op):
+def test_a_tuned_implementation_is_refused_with_the_reason(session, op):
     refusal = session.supports(kernels.load(op), case(op, "tuned"))
     assert (refusal.reason, refusal.detail) == ("no-implementation", "no CUDA kernel: CuPy runs on ROCm")
 
 
-def test_the_library_form_remains_and_tf32_does_not(session):
+def test_the_library_implementation_remains_and_tf32_does_not(session):
     assert session.supports(kernels.load("add"), case()) is None
     assert session.supports(kernels.load("matmul"), case("matmul", variant="tf32")).reason == "no-tf32"
 

@@ -18,8 +18,10 @@ MATMUL = kernels.load("matmul")
 U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24
 
 
-def case(op=MATMUL, dtype="float32", form="library", variant=TF32):
-    return Case(op.name, op.group, {"n": 64}, dtype, form, "resident-queued", "cupy:0", variant=variant)
+def case(op=MATMUL, dtype="float32", implementation="library", variant=TF32):
+    return Case(
+        op.name, op.group, {"n": 64}, dtype, implementation, "resident-queued", "cupy:0", variant=variant
+    )
 
 
 def rounded(x, *, truncate):

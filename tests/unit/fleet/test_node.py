@@ -22,7 +22,7 @@ ADD = [
     "--backends",
     "numpy",
     "--quick",
-    "--forms",
+    "--implementations",
     "library",
     "--no-config",
 ]

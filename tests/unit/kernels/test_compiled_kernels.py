@@ -256,7 +256,7 @@ def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_c
     (path,) = own_cache.iterdir()
     name = f"{machine_code.FOLDER}/{path.name.removesuffix(cache.SUFFIX)}"
     held = msgspec.msgpack.decode(cache.user_cache().read(name, ""))
-    for payload in (b"no pickle", machine_code.dumps(("of", "another", "form"))):
+    for payload in (b"no pickle", machine_code.dumps(("of", "another", "implementation"))):
         cache.user_cache().write(name, msgspec.msgpack.encode(dict.fromkeys(held, payload)))
         assert [compile_again(program), compile_again(program)] == [1, 0]
     assert {note.code for note in cache.notes()} == {"cache-damaged"}
@@ -275,8 +275,8 @@ def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
     monkeypatch.setattr(NumbaThreads, "compile", lambda self, program: asked.append(program.source))
     session = BACKEND.open("numpy:0")
     cases = {
-        name: Case(name, "layers", {"n": 8}, "float32", form, "resident", "numpy:0")
-        for name, form in (
+        name: Case(name, "layers", {"n": 8}, "float32", implementation, "resident", "numpy:0")
+        for name, implementation in (
             ("layernorm", "tuned"),
             ("attention", "tuned"),
             ("linear", "tuned"),
@@ -288,7 +288,7 @@ def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
     wanted = {
         candidate.build().source
         for name, case in cases.items()
-        if case.form == "tuned"
+        if case.implementation == "tuned"
         and (kernel := kernels.load(name).kernel("numpy", "float32")).candidates is not None
         for candidate in kernel.candidates(case.params, "float32", session.limits)
     }

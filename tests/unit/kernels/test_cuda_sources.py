@@ -296,7 +296,7 @@ def test_gemv_fills_the_device_whatever_the_shape(m, n):
 
 
 @pytest.mark.parametrize("turned", [{}, {"ta": 1}, {"tb": 1}, {"batch": 3}], ids=str)
-def test_cublas_is_its_own_tuned_form(turned):
+def test_cublas_is_its_own_tuned_implementation(turned):
     """With resident data it is the library call; a stage of a workload has the same product in a given array."""
     (kernel,) = kernels.load("matmul").tuned["cupy"]
     assert kernel.repeats_library("resident-waited")

@@ -62,33 +62,33 @@ def test_the_scale_is_the_product_of_the_norms(params):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("params", SHAPES, ids=str)
-def test_numpy_is_right_in_every_form_it_has(session, params, dtype, tmp_path):
+def test_numpy_is_right_in_every_implementation_it_has(session, params, dtype, tmp_path):
     checked = []
-    for form in ("library", "tuned"):
-        case = Case(OP.name, OP.group, params, dtype, form, "resident", "numpy:0")
+    for implementation in ("library", "tuned"):
+        case = Case(OP.name, OP.group, params, dtype, implementation, "resident", "numpy:0")
         if session.supports(OP, case) is None:
             workspace = Workspace(session, OP, case, 1, "random", tmp_path)
             assert gate(workspace, case, lambda phase: None).check.ok
             workspace.release()
-            checked.append(form)
-    # The product of halves is the one that BLAS does not have: a tuned form goes through float32.
+            checked.append(implementation)
+    # The product of halves is the one that BLAS does not have: a tuned implementation goes through float32.
     assert checked == (["library", "tuned"] if dtype == "float16" else ["library"])
 
 
 def test_numpy_itself_has_no_bfloat16(session):
-    for form in ("library", "tuned"):
-        case = Case(OP.name, OP.group, {"n": 4}, "bfloat16", form, "resident", "numpy:0")
+    for implementation in ("library", "tuned"):
+        case = Case(OP.name, OP.group, {"n": 4}, "bfloat16", implementation, "resident", "numpy:0")
         assert session.supports(OP, case).reason == "no-dtype"
 
 
 @pytest.mark.parametrize("turned", [{"ta": 1}, {"tb": 1}, {"ta": 1, "tb": 1}], ids=str)
 @pytest.mark.parametrize("params", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("form", ["library", "tuned"])
-def test_a_matrix_may_be_stored_transposed(session, params, turned, dtype, form, tmp_path):
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
+def test_a_matrix_may_be_stored_transposed(session, params, turned, dtype, implementation, tmp_path):
     plain, params = OP.inputs[0].shape(params), {**params, **turned}
     assert OP.inputs[0].shape(params)[-2:] == (plain[-2:][::-1] if "ta" in turned else plain[-2:])
-    case = Case("matmul", "matrix", params, dtype, form, "resident", "numpy:0")
+    case = Case("matmul", "matrix", params, dtype, implementation, "resident", "numpy:0")
     if session.supports(OP, case) is None:
         gate(Workspace(session, OP, case, 1, "random", tmp_path), case, lambda phase: None)
     a, b = random_inputs(OP, params, "float64", 1)

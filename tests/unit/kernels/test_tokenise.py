@@ -83,8 +83,8 @@ def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
     assert tokens.text_bytes(2**40 * once + 5) == 2**40 * len(text) + tokens.text_bytes(5)
 
 
-def case_of(device: str, n: int, form: str = "library") -> Case:
-    return Case(OP.name, OP.group, {"n": n}, "float32", form, "resident", device)
+def case_of(device: str, n: int, implementation: str = "library") -> Case:
+    return Case(OP.name, OP.group, {"n": n}, "float32", implementation, "resident", device)
 
 
 @pytest.fixture

@@ -56,10 +56,10 @@ class Simulation:
     def __init__(
         self, ops=tuple(CROSSINGS), *, budget_s=45.0, noise=(0.0, 0.0), slow=(), host_bytes=2**36,
         fails=lambda case: False, gpu=gpu_s, cpu=cpu_s, regimes=("resident-queued",), copy_s=lambda n: 0.0,
-        devices=(CPU, GPU), forms=("library",), whole=False, keep=None, seed=1,
+        devices=(CPU, GPU), implementations=("library",), whole=False, keep=None, seed=1,
     ):  # fmt: skip
         chosen = Settings(budget_s=budget_s, min_samples=4, max_samples=8, warmup_s=0.0, seed=seed)
-        targets = tuple(Target(DEVICES[name], forms) for name in devices)
+        targets = tuple(Target(DEVICES[name], implementations) for name in devices)
         self.constraints = Constraints(
             targets, Selection(ops=list(ops), regimes=list(regimes)), host_bytes, keep, settings=chosen
         )

@@ -24,7 +24,7 @@ def cubic(by):
 
 RUNS = {
     "all situations": lambda: Simulation(
-        ["add", "mul"], devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR,
+        ["add", "mul"], devices=(CPU, TORCH, GPU), implementations=("library", "tuned"), regimes=FOUR,
         copy_s=lambda n: n / 1e9, noise=(0.05, 0.05), budget_s=9.0,
     ),
     "one op": lambda: Simulation(["add"], noise=(0.1, 0.05)),
@@ -35,7 +35,7 @@ RUNS = {
     ),
     "little time": lambda: Simulation(budget_s=1.5, noise=(0.05, 0.05)),
     "a long run": lambda: Simulation(
-        devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR, copy_s=lambda n: n / 4e9, noise=(0.1, 0.1),
+        devices=(CPU, TORCH, GPU), implementations=("library", "tuned"), regimes=FOUR, copy_s=lambda n: n / 4e9, noise=(0.1, 0.1),
         budget_s=60.0, seed=7,
     ),
     "open at the top": lambda: Simulation(

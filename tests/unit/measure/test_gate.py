@@ -35,36 +35,36 @@ def session():
     opened.close()
 
 
-def cycle_of(session, folder, op, form, regime="resident", kind="random"):
+def cycle_of(session, folder, op, implementation, regime="resident", kind="random"):
     calls = 3 if regime == "transfer-once" else None
-    case = Case(op, kernels.load(op).group, {"n": 1000}, "float32", form, regime, "numpy:0", calls)
+    case = Case(op, kernels.load(op).group, {"n": 1000}, "float32", implementation, regime, "numpy:0", calls)
     workspace = Workspace(session, kernels.load(op), case, 1, kind, folder)
     return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
 
-@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
-def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_path, form, regime):
-    cycle = cycle_of(session, tmp_path, "relu", form, regime)
+def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_path, implementation, regime):
+    cycle = cycle_of(session, tmp_path, "relu", implementation, regime)
     cycle.verify()
     session.run = lambda launch, repeat=1: None
     with pytest.raises(Exception, match=r"largest error|dtype|None"):  # wrong, or nothing there to download
         cycle.verify()
 
 
-@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["resident", "transfer-once", "transfer-always"]))
 )
-def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, form, order):
-    """The regimes of a form share their workspace: checking one leaves the answers of the others alone."""
+def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, implementation, order):
+    """The regimes of an implementation share their workspace: checking one leaves the answers of the others alone."""
     cases = {
         regime: Case(
             "relu",
             "activation",
             {"n": 1000},
             "float32",
-            form,
+            implementation,
             regime,
             "numpy:0",
             3 if "once" in regime else None,
@@ -80,10 +80,10 @@ def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, form, 
         cycles[regime].verify()
 
 
-@pytest.mark.parametrize("form", ["library", "tuned"])
-def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session, tmp_path, form):
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
+def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session, tmp_path, implementation):
     """A kernel that was right at first and broke its output in the last launch would be right in the next one, too."""
-    cycle = cycle_of(session, tmp_path, "relu", form)
+    cycle = cycle_of(session, tmp_path, "relu", implementation)
     cycle.seconds(5)
     cycle.launch.output[17] += 1.0
     runs = []
@@ -208,16 +208,16 @@ def test_a_session_that_does_not_tune_has_no_such_phase(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("op", "device", "form", "own"),
+    ("op", "device", "implementation", "own"),
     [
         ("matmul", "cupy:0", "tuned", True), ("matmul", "cupy:0", "library", True), ("matmul", "wgpu:0", "tuned", False),
         ("add", "cupy:0", "tuned", False), ("add", "numpy:0", "library", True), ("matmul", "hybrid:cupy:0", "tuned", False),
     ],
 )  # fmt: skip
-def test_a_case_that_calls_the_library_makes_its_own_output(op, device, form, own):
+def test_a_case_that_calls_the_library_makes_its_own_output(op, device, implementation, own):
     """No buffer is taken for it, and what an earlier launch left is let go before a check."""
     declared = kernels.load(op)
-    one = Case(op, declared.group, {"n": 64}, "float32", form, "transfer-always", device)
+    one = Case(op, declared.group, {"n": 64}, "float32", implementation, "transfer-always", device)
     assert calls_library(declared, one) == own
 
 

@@ -78,9 +78,9 @@ SLOW = device("hybrid:wgpu:1", "software", "CPU + llvmpipe")
 
 
 def constraints(*devices: Device) -> Constraints:
-    forms = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
+    implementations = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
     return Constraints(
-        tuple(Target(d, forms[d.kind]) for d in devices),
+        tuple(Target(d, implementations[d.kind]) for d in devices),
         Selection(ops=["add"], regimes=["resident-queued", "transfer-always"]),
         None,
     )

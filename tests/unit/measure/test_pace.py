@@ -8,8 +8,8 @@ from gpubench.measure.points import Pace
 from gpubench.result.case import Case
 
 
-def case(n, *, form="library", op="add", regime="resident-queued"):
-    return Case(op, "vector", {"n": n}, "float32", form, regime, "cupy:0")
+def case(n, *, implementation="library", op="add", regime="resident-queued"):
+    return Case(op, "vector", {"n": n}, "float32", implementation, regime, "cupy:0")
 
 
 def pace(times):
@@ -45,7 +45,7 @@ def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
 
 
 @pytest.mark.parametrize(
-    "other", [case(100, form="tuned"), case(100, op="mul"), case(100, regime="transfer-always")]
+    "other", [case(100, implementation="tuned"), case(100, op="mul"), case(100, regime="transfer-always")]
 )
 def test_each_contender_has_its_own_times(other):
     known = pace({100: 1e-3})

@@ -70,17 +70,25 @@ def test_cheap_rungs_are_one_step_and_the_largest_comes_first():
 
 
 def test_what_decides_nothing_is_measured_at_few_sizes():
-    simulation = Simulation(["add"], devices=(CPU, TORCH, GPU), forms=("library", "tuned"), regimes=FOUR).run()
+    simulation = Simulation(
+        ["add"], devices=(CPU, TORCH, GPU), implementations=("library", "tuned"), regimes=FOUR
+    ).run()
     ladder = kernels.load("add").sizes
     found = {n: cases(simulation, "add", n) for n in ladder.rungs()}
-    assert all(any(case.device_id == CPU and case.form == "tuned" for case in row) for row in found.values())
-    plain = [n for n, row in found.items() if any(c.device_id == CPU and c.form == "library" for c in row)]
+    assert all(
+        any(case.device_id == CPU and case.implementation == "tuned" for case in row) for row in found.values()
+    )
+    plain = [
+        n for n, row in found.items() if any(c.device_id == CPU and c.implementation == "library" for c in row)
+    ]
     torch = [n for n, row in found.items() if any(case.device_id == TORCH for case in row)]
     copied = [n for n, row in found.items() if any(case.regime == "transfer-always" for case in row)]
     assert plain == torch == [2**13, 2**20, 2**24]
     assert copied == [2**10, 2**20, 2**24] == [*ladder.ends(ladder.rungs())], "where outputs are compared whole"
-    library = [n for n, row in found.items() if any(c.device_id == GPU and c.form == "library" for c in row)]
-    assert library == [2**24], "beside a tuned form of the same GPU"
+    library = [
+        n for n, row in found.items() if any(c.device_id == GPU and c.implementation == "library" for c in row)
+    ]
+    assert library == [2**24], "beside a tuned implementation of the same GPU"
 
 
 def test_tops_that_take_too_long_fall_and_it_is_said():
@@ -159,12 +167,12 @@ def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them():
     assert simulation.threshold("add").state == "at"
 
 
-@pytest.mark.parametrize("forms", [("library",), ("library", "tuned")])
-def test_of_a_cpu_alone_the_ladder_is_all(forms):
-    simulation = Simulation(["add"], devices=(CPU, TORCH), forms=forms, budget_s=19.0).run()
+@pytest.mark.parametrize("implementations", [("library",), ("library", "tuned")])
+def test_of_a_cpu_alone_the_ladder_is_all(implementations):
+    simulation = Simulation(["add"], devices=(CPU, TORCH), implementations=implementations, budget_s=19.0).run()
     assert sorted(simulation.sizes("add")) == kernels.load("add").sizes.rungs()
-    top = {(case.device_id, case.form) for case in cases(simulation, "add", 2**24)}
-    assert {form for device, form in top if device == CPU} == set(forms)
+    top = {(case.device_id, case.implementation) for case in cases(simulation, "add", 2**24)}
+    assert {implementation for device, implementation in top if device == CPU} == set(implementations)
     assert TORCH in {device for device, _ in top}
 
 

@@ -147,9 +147,9 @@ class Scripted(Session):
         self.rates, self.spoil, self.launched, self.held = rates or {}, spoil, [], 0
 
     def supports(self, op, case):
-        return None if case.form == "library" else Exception("no")
+        return None if case.implementation == "library" else Exception("no")
 
-    def host_array(self, shape, dtype, form):
+    def host_array(self, shape, dtype, implementation):
         return np.empty(shape, dtype)
 
     def empty_launch(self):
@@ -287,9 +287,9 @@ class Linked(Scripted):
     def clock(self):
         return self.now
 
-    def transfers(self, form):
+    def transfers(self, implementation):
         way = Transfers(self)
-        way.staging = "pinned" if form == "tuned" and self.rate else "pageable"
+        way.staging = "pinned" if implementation == "tuned" and self.rate else "pageable"
         return way
 
     def upload(self, buffer, host):

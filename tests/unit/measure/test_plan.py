@@ -13,7 +13,7 @@ from gpubench import kernels
 from gpubench.base.units import format_bytes
 from gpubench.measure import plan
 from gpubench.measure.plan import MEMORY_SHARE, Constraints, Series, Target
-from gpubench.result.case import DTYPES, FORMS, REGIMES, parse_case_id
+from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, parse_case_id
 from gpubench.result.machine import Machine
 from gpubench.result.run import Device, Selection, Settings
 
@@ -22,16 +22,16 @@ def target(device_id, usable=None):
     backend = device_id.partition(":")[0]
     kind = "cpu" if backend == "numpy" else "gpu"
     device = Device(id=device_id, backend=backend, kind=kind, name=device_id, api="host", usable_bytes=usable)
-    return Target(device, ("tuned",) if backend == "wgpu" else FORMS)
+    return Target(device, ("tuned",) if backend == "wgpu" else IMPLEMENTATIONS)
 
 
 subset = lambda items: st.lists(st.sampled_from(items), min_size=1, unique=True)  # noqa: E731
 scopes = st.builds(
-    lambda devices, forms, regimes, dtypes, host: Constraints(
+    lambda devices, implementations, regimes, dtypes, host: Constraints(
         tuple(target(d, 2**34) for d in devices),
-        Selection(ops=[], forms=forms, regimes=regimes, dtypes=dtypes, calls=7), host,
+        Selection(ops=[], implementations=implementations, regimes=regimes, dtypes=dtypes, calls=7), host,
     ),
-    subset(["numpy:0", "cupy:0", "cupy:1", "wgpu:0"]), subset(FORMS), subset(REGIMES), subset(DTYPES),
+    subset(["numpy:0", "cupy:0", "cupy:1", "wgpu:0"]), subset(IMPLEMENTATIONS), subset(REGIMES), subset(DTYPES),
     st.one_of(st.none(), st.integers(0, 2**36)),
 )  # fmt: skip
 
@@ -45,13 +45,13 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, constraints
     expected = set()
     for t in constraints.targets:
         regimes = ["resident"] if t.device.kind == "cpu" else constraints.selection.regimes
-        for form, regime in product(t.forms, regimes):
+        for implementation, regime in product(t.implementations, regimes):
             tuned = op.kernel(t.device.backend, dtype)
-            same_call = form == "tuned" and tuned is not None and tuned.repeats_library(regime)
-            if form in constraints.selection.forms and not same_call:
-                expected.add((t.device.id, form, regime))
+            same_call = implementation == "tuned" and tuned is not None and tuned.repeats_library(regime)
+            if implementation in constraints.selection.implementations and not same_call:
+                expected.add((t.device.id, implementation, regime))
     cases = [x if hasattr(x, "regime") else x.case for x in (*found.cases, *found.skips)]
-    assert {(c.device_id, c.form, c.regime) for c in cases} == expected
+    assert {(c.device_id, c.implementation, c.regime) for c in cases} == expected
     for case in cases:
         assert case.calls == (7 if case.regime == "transfer-once" else None)
         assert case.workload == found.key
@@ -68,7 +68,7 @@ def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, c
         assert constraints.host_bytes is None or operands <= MEMORY_SHARE * constraints.host_bytes
         moved = sum(one.bytes({"n": n}, "float32") for one in op.operands if one.travels)
         assert device.usable_bytes is None or 2 * moved <= MEMORY_SHARE * device.usable_bytes
-        assert case.form == "library" or op.tuned[case.backend]
+        assert case.implementation == "library" or op.tuned[case.backend]
     of_the_op = ["host-stage"] if op.host is not None else []
     of_the_op += ["shape"] if op.fits({"n": n}) else []
     for skip in found.skips:
@@ -131,7 +131,7 @@ def test_the_guard_counts_a_weight_on_the_device_once(less):
 
 @pytest.mark.parametrize("less", [0, 1])
 @pytest.mark.parametrize(("on_host", "copies"), [(True, 8), (False, 2)])
-def test_an_upload_holds_what_is_sent_and_where_it_lands_for_both_forms(on_host, copies, less):
+def test_an_upload_holds_what_is_sent_and_where_it_lands_for_both_implementations(on_host, copies, less):
     n = 2**20
     free = copies * n * 5 // 4 - less
     constraints = Constraints(
@@ -197,10 +197,13 @@ def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
 
 def test_what_a_selector_leaves_out_is_neither_case_nor_skip():
     constraints = Constraints(
-        (target("numpy:0"), target("wgpu:0")), Selection(ops=[]), None, lambda case: case.form == "tuned"
+        (target("numpy:0"), target("wgpu:0")),
+        Selection(ops=[]),
+        None,
+        lambda case: case.implementation == "tuned",
     )
     found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
-    assert {case.form for case in found.cases} == {"tuned"}
+    assert {case.implementation for case in found.cases} == {"tuned"}
     assert found.skips == ()
 
 
@@ -237,13 +240,15 @@ def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():
     assert plan.estimate_seconds(found, settings) == pytest.approx(len(found[0].cases) * 3 * 2.5)
 
 
-# ------------------------------------------------------------------- shapes, variants, forms that are named
+# ------------------------------------------------------------------- shapes, variants, implementations that are named
 
 
 def everything(*devices, **more):
     """Ids of all cases and (id, reason) of all skips of matmul, and the workloads."""
     selection = {
-        key: more.pop(key) for key in ("variants", "params", "dtypes", "forms", "sizes") if key in more
+        key: more.pop(key)
+        for key in ("variants", "params", "dtypes", "implementations", "sizes")
+        if key in more
     }
     chosen = Selection(ops=["matmul"], **{"sizes": {"matmul": [64]}, **selection})
     constraints = Constraints(tuple(target(device) for device in devices), chosen, None, **more)
@@ -255,7 +260,7 @@ def everything(*devices, **more):
 
 def test_shapes_make_workloads_of_their_own():
     shapes = [{"m": 16, "k": 8}, {"batch": 3}]
-    cases, skips, found = everything("numpy:0", params={"matmul": shapes}, forms=["library"])
+    cases, skips, found = everything("numpy:0", params={"matmul": shapes}, implementations=["library"])
     assert cases == [
         "matmul/n=64,k=8,m=16/float32/library/resident@numpy:0", "matmul/n=64,batch=3/float32/library/resident@numpy:0",
     ]  # fmt: skip
@@ -324,23 +329,26 @@ def test_tf32_is_a_row_of_the_library_where_it_exists_and_was_allowed(device, dt
     assert tf32 not in skips
 
 
-def test_a_form_that_is_named_and_missing_is_a_skip():
+def test_a_implementation_that_is_named_and_missing_is_a_skip():
     ids = ["matmul/n=64/float32/tuned/resident@numpy:0", "matmul/n=64/float32/library/resident-queued@wgpu:0"]
     assert not everything("numpy:0", "wgpu:0")[1]
-    skips = everything("numpy:0", "wgpu:0", named_forms=True)[1]
+    skips = everything("numpy:0", "wgpu:0", named_implementations=True)[1]
     assert sorted(skips) == sorted(ids)
     assert {skip.reason for skip in skips.values()} == {"no-implementation"}
     assert "library call" in skips[ids[0]].detail
-    assert "wgpu has no library form" in skips[ids[1]].detail
+    assert "wgpu has no library implementation" in skips[ids[1]].detail
 
 
 def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
-    """With resident data the two forms would be the same; the tuned one stages its transfers."""
+    """With resident data the two implementations would be the same; the tuned one stages its transfers."""
     found = everything("cupy:0", dtypes=["float32"])[2]
     cases = [case for workload in found for case in workload.cases]
     assert not any(workload.skips for workload in found)
-    assert {case.regime for case in cases if case.form == "tuned"} == {"transfer-once", "transfer-always"}
-    assert {case.regime for case in cases if case.form == "library"} == set(REGIMES)
+    assert {case.regime for case in cases if case.implementation == "tuned"} == {
+        "transfer-once",
+        "transfer-always",
+    }
+    assert {case.regime for case in cases if case.implementation == "library"} == set(REGIMES)
 
 
 def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.base.messages import Reason
 from gpubench.measure import protocol
-from gpubench.result.case import DTYPES, FORMS, REGIMES, Case
+from gpubench.result.case import DTYPES, IMPLEMENTATIONS, REGIMES, Case
 from gpubench.result.run import Block, Check, Device, Parts
 
 numbers = st.integers(0, 2**53)
@@ -20,7 +20,7 @@ texts = st.text(max_size=50)
 reasons = st.sampled_from(get_args(Reason))
 cases = st.builds(
     Case, op=texts, group=texts, params=st.dictionaries(texts, numbers, max_size=3), dtype=st.sampled_from(DTYPES),
-    form=st.sampled_from(FORMS), regime=st.sampled_from(REGIMES), device_id=texts, calls=st.one_of(st.none(), numbers),
+    implementation=st.sampled_from(IMPLEMENTATIONS), regime=st.sampled_from(REGIMES), device_id=texts, calls=st.one_of(st.none(), numbers),
 )  # fmt: skip
 checks = st.builds(
     Check, ok=st.booleans(), max_error=st.one_of(st.none(), seconds), limit=seconds,
@@ -52,7 +52,7 @@ replies = st.one_of(
     st.builds(protocol.Phase, name=texts),
     st.builds(protocol.Devices, id=numbers, listing=st.builds(
         protocol.Listing, backend=texts, devices=st.lists(devices, max_size=2).map(tuple),
-        forms=st.lists(texts, max_size=2).map(tuple),
+        implementations=st.lists(texts, max_size=2).map(tuple),
     )),
     st.builds(
         protocol.Prepared, id=numbers, check=checks, op_hash=texts, kernel_hash=st.one_of(st.none(), texts),

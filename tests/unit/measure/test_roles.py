@@ -60,7 +60,7 @@ OP = Op(
     flops=lambda p: p["n"] * WIDTH, expr=expr, tolerance=Tolerance(2),
     tuned={"numpy": (Kernel("numpy", build),)},
 )  # fmt: skip
-FORMS = ("library", "tuned")
+IMPLEMENTATIONS = ("library", "tuned")
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def session():
     opened.close()
 
 
-def timer_of(session, folder, form, regime, op=OP):
+def timer_of(session, folder, implementation, regime, op=OP):
     calls = 2 if regime == "transfer-once" else None
-    case = Case(op.name, op.group, {"n": 37}, "float32", form, regime, "numpy:0", calls)
+    case = Case(op.name, op.group, {"n": 37}, "float32", implementation, regime, "numpy:0", calls)
     workspace = Workspace(session, op, case, 1, "random", folder)
     return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
@@ -239,10 +239,10 @@ def test_costs_follow_the_declaration():
 # ---------------------------------------------------------------- what travels
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("regime", ["transfer-once", "transfer-always"])
-def test_activations_travel_and_nothing_else(session, tmp_path, form, regime):
-    timer = timer_of(session, tmp_path, form, regime)
+def test_activations_travel_and_nothing_else(session, tmp_path, implementation, regime):
+    timer = timer_of(session, tmp_path, implementation, regime)
     moved = {"up": [], "down": []}
 
     class Counted:
@@ -267,10 +267,10 @@ def test_activations_travel_and_nothing_else(session, tmp_path, form, regime):
     workspace.release()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
-def test_every_output_is_checked_in_every_regime(session, tmp_path, form, regime):
-    timer = timer_of(session, tmp_path, form, regime)
+def test_every_output_is_checked_in_every_regime(session, tmp_path, implementation, regime):
+    timer = timer_of(session, tmp_path, implementation, regime)
     timer.verify()
     compile_right, run_right = session.compile, session.run
     spoilt = dict.fromkeys(range(len(OP.outputs)), False)

@@ -54,7 +54,7 @@ TARGET = 2e-3
 def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     seen = []
     session = SimpleNamespace(
-        clock=lambda: float(len(seen)), transfers=lambda form: None,
+        clock=lambda: float(len(seen)), transfers=lambda implementation: None,
         run=lambda launch, repeat=1: seen.append(f"launch {repeat}"), sync=lambda: seen.append("wait"),
     )  # fmt: skip
     case = Case("relu", "activation", {"n": 8}, "float32", "library", regime, "gpu:0")
@@ -98,7 +98,7 @@ class Predicted(timer.Timer):
 
     def __init__(self, launch_s, repeat, *, calls=None, first_s=0.0, hot_repeat=None):
         device = SimpleNamespace(kind="gpu", clock="its own")
-        session = SimpleNamespace(transfers=lambda form: None, core_hz=lambda: None, device=device)
+        session = SimpleNamespace(transfers=lambda implementation: None, core_hz=lambda: None, device=device)
         regime = "resident-queued" if calls is None else f"transfer-once-{calls}"
         case = Case("relu", "activation", {"n": 8}, "float32", "tuned", regime, "gpu:0")
         super().__init__(SimpleNamespace(session=session, op=kernels.load("relu")), case, None)
@@ -288,7 +288,7 @@ def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
         return launch_s * repeat
 
     session = SimpleNamespace(
-        transfers=lambda form: None,
+        transfers=lambda implementation: None,
         time=time,
         core_hz=lambda: None,
         device=SimpleNamespace(kind="gpu", clock="its own"),

@@ -153,10 +153,11 @@ def test_an_interrupt_while_devices_open_leaves_no_process(script, kind, device)
     assert not [worker.device for worker in script.workers if worker.alive]
 
 
-def cases(*forms):
+def cases(*implementations):
     return {
         device: [
-            Case("add", "vector", {"n": 8}, "float32", form, "resident", device) for form in forms or ("tuned",)
+            Case("add", "vector", {"n": 8}, "float32", implementation, "resident", device)
+            for implementation in implementations or ("tuned",)
         ]
         for device in DEVICES
     }

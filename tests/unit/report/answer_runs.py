@@ -87,7 +87,7 @@ def named_run() -> Run:
 
 
 def no_gpu_run() -> Run:
-    """Plain NumPy and another form; the latter is faster for two of three ops."""
+    """Plain NumPy and another implementation; the latter is faster for two of three ops."""
     found: list[Outcome] = []
     for op, plain_s, tuned_s in (("softmax", 1.69e-3, 8e-4), ("add", 1.37e-4, 1.38e-4), ("gelu", 2e-3, 1e-3)):
         for n in (65536, 1048576):

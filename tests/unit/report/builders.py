@@ -57,7 +57,7 @@ SOFTWARE = Device(
 
 
 def case(
-    op: str = "matmul", n: int = 1024, form: str = "library", regime: str = "resident",
+    op: str = "matmul", n: int = 1024, implementation: str = "library", regime: str = "resident",
     device: str = "numpy:0", dtype: str = "float32", variant: str | None = None,
 ) -> Case:  # fmt: skip
     """`resident` on a GPU stands for `resident-queued`."""
@@ -65,7 +65,7 @@ def case(
     group = GROUPS.get(op, "vector")
     if regime == RESIDENT and device.startswith(("cupy", "wgpu", "hybrid")) and group != "overhead":
         regime = QUEUED
-    return Case(op, group, {"n": n}, dtype, form, regime, device, calls, variant)  # type: ignore[arg-type]
+    return Case(op, group, {"n": n}, dtype, implementation, regime, device, calls, variant)  # type: ignore[arg-type]
 
 
 def regime_of(calls: int | None) -> str:

@@ -57,8 +57,10 @@ def dtypes():
 
 
 def a_kernel():
-    plain = measured(case(n=64, form="tuned"), 2e-3)
-    chosen = replace(measured(case(n=64, form="tuned", device="wgpu:0"), 1e-3), kernel="64x128x16, 8x8|<b>")
+    plain = measured(case(n=64, implementation="tuned"), 2e-3)
+    chosen = replace(
+        measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3), kernel="64x128x16, 8x8|<b>"
+    )
     return run_of([plain, chosen], devices=(CPU, SHARED[2]))
 
 
@@ -72,7 +74,7 @@ def two_cpus(*, gpu):
     return run_of([*cases, *gpus], devices=(CPU, other, GPU)[: 2 + gpu])
 
 
-FORMS_OF_OVERHEADS = (
+IMPLEMENTATIONS_OF_OVERHEADS = (
     ("cupy:0", "upload", "library"), ("cupy:0", "download", "tuned"), ("wgpu:0", "upload", "library"), ("wgpu:0", "download", "tuned"),
     ("wgpu:0", "allocate", "library"), ("cupy:0", "allocate", "tuned"), ("fake:gpu", "upload", "tuned"), ("cupy:0", "launch", "library"),
 )  # fmt: skip
@@ -87,7 +89,7 @@ def pool(allocate_s, *more, parts=None):
 
 def derived():
     mute = replace(SHARED[2], clock=DeviceClock(kind="derived", step_s=1e-9))
-    return run_of([copied(4000, device="cupy:0"), copied(4000, form="tuned", device="wgpu:0")], devices=(*SHARED[:2], mute))  # fmt: skip
+    return run_of([copied(4000, device="cupy:0"), copied(4000, implementation="tuned", device="wgpu:0")], devices=(*SHARED[:2], mute))  # fmt: skip
 
 
 def made_for_peaks(*, asked):
@@ -135,8 +137,8 @@ def without_flops():
 
 SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
 LADDER_ON_TWO = [
-    multiplied(9, 256, form="tuned", device="cupy:0"), multiplied(1, 256, form="tuned", device="cupy:0", variant="naive"),
-    multiplied(9, 256, form="tuned", device="wgpu:0", dtype="float64"),
+    multiplied(9, 256, implementation="tuned", device="cupy:0"), multiplied(1, 256, implementation="tuned", device="cupy:0", variant="naive"),
+    multiplied(9, 256, implementation="tuned", device="wgpu:0", dtype="float64"),
 ]  # fmt: skip
 SMALL_PEAKS = [copied(9000, 2**20, device="cupy:0"), multiplied(18, 512, device="cupy:0")]
 
@@ -162,7 +164,7 @@ PARTS = {
     "where the time goes": (full_run, "plain", {"sections": ["breakdown"]}),
     "the first result": (lambda: one_call(SUM_S), "markdown", {"sections": ["breakdown"]}),
     "no first result": (lambda: one_call(2 * SUM_S), "markdown", {"sections": ["breakdown"]}),
-    "forms of overheads": (lambda: run_of([measured(case(op, 2**20, form, device=device), 1e-3) for device, op, form in FORMS_OF_OVERHEADS]), "plain", {"sections": ["breakdown"]}),
+    "implementations of overheads": (lambda: run_of([measured(case(op, 2**20, implementation, device=device), 1e-3) for device, op, implementation in IMPLEMENTATIONS_OF_OVERHEADS]), "plain", {"sections": ["breakdown"]}),
     "a transfer of 1 GiB": (lambda: run_of([measured(case("upload", 2**30, "tuned", device="cupy:0"), 2**30 / 55e9)]), "plain", {"sections": ["breakdown"]}),
     "six transfers in Markdown": (lambda: run_of([measured(case("upload", n, device="cupy:0"), 1e-5 + n / 1e10) for n in SIX]), "markdown", {"sections": ["breakdown"]}),
     "a pool": (lambda: pool(4e-7, measured(case("allocate", 2**22, device="cupy:0"), 4e-4)), "plain", {"sections": ["breakdown"]}),

@@ -36,7 +36,7 @@ def full_run() -> Run:
     for n in (64, 256, 1024, 4096):
         cpu_s, gpu_s = 3e-6 + 2 * n**3 / 8e11, 12e-6 + 2 * n**3 / 4.5e13
         copy_s = 16 * n * n / 1e10
-        found += [measured(case(n=n), cpu_s), measured(case(n=n, form="tuned"), cpu_s * 0.97)]
+        found += [measured(case(n=n), cpu_s), measured(case(n=n, implementation="tuned"), cpu_s * 0.97)]
         found += _gpu_cases(n, gpu_s, copy_s)
     for n in (65536, 1048576, 16777216):
         found += [
@@ -70,9 +70,9 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
 
 
 def _peak_cases() -> list[Outcome]:
-    """A copy that is out of cache, its vendor's form, and a rung of the ladder of matmul."""
+    """A copy that is out of cache, its vendor's implementation, and a rung of the ladder of matmul."""
     n = 2**26
-    rung = case(n=4096, form="tuned", device="cupy:0", variant="naive")
+    rung = case(n=4096, implementation="tuned", device="cupy:0", variant="naive")
     return [
         measured(case("copy", n, "tuned"), 0.05),
         measured(case("copy", n, device="cupy:0"), 7e-4, hot_s=6.8e-4),
@@ -107,11 +107,13 @@ def hybrid_run() -> Run:
         if regime == "resident":
             found.append(measured(case(n=n), cpu_s, sessions=6))
         found.append(measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=6))
-        what = case(n=n, form="tuned", regime=regime, device="hybrid:cupy:0")
+        what = case(n=n, implementation="tuned", regime=regime, device="hybrid:cupy:0")
         share = round(cpu_s / (cpu_s + gpu_s), 2)
         found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=6, sides=sides))
     found.append(
-        skipped(case(n=1, form="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut")
+        skipped(
+            case(n=1, implementation="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut"
+        )
     )
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
@@ -122,10 +124,10 @@ def stages_run() -> Run:
     found: list[Outcome] = []
     for n, cpu_s, gpu_s, rest_s in ((64, 4e-5, 5e-6, 6e-5), (4096, 3e-3, 4e-5, 2e-6)):
         stages = {"ffn_in": 0.55, "ffn_out": 0.45}
-        for form, factor in (("library", 1.3), ("tuned", 1.0)):
-            what = measured(case("ffn", n, form), cpu_s * factor)
+        for implementation, factor in (("library", 1.3), ("tuned", 1.0)):
+            what = measured(case("ffn", n, implementation), cpu_s * factor)
             timed = {name: share * cpu_s for name, share in stages.items()}
-            found.append(what if form == "library" else in_stages(what, timed, rest_s=1e-6))
+            found.append(what if implementation == "library" else in_stages(what, timed, rest_s=1e-6))
         on_gpu = measured(case("ffn", n, "tuned", WAITED, "cupy:0"), gpu_s + 3e-5)
         timed = {name: share * gpu_s for name, share in stages.items()}
         found.append(

@@ -114,13 +114,13 @@ def wrong_results():
 
 
 def three_sizes(*, named=False):
-    """The tuned form is 1, 2 and 3 times as fast as plain NumPy at three sizes, PyTorch half as fast; other sizes lie
+    """The tuned implementation is 1, 2 and 3 times as fast as plain NumPy at three sizes, PyTorch half as fast; other sizes lie
     between them."""
     found = []
     for op, sizes in THREE.items():
         for i, n in enumerate([*sizes, sizes[1] * 3 // 2]):
             found.append(measured(op_case(op, n), 1e-3, sessions=5))
-            found.append(measured(op_case(op, n, form="tuned"), 1e-3 / (1 + i), sessions=5))
+            found.append(measured(op_case(op, n, implementation="tuned"), 1e-3 / (1 + i), sessions=5))
             found.append(measured(op_case(op, n, device="torch:cpu"), 2e-3, sessions=5))
     sizes = {"add": [8192, 2**20]} if named else {}
     kept = [
@@ -236,7 +236,7 @@ SCREENS = {
     "a software adapter, one size": lambda: run_of([measured(case(), 1e-3), measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
     "a software adapter without a CPU": lambda: run_of([measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
     "no GPU, all ops have better code": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.op != "add"], **ALONE),
-    "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.form == "library"], **ALONE),
+    "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.implementation == "library"], **ALONE),
     "no GPU, three sizes": three_sizes,
     "no GPU, named sizes": lambda: three_sizes(named=True),
     "no GPU, one of three reached": lambda: asked_for(answer_run([measured(op_case("add", 8192), 1e-3, sessions=5)], **ALONE), "add", "dot", "tanh"),
@@ -275,9 +275,9 @@ SCREENS = {
     "rows and tokens of a network": lambda: answer_run([row for name in NETWORK for row in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})]),
     # Nothing to compare
     "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
-    "the GPU has no kernel": lambda: run_of([measured(case(), 1e-3), skipped(case(form="tuned", device="cupy:0"), "no-implementation", "no tuned kernel")]),
+    "the GPU has no kernel": lambda: run_of([measured(case(), 1e-3), skipped(case(implementation="tuned", device="cupy:0"), "no-implementation", "no tuned kernel")]),
     "the GPU had no time": lambda: run_of([
-        measured(case(), 1e-3), skipped(case(form="tuned", device="cupy:0"), "no-implementation", "no tuned kernel"), skipped(case(device="cupy:0"), "budget", OUT_OF_TIME)]),
+        measured(case(), 1e-3), skipped(case(implementation="tuned", device="cupy:0"), "no-implementation", "no tuned kernel"), skipped(case(device="cupy:0"), "budget", OUT_OF_TIME)]),
     "no CPU beside the GPU": lambda: run_of([measured(case(device="cupy:0"), 1e-3)]),
     "GPUs alone": lambda: run_of([
         *(measured(case(n=n, device=name), n * 1e-6) for n in (64, 256) for name in ("cupy:0", "wgpu:0")), measured(case(op="add", device="cupy:0"), 1e-6)]),

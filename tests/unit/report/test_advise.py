@@ -35,8 +35,8 @@ SMALL_LOSES = {256: 0.5, 1024: 2.0, 4096: 8.0}
 WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
 
 
-def gpu(n: int, seconds: float, regime: str = "transfer-always", form: str = "library", **words):
-    return measured(case(n=n, regime=regime, device="cupy:0", form=form), seconds, **words)
+def gpu(n: int, seconds: float, regime: str = "transfer-always", implementation: str = "library", **words):
+    return measured(case(n=n, regime=regime, device="cupy:0", implementation=implementation), seconds, **words)
 
 
 def ask(outcomes, n, calls=1, key=MATMUL, **words):
@@ -111,11 +111,16 @@ def test_a_regime_that_was_not_measured_is_unknown():
     assert ask(curve(SMALL_LOSES, regime="resident"), 1024, calls=None).basis == "measured"
 
 
-def test_the_fastest_form_at_the_size_counts():
-    forms = [gpu(256, 1e-4), gpu(4096, 4e-4), gpu(256, 2e-4, form="tuned"), gpu(4096, 2e-4, form="tuned")]
-    outcomes = [*(measured(case(n=n), 1e-3) for n in (256, 4096)), *forms]
+def test_the_fastest_implementation_at_the_size_counts():
+    implementations = [
+        gpu(256, 1e-4),
+        gpu(4096, 4e-4),
+        gpu(256, 2e-4, implementation="tuned"),
+        gpu(4096, 2e-4, implementation="tuned"),
+    ]
+    outcomes = [*(measured(case(n=n), 1e-3) for n in (256, 4096)), *implementations]
     small, large = ask(outcomes, 300), ask(outcomes, 4000)
-    assert (small.form, large.form) == ("library", "tuned")
+    assert (small.implementation, large.implementation) == ("library", "tuned")
 
 
 def two_gpus(ratios):
@@ -157,7 +162,10 @@ def test_software_variants_and_overheads_advise_nothing():
         measured(case(n=256), 1e-3),
         measured(case(n=256, regime="transfer-always", device="wgpu:0"), 1e-6),
         gpu(256, 2e-3),
-        measured(case(n=256, regime="transfer-always", device="cupy:0", form="library", variant="tf32"), 1e-6),
+        measured(
+            case(n=256, regime="transfer-always", device="cupy:0", implementation="library", variant="tf32"),
+            1e-6,
+        ),
         measured(case("upload", n=256, device="cupy:0"), 1e-6),
     ]
     found = ask(outcomes, 256, devices=(CPU, GPU, SOFTWARE))
@@ -234,7 +242,7 @@ def test_the_document_follows_its_schema(n):
     text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "json")
     found = json.loads(text)
     jsonschema.validate(found, msgspec.json.schema(Advice))
-    assert (found["name"], found["schema_version"]) == ("gpubench-advise", 1)
+    assert (found["name"], found["schema_version"]) == ("gpubench-advise", 2)
     assert list(found) == [field.name for field in msgspec.structs.fields(Advice)]
     assert (found["device_id"] is None) == (found["basis"] == "unknown") == (n == 2**30)
     assert text == render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "json")
@@ -298,7 +306,7 @@ def splitting(seconds, *, n=1024, regime="resident", gpu_s=1e-3, device="hybrid:
     for size in sizes:
         found += [measured(case(n=size), 3e-3, sessions=6)]
         found += [measured(case(n=size, regime=regime, device="cupy:0"), gpu_s, sessions=6)]
-    what = case(n=n, form="tuned", regime=regime, device=device)
+    what = case(n=n, implementation="tuned", regime=regime, device=device)
     return [*found, split(what, (3e-3, gpu_s), seconds, sessions=6)]
 
 
@@ -318,7 +326,11 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     assert "cupy:0 (library)" in text.partition("cannot split")[2]
     assert max(map(len, text.splitlines())) <= 80
     document = msgspec.json.decode(render(advice, "json"), type=Advice)
-    assert (document.device_id, document.backend, document.form) == ("hybrid:cupy:0", "hybrid", "tuned")
+    assert (document.device_id, document.backend, document.implementation) == (
+        "hybrid:cupy:0",
+        "hybrid",
+        "tuned",
+    )
     assert document.time is not None
     assert document.time.estimate == pytest.approx(0.78e-3)
     assert document.gain is not None
@@ -365,7 +377,9 @@ def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours
     other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
     beside = msgspec.structs.replace(HYBRID, id="hybrid:wgpu:0")
     rows = splitting(ours) + [measured(case(n=n, device="wgpu:0"), 0.9e-3, sessions=6) for n in (512, 1024)]
-    rows.append(split(case(n=1024, form="tuned", device="hybrid:wgpu:0"), (3e-3, 0.9e-3), theirs, sessions=6))
+    rows.append(
+        split(case(n=1024, implementation="tuned", device="hybrid:wgpu:0"), (3e-3, 0.9e-3), theirs, sessions=6)
+    )
     words = {"devices": (CPU, GPU, HYBRID, other, beside), "sessions": 6}
     advice = ask(rows, 1024, None, **words)
     assert advice.device_id == answered

@@ -75,8 +75,8 @@ def test_it_does_not_pay_already_at_one_and_a_half_calls():
     assert (row.verdict, row.calls) == ("at", 2)
 
 
-def test_the_fastest_form_of_the_cpu_is_what_the_gpu_has_to_beat():
-    tuned = measured(case(form="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
+def test_the_fastest_implementation_of_the_cpu_is_what_the_gpu_has_to_beat():
+    tuned = measured(case(implementation="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
     row = amortization(4e-4, tuned, *gpu(1e-3, 1e-4))
     assert row.baseline_id == tuned.id
     assert (row.cpu_s, row.calls) == (pytest.approx(3.2e-4), 5)
@@ -208,16 +208,18 @@ def test_missing_sides_give_no_row():
         assert amortizations(analyse(run_of(outcomes))) == ()
 
 
-def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
+def test_the_implementation_that_is_fastest_with_a_shared_copy_answers_for_its_device():
     library = gpu(1e-3, 1e-4)
     tuned = [
         msgspec.structs.replace(
-            one, id=one.id.replace("library", "tuned"), case=msgspec.structs.replace(one.case, form="tuned")
+            one,
+            id=one.id.replace("library", "tuned"),
+            case=msgspec.structs.replace(one.case, implementation="tuned"),
         )
         for one in gpu(0.5e-3, 1e-4)
     ]
     row = amortization(4e-4, *library, *tuned)
-    assert (row.form, row.calls) == ("tuned", 2)
+    assert (row.implementation, row.calls) == ("tuned", 2)
 
 
 def test_rows_follow_the_selection():

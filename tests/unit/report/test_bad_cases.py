@@ -30,7 +30,7 @@ HOLED = [
 ]  # fmt: skip
 LONELY = [
     *op_rows("add", {WAITED: rising(VECTOR, AT)}),
-    measured(op_case("add", 4096, form="tuned"), 2e-4, sessions=5),
+    measured(op_case("add", 4096, implementation="tuned"), 2e-4, sessions=5),
 ]
 TORN = op_rows("add", {WAITED: rising(VECTOR, AT)}, shifts=(0.7, 0.7, 1.0, 1.4, 1.4))
 BROKEN_OFF = [
@@ -82,7 +82,7 @@ def test_a_size_that_failed_leaves_the_threshold_of_the_others():
 
 
 def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
-    """At 4 K the other form is five times as fast as plain NumPy: that gain falls, and no threshold moves."""
+    """At 4 K the other implementation is five times as fast as plain NumPy: that gain falls, and no threshold moves."""
     plain, lonely = (
         row_of(answer_run(rows)) for rows in (op_rows("add", {WAITED: rising(VECTOR, AT)}), LONELY)
     )

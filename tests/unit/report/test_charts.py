@@ -33,7 +33,7 @@ def charts(run, sections=None):
     return found, {chart.id: chart for chart in found.charts}
 
 
-def test_the_fastest_form_of_every_case_is_a_point_of_the_time_chart():
+def test_the_fastest_implementation_of_every_case_is_a_point_of_the_time_chart():
     analysis = analyse(full_run())
     _, by_id = charts(full_run())
     rows = [row for ours in by_id["time"].rows.values() for row in ours]

@@ -130,7 +130,8 @@ def test_a_claim_may_be_held_against_the_gpu_alone():
 def test_a_claim_may_be_held_against_other_cases_of_the_device():
     """Of one op at the same size alone; of another op at any."""
     tiled, naive = (
-        msgspec.structs.replace(case(device="cupy:0", form="tuned"), variant=v) for v in ("tiled", "naive")
+        msgspec.structs.replace(case(device="cupy:0", implementation="tuned"), variant=v)
+        for v in ("tiled", "naive")
     )
     elsewhere = msgspec.structs.replace(naive, device_id="wgpu:0")
     rows = [measured(case(), 1e-3), measured(tiled, 1e-4), measured(naive, 4e-4), measured(elsewhere, 9e-4)]

@@ -72,14 +72,17 @@ def sides(run, width=80):
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        (on(case("add", form="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
-        (on(case("add", form="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")),
+        (on(case("add", implementation="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
+        (on(case("add", implementation="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")),
         (on(case("add"), 1.0), CpuCode("numpy", "")),
         (on(case("mine.pca"), 1.0, "sklearn"), CpuCode("numpy", "sklearn", own=True)),
         (on(case(), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
         (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")),
         (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
-        (on(case(dtype="float16", form="tuned"), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
+        (
+            on(case(dtype="float16", implementation="tuned"), 1.0),
+            CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)"),
+        ),
         (on(case(device="torch:cpu"), 1.0), CpuCode("torch", "MKL 2024.2")),
         (on(case("add", device="torch:cpu"), 1.0), CpuCode("torch", "")),
         (on(case("conv2d"), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
@@ -139,7 +142,7 @@ def test_one_line_says_it_in_any_width(width):
     assert " 55 s." in " ".join(map(str.strip, lines))
 
 
-def test_without_numba_each_place_names_the_weaker_form():
+def test_without_numba_each_place_names_the_weaker_implementation():
     run = contest()
     lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
     outcomes = [msgspec.structs.replace(one, kernel=None) for one in run.outcomes]
@@ -165,7 +168,7 @@ def test_the_picture_of_the_map_names_it_with_versions():
 def test_the_table_of_the_cpu_tells_its_devices_apart_whatever_an_op_is_called():
     name, devices = "options.a_rather_long_name", ("numpy:0", "torch:cpu")
     run = answer_run([on(case(name, device=device), 1e-3) for device in devices], devices=(CPU, TORCH))
-    table = render([run], "plain").partition("library and tuned form")[2].partition("\n\n")[0]
+    table = render([run], "plain").partition("library and tuned implementation")[2].partition("\n\n")[0]
     assert all(device in table for device in devices)
 
 
@@ -202,7 +205,7 @@ def test_the_table_of_copies_names_it(format):
         ("library@numpy:0", "vs numpy library, OpenBLAS"),
     ],
 )
-def test_the_library_form_is_not_what_numba_compiled(baseline, said):
+def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
     assert analyse(contest(), baseline=baseline).baseline.startswith(said)
 
 

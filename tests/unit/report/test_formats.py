@@ -192,7 +192,10 @@ def test_csv_columns_are_those_that_are_documented():
 
 
 def test_every_measured_gpu_row_of_the_csv_has_a_speedup():
-    gpus = [measured(case(device="cupy:0"), 1e-3), measured(case(form="tuned", device="cupy:0"), 5e-4)]
+    gpus = [
+        measured(case(device="cupy:0"), 1e-3),
+        measured(case(implementation="tuned", device="cupy:0"), 5e-4),
+    ]
     rows = list(csv.DictReader(io.StringIO(render([run_of([measured(case(), 2e-3), *gpus])], "csv"))))
     assert [row["speedup"] for row in rows] == ["", "2", "4"]
 

@@ -22,12 +22,12 @@ def seconds(fixed_s: float, each_s: float) -> dict[int, float]:
 
 
 def run(code: dict[tuple[str, str], dict[int, float]]) -> Run:
-    """A run of `mine.f` with these times by device and form, waited for on a GPU."""
+    """A run of `mine.f` with these times by device and implementation, waited for on a GPU."""
     rows = []
-    for (device, form), times in code.items():
+    for (device, implementation), times in code.items():
         for n, time in times.items():
             regime = "resident" if device in ("numpy:0", "torch:cpu") else "resident-waited"
-            what = case("mine.f", n=n, form=form, device=device, regime=regime)
+            what = case("mine.f", n=n, implementation=implementation, device=device, regime=regime)
             rows.append(measured(msgspec.structs.replace(what, group="function"), time))
     return run_of(rows)
 
@@ -46,7 +46,9 @@ def test_numpy_as_written_stands_against_the_library_as_written():
     both = run(WRITTEN | COMPILED)
     assert find_threshold([both], "f", "waited").n == pytest.approx(1e4, rel=0.2)
     headlines = [row for row in analyse(both).speedups if row.kind == "headline"]
-    assert {(row.case.case.form, row.baseline.case.form) for row in headlines} == {("library", "library")}
+    assert {(row.case.case.implementation, row.baseline.case.implementation) for row in headlines} == {
+        ("library", "library")
+    }
 
 
 def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
@@ -76,7 +78,7 @@ def test_what_is_written_alone_has_no_second_line():
 
 def test_advice_is_about_code_that_the_caller_has():
     answer = Policy([run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
-    assert (answer.device_id, answer.form) == ("cupy:0", "library")
+    assert (answer.device_id, answer.implementation) == ("cupy:0", "library")
     assert answer.gain == pytest.approx((1e-6 + 2**20 * 1e-8) / (1e-4 + 2**20 * 1e-10), rel=0.1)
 
 

@@ -35,9 +35,9 @@ CPU_64, GPU_64 = measured(case(n=64), 1e-3), measured(gpu(64), 1e-4)
         (curve({256: 2.0}, sessions=3), (), (gpu(256).id,), ()),  # its interval holds 2
         *(([CPU_64, lost(gpu(64))], (), (), (SMALL,)) for lost in (skipped, failed, planned)),
         ([skipped(case(n=64)), GPU_64], (), (), (SMALL,)),  # without a baseline there is no speedup
-        # Cases of the CPU and named variants are not asked; every form that is selected is.
-        ([CPU_64, GPU_64, measured(gpu(64, form="tuned", variant="naive"), 1.0)], (), (), ()),
-        ([CPU_64, measured(gpu(64), 0.9e-3), measured(gpu(64, form="tuned"), 1e-4)], (SMALL,), (), ()),
+        # Cases of the CPU and named variants are not asked; every implementation that is selected is.
+        ([CPU_64, GPU_64, measured(gpu(64, implementation="tuned", variant="naive"), 1.0)], (), (), ()),
+        ([CPU_64, measured(gpu(64), 0.9e-3), measured(gpu(64, implementation="tuned"), 1e-4)], (SMALL,), (), ()),
     ],
 )  # fmt: skip
 def test_the_whole_interval_has_to_lie_below_what_is_asked(outcomes, low, near, missing):

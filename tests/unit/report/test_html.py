@@ -189,9 +189,9 @@ def test_many_runs_stay_below_two_megabytes():
 def test_a_large_run_stays_below_two_megabytes():
     """1500 cases of 100 samples each: more than the largest result so far."""
     outcomes = [
-        measured(case(op, n, form, device=device), n * 1e-9, sessions=1, factors=[1 + (i * n) % 97 / 1e4 for i in range(100)])
+        measured(case(op, n, implementation, device=device), n * 1e-9, sessions=1, factors=[1 + (i * n) % 97 / 1e4 for i in range(100)])
         for op in ("matmul", "relu", "add")
-        for form in ("library", "tuned")
+        for implementation in ("library", "tuned")
         for device in ("numpy:0", "cupy:0")
         for n in range(1000, 1125)
     ]  # fmt: skip

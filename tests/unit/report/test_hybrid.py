@@ -82,7 +82,7 @@ def test_a_share_that_another_file_chose_is_estimated_by_all_sessions() -> None:
 
 
 def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them() -> None:
-    what = case(form="tuned", device="hybrid:cupy:0")
+    what = case(implementation="tuned", device="hybrid:cupy:0")
     one = only(run_of([split(what, (3e-3, 1e-3), 0.78e-3, sessions=1)], devices=DEVICES, sessions=1))
     assert one.baseline_id is None
     assert one.gain == pytest.approx(1 / 0.78, rel=0.02)

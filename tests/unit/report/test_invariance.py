@@ -32,7 +32,7 @@ def noisy_run(seed: int) -> Run:
         )  # fmt: skip
         always, once = (case(n=n, regime=r, device="cupy:0") for r in ("transfer-always", "transfer-once"))
         found += [
-            measured(case(n=n), cpu_s, sessions=SESSIONS), measured(case(n=n, form="tuned"), cpu_s * 0.9, sessions=SESSIONS),
+            measured(case(n=n), cpu_s, sessions=SESSIONS), measured(case(n=n, implementation="tuned"), cpu_s * 0.9, sessions=SESSIONS),
             measured(case(n=n, device="cupy:0"), gpu_s, sessions=SESSIONS, cold_s=gpu_s * 0.9),
             measured(once, gpu_s + copy_s / 10, sessions=SESSIONS),
             measured(always, gpu_s + copy_s, sessions=SESSIONS, parts=parts),

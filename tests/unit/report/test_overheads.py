@@ -13,11 +13,14 @@ from tests.unit.report.builders import case, curve, measured, run_of
 from tests.unit.report.parts import pool
 
 CURVE = curve({64: 0.25, 256: 4.0})
-OVERHEADS = [measured(case("upload", 2**20, form, device="cupy:0"), 1e-4) for form in ("library", "tuned")]
+OVERHEADS = [
+    measured(case("upload", 2**20, implementation, device="cupy:0"), 1e-4)
+    for implementation in ("library", "tuned")
+]
 VARIANTS = [
-    measured(case(n=256, form="tuned", variant="naive", device="cupy:0"), 1e-9),
+    measured(case(n=256, implementation="tuned", variant="naive", device="cupy:0"), 1e-9),
     measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9),
-    measured(case(n=256, form="tuned", variant="blocked"), 1e-9),
+    measured(case(n=256, implementation="tuned", variant="blocked"), 1e-9),
 ]
 
 

@@ -34,8 +34,8 @@ def outcomes():
         on_device(12 * copy / 3e12, "add", copy, "tuned", device="wgpu:0"),
         on_device(8 * 2**20 / 9e12, "copy", 2**20, device="cupy:0"),
         on_device(2 * n**3 / 50e12, n=n, device="cupy:0"),
-        on_device(2 * n**3 / 45e12, n=n, form="tuned", device="wgpu:0"),
-        on_device(2 * n**3 / 5e12, n=n, form="tuned", variant="naive", device="wgpu:0"),
+        on_device(2 * n**3 / 45e12, n=n, implementation="tuned", device="wgpu:0"),
+        on_device(2 * n**3 / 5e12, n=n, implementation="tuned", variant="naive", device="wgpu:0"),
         on_device(1.0, n=n, dtype="float16", device="cupy:0"),
         measured(case("softmax", copy), 1.0),
     ]

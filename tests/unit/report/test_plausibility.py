@@ -30,7 +30,7 @@ TOOLS = ("gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "g
 
 
 def whole_run() -> Run:
-    """Everything that a report derives something from: forms, regimes, sizes, a split, overheads."""
+    """Everything that a report derives something from: implementations, regimes, sizes, a split, overheads."""
     found = []
     for n in SIZES:
         seconds = dict(zip(REGIMES, (1e-6 * n, 2e-6 * n, 4e-6 * n), strict=True))
@@ -45,7 +45,7 @@ def whole_run() -> Run:
             ),
         ]  # fmt: skip
     alone = (3e-8 * 1024**2, 1e-6 * 1024)
-    found.append(split(case(form="tuned", device="hybrid:cupy:0"), alone, 0.8e-3, sessions=5))
+    found.append(split(case(implementation="tuned", device="hybrid:cupy:0"), alone, 0.8e-3, sessions=5))
     found += [measured(case("copy", 2**26, device="cupy:0"), 3e-4, sessions=5)]
     found += [measured(case("add", 2**20, device="cupy:0"), 1e-5, sessions=5)]
     found += [measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-6, sessions=5)]
@@ -123,9 +123,15 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it(case_id):
 
 
 def test_without_a_gpu_it_is_left_out_of_the_table_of_the_cpu_too():
-    run = run_of([measured(case(n=64), 1e-3), measured(case(n=64, form="tuned"), 0.77e-3)], devices=(CPU,))
-    before, after = (render([one], "plain") for one in (run, doubtful(run, case(n=64, form="tuned").id)))
-    tables = [text.partition("library and tuned form")[2].partition("\n\n")[0] for text in (before, after)]
+    run = run_of(
+        [measured(case(n=64), 1e-3), measured(case(n=64, implementation="tuned"), 0.77e-3)], devices=(CPU,)
+    )
+    before, after = (
+        render([one], "plain") for one in (run, doubtful(run, case(n=64, implementation="tuned").id))
+    )
+    tables = [
+        text.partition("library and tuned implementation")[2].partition("\n\n")[0] for text in (before, after)
+    ]
     assert "77" in tables[0]
     assert "77" not in tables[1]
 
@@ -150,7 +156,7 @@ def test_it_neither_advises_nor_is_interpolated_between_nor_splits():
     assert honest.choose("matmul", shape=256, regime="resident-queued").basis == "measured"
     between = seen.choose("matmul", shape=256, regime="resident-queued")
     assert between.basis in ("interpolated", "unknown")
-    hybrid = case(form="tuned", device="hybrid:cupy:0").id
+    hybrid = case(implementation="tuned", device="hybrid:cupy:0").id
     assert hybrids(analyse(WHOLE))
     assert not hybrids(analyse(doubtful(WHOLE, hybrid)))
 

@@ -68,7 +68,7 @@ def test_one_call_on_data_that_stays_is_waited_for(regime, device):
 
 def test_the_answer_at_a_measured_size():
     found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
-    assert (found.device_id, found.backend, found.form, found.basis) == (
+    assert (found.device_id, found.backend, found.implementation, found.basis) == (
         "cupy:0",
         "cupy",
         "library",
@@ -271,14 +271,16 @@ def splitting(seconds, n=1024):
     """A run that splits matmul of size n, resident: 3 ms on the CPU, 1 ms on the GPU, `seconds` on both."""
     found = [measured(case(n=size), 3e-3, sessions=5) for size in (512, 1024)]
     found += [measured(case(n=size, device="cupy:0"), 1e-3, sessions=5) for size in (512, 1024)]
-    found.append(split(case(n=n, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), seconds, sessions=5))
+    found.append(
+        split(case(n=n, implementation="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), seconds, sessions=5)
+    )
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=5)
 
 
 def test_a_caller_that_can_split_gets_the_split_and_its_share():
     policy = Policy([splitting(0.78e-3)])
     found = policy.choose("matmul", shape=(1024, 1024), regime="resident-queued", hybrid=True)
-    assert (found.device_id, found.backend, found.form) == ("hybrid:cupy:0", "hybrid", "tuned")
+    assert (found.device_id, found.backend, found.implementation) == ("hybrid:cupy:0", "hybrid", "tuned")
     assert (found.basis, found.fraction, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))
     assert found.gain == pytest.approx(1 / 0.78)
     for words in ({}, {"hybrid": False}):

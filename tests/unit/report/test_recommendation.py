@@ -30,7 +30,7 @@ def both(cpu_s, gpu_s, split_s, *, n=1024, regime="resident-waited", sessions=5)
     return [
         measured(case(n=n), cpu_s, sessions=sessions),
         measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
-        split(case(n=n, form="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
+        split(case(n=n, implementation="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
     ]  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
 
 
 def test_what_is_shown_changes_no_recommendation():
-    slower = [measured(case(n=n, form="tuned"), 5e-3) for n in (64, 256)]
+    slower = [measured(case(n=n, implementation="tuned"), 5e-3) for n in (64, 256)]
     run = run_of([*curve({64: 0.5, 256: 2.0}, regime="resident-waited"), *slower])
     plain = recommendation_of(run)
     assert plain is not None

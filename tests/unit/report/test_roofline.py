@@ -23,7 +23,7 @@ def shares(found):
 def test_backends_of_one_gpu_share_its_peak():
     peaks = [
         copied(4000, device="cupy:0"),
-        copied(4200, form="tuned", device="wgpu:0"),
+        copied(4200, implementation="tuned", device="wgpu:0"),
         multiplied(50, device="cupy:0"),
     ]
     found = peaks_of(*peaks)
@@ -82,7 +82,9 @@ def test_of_small_copies_the_fastest_is_the_peak_and_256_mib_are_out_of_cache():
 
 def test_no_dtype_takes_the_compute_peak_of_another():
     double = multiplied(58, dtype="float64", device="cupy:0")
-    single = replace(measured(case(n=64, device="cupy:0", form="tuned"), 1.0, hot_s=1.0), flops=10**15)
+    single = replace(
+        measured(case(n=64, device="cupy:0", implementation="tuned"), 1.0, hot_s=1.0), flops=10**15
+    )
     peaks = {peak.dtype: peak for peak in peaks_of(copied(4000, device="cupy:0"), double, single).peaks}
     assert {dtype: peak.flops_per_s for dtype, peak in peaks.items()} == pytest.approx(
         {"float64": 5.8e13, "float32": 1e15}
@@ -94,7 +96,7 @@ def test_no_dtype_takes_the_compute_peak_of_another():
 
 def test_variants_make_no_peak_and_tf32_has_none():
     tf32 = multiplied(300, variant="tf32", device="cupy:0")
-    naive = multiplied(5, variant="naive", form="tuned", device="wgpu:0")
+    naive = multiplied(5, variant="naive", implementation="tuned", device="wgpu:0")
     found = peaks_of(multiplied(50, device="cupy:0"), tf32, naive)
     (peak,) = found.peaks
     assert peak.flops_per_s == pytest.approx(5e13)
@@ -103,14 +105,14 @@ def test_variants_make_no_peak_and_tf32_has_none():
 
 def test_transfers_and_implausible_cases_stand_below_no_peak():
     always = measured(case("copy", LARGE, regime="transfer-always", device="cupy:0"), 1.0)
-    impossible = measured(case("copy", LARGE, form="tuned", device="cupy:0"), 1e-3, hot_s=1.0)
+    impossible = measured(case("copy", LARGE, implementation="tuned", device="cupy:0"), 1e-3, hot_s=1.0)
     found = peaks_of(copied(4000, device="cupy:0"), always, impossible)
     assert [row.case.id for row in found.rows] == [case("copy", LARGE, device="cupy:0").id]
 
 
 def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
     library = measured(case("add", LARGE, device="cupy:0"), 9.0, hot_s=4e-4)
-    ours = measured(case("add", LARGE, form="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)
+    ours = measured(case("add", LARGE, implementation="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)
     host = measured(case("add", LARGE), 1.0)
     ratios = {row.case.case.device_id: row.to_library for row in peaks_of(library, ours, host).rows}
     assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}

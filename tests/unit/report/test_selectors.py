@@ -13,7 +13,7 @@ from gpubench.base.errors import UsageError
 from gpubench.result.case import parse_case_id, select_cases, selector
 from tests.unit.report.builders import case
 
-BIG = case(n=4096, form="tuned", regime="transfer-once", device="cupy:0")
+BIG = case(n=4096, implementation="tuned", regime="transfer-once", device="cupy:0")
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_no_text_gives_anything_but_a_usage_error(text):
 
 
 @pytest.mark.parametrize(
-    ("form", "variants"),
+    ("implementation", "variants"),
     [
         ("tuned", {None}), ("tuned-naive", {"naive"}), ("tuned-*", {"naive", "register"}),
         ("tuned*", {None, "naive", "register"}), ("*", {None, "naive", "register"}), ("library*", set()),
     ],
 )  # fmt: skip
-def test_a_plain_form_is_not_its_variants(form, variants):
+def test_a_plain_implementation_is_not_its_variants(implementation, variants):
     found = {
         variant
         for variant in (None, "naive", "register")
-        if selector(f"matmul/*/*/{form}")(msgspec.structs.replace(BIG, variant=variant))
+        if selector(f"matmul/*/*/{implementation}")(msgspec.structs.replace(BIG, variant=variant))
     }
     assert found == variants
 
@@ -107,13 +107,15 @@ shapes = st.dictionaries(st.sampled_from(["m", "k", "batch", "columns"]), st.int
 @given(
     st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]), variants, shapes
 )  # fmt: skip
-def test_every_case_id_selects_its_case_and_reads_back(op, n, form, variant, shape):
-    what = msgspec.structs.replace(case(op, n, form), variant=variant, params={"n": n, **shape})
+def test_every_case_id_selects_its_case_and_reads_back(op, n, implementation, variant, shape):
+    what = msgspec.structs.replace(case(op, n, implementation), variant=variant, params={"n": n, **shape})
     assert selector(what.id)(what)
     assert parse_case_id(what.id, what.group) == what
 
 
-@pytest.mark.parametrize("form", ["tuned-", "tuned-A", "tuned-a-b", "tuned naive", "tunednaive", "-naive"])
-def test_what_is_no_form_is_no_case_id(form):
+@pytest.mark.parametrize(
+    "implementation", ["tuned-", "tuned-A", "tuned-a-b", "tuned naive", "tunednaive", "-naive"]
+)
+def test_what_is_no_implementation_is_no_case_id(implementation):
     with pytest.raises(ValueError, match="not a case id"):
-        parse_case_id(BIG.id.replace("/tuned/", f"/{form}/"))
+        parse_case_id(BIG.id.replace("/tuned/", f"/{implementation}/"))

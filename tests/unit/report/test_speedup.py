@@ -1,4 +1,4 @@
-"""Speedups: wall against wall, fastest form against fastest form, and a baseline that has a name."""
+"""Speedups: wall against wall, fastest implementation against fastest implementation, and a baseline that has a name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpubench.result.run import Blas, Device, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 
 
-def test_the_headline_pairs_the_fastest_forms():
+def test_the_headline_pairs_the_fastest_implementations():
     run = run_of([
-        measured(case(), 4e-3), measured(case(form="tuned"), 2e-3),
-        measured(case(device="cupy:0"), 1e-4), measured(case(form="tuned", device="cupy:0"), 2e-4),
+        measured(case(), 4e-3), measured(case(implementation="tuned"), 2e-3),
+        measured(case(device="cupy:0"), 1e-4), measured(case(implementation="tuned", device="cupy:0"), 2e-4),
     ])  # fmt: skip
     rows = {row.kind: row for row in analyse(run).speedups}
     assert rows["headline"].ratio == pytest.approx(20)
@@ -70,7 +70,7 @@ def test_a_ratio_uses_the_sessions_that_both_sides_have():
     assert not analyse(run_of([nothing, gpu])).speedups
 
 
-def test_the_baseline_names_form_blas_and_threads():
+def test_the_baseline_names_implementation_blas_and_threads():
     run = run_of([measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)])
     assert baseline_line(run, analyse(run).speedups) == (
         "vs numpy library, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
@@ -86,7 +86,7 @@ def test_the_baseline_names_form_blas_and_threads():
 )
 def test_the_baseline_can_be_chosen(name, expected):
     run = run_of([
-        measured(case(), 4e-3), measured(case(form="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4),
+        measured(case(), 4e-3), measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4),
     ])  # fmt: skip
     rows = [row for row in analyse(run, baseline=name).speedups if row.kind == "headline"]
     assert [row.ratio for row in rows] == [pytest.approx(expected)]
@@ -116,15 +116,15 @@ TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api
 
 
 def two_cpus(**options):
-    """PyTorch is the faster CPU at 128, NumPy's tuned form at 64."""
+    """PyTorch is the faster CPU at 128, NumPy's tuned implementation at 64."""
     times = {
         "numpy:0": {64: 1e-3, 128: 4e-3},
         "torch:cpu": {64: 2e-3, 128: 2e-3},
         "cupy:0": {64: 1e-4, 128: 1e-4},
     }
-    forms = {"numpy:0": "tuned"}
+    implementations = {"numpy:0": "tuned"}
     cases = [
-        measured(case(n=n, device=device, form=forms.get(device, "library")), seconds)
+        measured(case(n=n, device=device, implementation=implementations.get(device, "library")), seconds)
         for device, by_size in times.items()
         for n, seconds in by_size.items()
     ]
@@ -140,7 +140,7 @@ def test_the_baseline_is_the_fastest_cpu_of_each_row():
     assert library == pytest.approx({64: 20.0, 128: 20.0})
 
 
-def test_each_cpu_is_named_with_its_form_blas_and_threads():
+def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
     run = two_cpus()
     mkl = Blas(library="mkl", version="2024.2")
     workers = [
@@ -157,7 +157,7 @@ def test_each_cpu_is_named_with_its_form_blas_and_threads():
 def test_a_cpu_whose_kernels_numba_compiled_says_so():
     run = two_cpus()
     outcomes = [
-        msgspec.structs.replace(one, kernel="numba, 2 threads") if one.case.form == "tuned" else one
+        msgspec.structs.replace(one, kernel="numba, 2 threads") if one.case.implementation == "tuned" else one
         for one in run.outcomes
     ]
     baseline = analyse(msgspec.structs.replace(run, outcomes=outcomes)).baseline

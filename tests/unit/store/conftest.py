@@ -28,7 +28,7 @@ def _case(device_id: str) -> Case:
         group="matmul",
         params={"n": 1024},
         dtype="float32",
-        form="library",
+        implementation="library",
         regime="resident",
         device_id=device_id,
     )

@@ -206,7 +206,8 @@ def test_names_of_before_version_4_are_read(run: Run) -> None:
     plain = {**json.loads(store.dumps(run)), **before_4}
     plain["sessions"][0] |= {"index": 0, "started_at": ""}
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
-    case["device_id"] = "gang:cupy:0+1"
+    before_4 = {"device_id": "gang:cupy:0+1", "form": case.pop("implementation")}
+    case |= before_4
     upgraded = store.loads(json.dumps(plain).encode(), "x")
     assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
     assert (upgraded.label, upgraded.identical_gpus) == ("gang", [])

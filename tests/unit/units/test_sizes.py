@@ -34,7 +34,7 @@ from gpubench.base.units import MAX_SIZE, MAX_SIZES, format_size, parse_sizes
         ("1^999999", [1]),
     ],
 )
-def test_documented_forms(text: str, sizes: list[int]) -> None:
+def test_documented_implementations(text: str, sizes: list[int]) -> None:
     assert parse_sizes(text) == sizes
 
 

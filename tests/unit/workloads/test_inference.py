@@ -138,9 +138,11 @@ def session(request):
 
 
 @pytest.mark.slow
-def test_a_library_form_writes_the_right_tokens_and_one_that_forgets_its_cache_is_found(session, tmp_path):
-    """Of the library form the whole is judged alone. At one shape: tests/conformance/test_layers.py has the others, and
-    test_workloads.py the stages of the tuned form at this one."""
+def test_a_library_implementation_writes_the_right_tokens_and_one_that_forgets_its_cache_is_found(
+    session, tmp_path
+):
+    """Of the library implementation the whole is judged alone. At one shape: tests/conformance/test_layers.py has the others, and
+    test_workloads.py the stages of the tuned implementation at this one."""
     device = session.device
     case = Case(OP.name, OP.group, PARAMS, "float32", "library", device.resident_regime, device.id)
     assert refusal(session, OP, case) is None

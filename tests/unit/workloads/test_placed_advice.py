@@ -23,8 +23,8 @@ def placing(seconds, *, placement="gcg", alone_s=1e-4):
     """A workload of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
     stages = {"first": (8e-5, 1e-5), "second": (1e-5, 8e-5), "third": (1e-5, 1e-5)}
     alone = [
-        measured(case("ffn", 64, form, regime, device), alone_s, sessions=6)
-        for form, regime, device in (("tuned", "resident", "numpy:0"), ("tuned", WAITED, "cupy:0"))
+        measured(case("ffn", 64, implementation, regime, device), alone_s, sessions=6)
+        for implementation, regime, device in (("tuned", "resident", "numpy:0"), ("tuned", WAITED, "cupy:0"))
     ]
     what = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0")
     return [

@@ -189,22 +189,24 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
 # ---------------------------------------------------------------- an op that adds to a state
 
 
-@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize(
     ("name", "params"),
     [("cache_append", {"n": 1}), ("cache_append", {"n": 33, "width": 5, "room": 40}),
      ("attention_append", {"n": 1}), ("attention_append", {"n": 33, "width": 12, "heads": 3, "room": 40}),
      ("attention_append", {"n": 300, "width": 64, "heads": 1})],
 )  # fmt: skip
-def test_an_op_leaves_the_rest_of_its_state(session, form, name, params, tmp_path):
+def test_an_op_leaves_the_rest_of_its_state(session, implementation, name, params, tmp_path):
     op = kernels.load(name)
-    case = Case(op.name, op.group, params, "float32", form, session.device.resident_regime, session.device.id)
-    if form not in backends.load(session.device.backend).forms:
+    case = Case(
+        op.name, op.group, params, "float32", implementation, session.device.resident_regime, session.device.id
+    )
+    if implementation not in backends.load(session.device.backend).implementations:
         return
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     launch = gate(workspace, case, lambda phase: None).launch
     for regime in (session.device.resident_regime, "transfer-always"):
-        moved = Case(op.name, op.group, params, "float32", form, regime, session.device.id)
+        moved = Case(op.name, op.group, params, "float32", implementation, regime, session.device.id)
         timer = Timer(workspace, moved, launch)
         timer.seconds(2)
         timer.verify()

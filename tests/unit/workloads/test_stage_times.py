@@ -41,8 +41,8 @@ def session():
     opened.close()
 
 
-def timer_of(session, folder, op=TWICE, form="tuned"):
-    case = Case(op.name, op.group, {"n": 8}, "float32", form, "resident", "numpy:0")
+def timer_of(session, folder, op=TWICE, implementation="tuned"):
+    case = Case(op.name, op.group, {"n": 8}, "float32", implementation, "resident", "numpy:0")
     workspace = ChainWorkspace(session, op, case, 1, "random", folder)
     return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
@@ -136,8 +136,8 @@ def test_a_session_that_cannot_time_stages_leaves_them_out(session, tmp_path, mo
     assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
 
 
-def test_the_library_form_has_no_stages(session, tmp_path):
-    assert stages.time_stages(timer_of(session, tmp_path, form="library"), 0, 60) is None
+def test_the_library_implementation_has_no_stages(session, tmp_path):
+    assert stages.time_stages(timer_of(session, tmp_path, implementation="library"), 0, 60) is None
 
 
 def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_path):
@@ -182,8 +182,8 @@ class Around:
 def chosen(n, cpu_s, gpu_s, sizes=(), op="ffn"):
     loaded = kernels.load(op)
 
-    def run(device, regime, seconds, form="tuned", measured=True):
-        case = Case(op, "network", {"n": n}, "float32", form, regime, device)
+    def run(device, regime, seconds, implementation="tuned", measured=True):
+        case = Case(op, "network", {"n": n}, "float32", implementation, regime, device)
         return Told(case, measured, [seconds])
 
     runs = [

@@ -134,9 +134,9 @@ def test_waits_for_each_stage_are_not_held_against_the_whole():
 def tokens_run() -> Run:
     """A model of two parts: 100 tokens are read, 15 written; on the CPU it takes ten times as long."""
     found: list[Outcome] = []
-    for device, form, seconds in (("numpy:0", "tuned", 1e-2), ("cupy:0", "tuned", 1e-3)):
+    for device, implementation, seconds in (("numpy:0", "tuned", 1e-2), ("cupy:0", "tuned", 1e-3)):
         regime = WAITED if device == "cupy:0" else RESIDENT
-        what = measured(case("inference", 100, form, regime, device), 4 * seconds)
+        what = measured(case("inference", 100, implementation, regime, device), 4 * seconds)
         timed = {
             "tokenise": seconds,
             "prefill.heads": seconds / 2,

@@ -199,9 +199,11 @@ def session(request):
     opened.close()
 
 
-def case_of(session, op, form="tuned", regime=None, **params):
+def case_of(session, op, implementation="tuned", regime=None, **params):
     device = session.device
-    return Case(op.name, op.group, params, "float32", form, regime or device.resident_regime, device.id)
+    return Case(
+        op.name, op.group, params, "float32", implementation, regime or device.resident_regime, device.id
+    )
 
 
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)

@@ -43,7 +43,7 @@ def hostile_run(texts: list[str], *, ids: bool = False) -> Run:
         msgspec.structs.replace(failed(case("add", 128, device=wild)), hint=some(), stderr_tail=some()),
         skipped(case("add", 256, device=wild), "out-of-memory", some()),
         msgspec.structs.replace(skipped(case("add", 512, device=wild)), hint=some(), reason=some()),
-        msgspec.structs.replace(measured(case(n=64, form="tuned", device="wgpu:0"), 1e-3, sessions=1), kernel=some()),
+        msgspec.structs.replace(measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3, sessions=1), kernel=some()),
     ]  # fmt: skip
     devices = (
         msgspec.structs.replace(CPU, name=some()),
