@@ -326,9 +326,9 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed, and no
-    device group does that."""
-    why = None if op.stages and case.backend != DEVICE_GROUP else op.whole(case.params)
+    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed; of those a
+    device group runs trainings."""
+    why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 

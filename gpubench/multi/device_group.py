@@ -10,12 +10,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from gpubench import backends
-from gpubench.backends.contract import Backend, Joins, Launch, Links, Session, Work, protocols
+from gpubench.backends.contract import Backend, Joins, Launch, Links, ReadyBuffers, Session, Work, protocols
 from gpubench.backends.contract.protocols import DeviceGroup
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
@@ -29,15 +29,19 @@ from gpubench.backends.shared.sides import (
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.contract.op import Array, Collective, Implementation, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Collective, Implementation, Op, Shape, Stored, each
 from gpubench.measure.worker.timer import Timed
 from gpubench.measure.worker.workspace import Wrong
+from gpubench.multi import data_parallel
+from gpubench.multi.data_parallel import ParallelLaunch, Rank
 from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import DEVICE_GROUP, Case, group_id, group_ranks, group_sizes
 from gpubench.result.run import Check, Device, Identity, Staging
 
 # Host memory as so many ranks.
 _SOFTWARE = ("2", "3", "4", "8")
+# Trainings that are kept: that of the resident buffers, and that of copying calls.
+_KEPT = 2
 
 
 class GroupSession(
@@ -55,6 +59,8 @@ class GroupSession(
         self._links = links
         self._members = members
         self._opened: Ranks | None = None
+        self._trainings: dict[tuple[int, ...], ParallelLaunch] = {}  # by their buffers, which they keep alive
+        self._idle: dict[tuple[Shape, Stored], list[CutBuffer]] = {}  # that copying calls gave back
 
     @property
     def _ranks(self) -> Ranks:
@@ -76,6 +82,9 @@ class GroupSession(
         if op.overhead is not None or case.implementation != "tuned" or case.variant is not None:
             why = "a device group takes the best that its ranks have: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
+        if op.averaged:
+            first = self._ranks.sessions[0]
+            return enter(first, partial(data_parallel.refuse, op, case, first, self._links.ranks))
         if op.more_outputs or any(operand.dtype for operand in op.operands):
             why = f"{DEVICE_GROUP} computes no op with several outputs or with ids"
             return Unsupported(why, reason="no-implementation")
@@ -102,10 +111,19 @@ class GroupSession(
         """An operand; a rank takes memory when a launch says what it gets of it."""
         return CutBuffer(shape, dtype)
 
+    def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
+        """Hand out the operands of the copying call before, in the same order: its launch fits them."""
+        idle = self._idle.setdefault((shape, dtype), [])
+        return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
+
     def free(self, buffer: CutBuffer) -> None:
         buffer.free()
 
     def forget(self) -> None:
+        self._close_trainings()
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().free()
         if self._opened is not None:
             self._opened.each(lambda session: session.forget())
 
@@ -117,12 +135,14 @@ class GroupSession(
         """The parts of all ranks, come together; or what was uploaded."""
         if buffer.last is None:
             host[...] = buffer.host
+        elif isinstance(buffer.last, ParallelLaunch):
+            buffer.last.fetch(buffer, host)
         else:
             self._ranks.fetch(buffer.last, host)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
         """Let each rank choose its candidate for the share that it will get."""
-        if not isinstance(self._ranks.sessions[0], protocols.Tunes):
+        if op.averaged or not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
         launch = self._ranks.cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
         for rank in launch.ranks:
@@ -130,18 +150,38 @@ class GroupSession(
             if isinstance(rank.session, protocols.Tunes):
                 rank.session.tune(op, rank.case, rank.buffers)
 
-    def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SharedLaunch:
+    def compile(
+        self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer
+    ) -> SharedLaunch | ParallelLaunch:
         """The share of each rank, by its own session."""
+        if op.averaged:
+            return self._train(op, case, inputs, output)
         launch = self._ranks.cut(op, case, inputs, output)
         launches = [enter(rank.session, rank.compile) for rank in launch.ranks]
         launch.kernel_hash, launch.kernel_name = launches[0].kernel_hash, launches[0].kernel_name
         launch.staging = launch.ranks[0].way.staging
         return launch
 
+    def _train(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: Any) -> ParallelLaunch:
+        """The launch of a training; that of before where the buffers are, so that a copying call builds nothing."""
+        key = tuple(map(id, (*inputs, *each(output))))
+        if key not in self._trainings:
+            if len(self._trainings) >= _KEPT:
+                self._close_trainings()
+            self._trainings[key] = ParallelLaunch(op, case, inputs, output, self._ranks.sessions, self._links)
+        return self._trainings[key]
+
+    def _close_trainings(self) -> None:
+        for launch in self._trainings.values():
+            launch.close()
+        self._trainings.clear()
+
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """On all ranks; the launch of a device group that computes nothing is nothing."""
         if isinstance(launch, SharedLaunch):
             self._ranks.run(launch, repeat)
+        elif isinstance(launch, ParallelLaunch):
+            launch.run(repeat)
 
     def sync(self) -> None:
         with self._links.guard():
@@ -149,15 +189,18 @@ class GroupSession(
         if self._opened is not None:
             self._opened.each(lambda session: session.sync())
 
-    def sides(self, launch: SharedLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
+    def sides(
+        self, launch: SharedLaunch | ParallelLaunch, launches: int, host_output: Array | None
+    ) -> dict[str, float]:
         """Seconds per launch of each rank's share alone, its data in place."""
-        self._ranks.run(launch, 1)
+        self.run(launch)
         self.sync()
         times = {}
-        for number, rank in enumerate(launch.ranks):
+        ranks: Sequence[DeviceShare | Rank] = launch.ranks
+        for number, rank in enumerate(ranks):
             rank.session.enter()
             start = self.clock()
-            rank.session.run(rank.launch, launches)
+            rank.run(launches)
             rank.session.sync()
             times[f"rank{number}_s"] = (self.clock() - start) / launches
         return times

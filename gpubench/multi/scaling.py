@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis, derive_once
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import empty_launch_s, used_sessions
 from gpubench.analysis.speedup import fit_cases, pair_ratio
 from gpubench.analysis.thresholds import Extent, extent
@@ -82,6 +82,11 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float  # speedup / ranks
     efficiency_lo: float  # its interval
     efficiency_hi: float  # its interval
+    weak: (
+        float | None
+    )  # of a training: time of the best single GPU with one rank's part of the batch / of the group
+    weak_lo: float | None  # its interval
+    weak_hi: float | None  # its interval
     balance: float | None  # seconds of the fastest rank / of the slowest, each alone with its share
     host_limited: bool  # the host's launches take most of the time
     row: CaseResult  # the device group's case
@@ -133,14 +138,16 @@ def scaling(analysis: Analysis) -> GroupGains:
     gains = [
         gain
         for result in device_groups
-        if (gain := _strong(run, outcomes[result.id], result, single.get(result.case.workload, ()))) is not None
+        if (gain := _strong(run, outcomes[result.id], result, single)) is not None
     ]
     gains.sort(key=lambda gain: (*_curve(gain), gain.n))
     curves = tuple(_pays_from(list(same)) for _, same in groupby(gains, key=_curve))
     return GroupGains(weak=weak(run), strong=tuple(gains), pays_from=curves)
 
 
-def _strong(run: Run, outcome: Measurement, result: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
+def _strong(
+    run: Run, outcome: Measurement, result: CaseResult, singles: Mapping[str, Sequence[CaseResult]]
+) -> Strong | None:
     """Return the gain of one session. Returns None if no single GPU of the device group's backend was measured in
     it."""
     inner, case = result.case.device_id.split(":")[1], result.case
@@ -149,13 +156,21 @@ def _strong(run: Run, outcome: Measurement, result: CaseResult, singles: Sequenc
     side, regime = (
         ("cpu", RESIDENT) if result.device_kind == "software" else (result.device_kind, case.regime_id)
     )
-    fitting = [
-        single
-        for single in singles
-        if (single.case.backend, single.device_kind, single.case.regime_id) == (inner, side, regime)
-    ]
-    best = min(fitting, key=lambda single: (_seconds(single), single.id), default=None)
+
+    def best_at(n: int) -> CaseResult | None:
+        workload = replace(case, params={**case.params, "n": n}).workload
+        fitting = [
+            single
+            for single in singles.get(workload, ())
+            if (single.case.backend, single.device_kind, single.case.regime_id) == (inner, side, regime)
+        ]
+        return min(fitting, key=lambda single: (_seconds(single), single.id), default=None)
+
+    best = best_at(case.params["n"])
     gain = None if best is None else pair_ratio(best, result)
+    op = declaration(case.op)
+    part = best_at(case.params["n"] // ranks) if op is not None and op.averaged else None
+    weak = None if part is None else pair_ratio(part, result)
     if best is None or gain is None:
         return None
     launches_s = ranks * empty_launch_s(run, best.case.device_id)
@@ -163,7 +178,8 @@ def _strong(run: Run, outcome: Measurement, result: CaseResult, singles: Sequenc
         id=result.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, ranks=ranks, baseline_id=best.id,
         speedup=gain.estimate, lo=gain.low, hi=gain.high, efficiency=gain.estimate / ranks,
-        efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, balance=_balance(run, outcome),
+        efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, weak=weak and weak.estimate,
+        weak_lo=weak and weak.low, weak_hi=weak and weak.high, balance=_balance(run, outcome),
         host_limited=_seconds(result) < HOST_LIMITED * launches_s, row=result, single=best, interval=gain,
     )  # fmt: skip
 
@@ -418,6 +434,7 @@ _WEAK = (
 )
 _STRONG = (
     "speedup = time of the best single GPU / time of the device group, on the same data; efficiency = speedup / GPUs. "
+    "weak, of a training: time of the best single GPU with one GPU's part of the batch / time of the device group. "
     "balance: the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
 )
 
@@ -499,7 +516,7 @@ def _strong_table(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Tabl
     columns = heads(
         "op", number("n"), "data", number("one GPU"),
         number("group"), number("speedup"), number("efficiency"),
-        number("balance", 1), Column("note", rank=1),
+        number("weak", 1), number("balance", 1), Column("note", rank=1),
     )  # fmt: skip
     shown = [gain.row.case for gain in rows]
     return Table(
@@ -514,6 +531,7 @@ def _cells(gain: Strong, unit: str) -> tuple[Cell, ...]:
         series_name(gain.row.case), size_text(gain.row), data_text(gain.row.case), time_text(gain.single.time, unit),
         time_text(gain.row.time, unit) + mark(gain.row.label), ratio_text(gain.interval),
         f"{gain.efficiency:.2f} {interval_text(share)}",
+        "" if gain.weak is None else f"{gain.weak:.2f}",
         "" if gain.balance is None else f"{gain.balance:.2f}", "host-limited" if gain.host_limited else "",
     )  # fmt: skip
 

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session
-from gpubench.backends.contract.protocols import BuildsAhead, Chains, Records, Steps, TimesStages, Tunes
+from gpubench.backends.contract.protocols import (
+    BuildsAhead,
+    Chains,
+    DeviceGroup,
+    Records,
+    Steps,
+    TimesStages,
+    Tunes,
+)
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
 from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widen
 from gpubench.base.errors import BackendError, Unsupported
@@ -351,9 +359,9 @@ class ChainWorkspace(Workspace):
         return {}
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the stages that the case runs. Returns None for the library implementation, which is one
-        expression."""
-        if not runs_by_stage(self.op, case):
+        """Return the stages that the case runs. Returns None for the library implementation, which is one expression, and for a
+        device group, whose ranks have stages of their own."""
+        if not runs_by_stage(self.op, case) or isinstance(self.session, DeviceGroup):
             return None
         if case.implementation_id not in self.built:
             self.built[case.implementation_id] = Chain(self.session, self.op, case)
@@ -384,7 +392,8 @@ class ChainWorkspace(Workspace):
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
-        return refusal(session, op, case) if runs_by_stage(op, case) else session.supports(op, case)
+        by_stage = runs_by_stage(op, case) and not isinstance(session, DeviceGroup)
+        return refusal(session, op, case) if by_stage else session.supports(op, case)
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -142,7 +142,7 @@ def _training(
         weights={f"{weight}.0": values for weight, values in MLP_WEIGHTS.items()}
         | {f"{weight}_{moment}.0": values for weight in MLP_WEIGHTS for moment, values in moments.items()},
         outputs={f"loss.{last}": "activation", **{f"{weight}.{STEPS}": "weight" for weight in MLP_WEIGHTS}},
-        judged=judged,
+        judged=judged, averaged=tuple(f"d{weight}.{step}" for step in range(STEPS) for weight in MLP_WEIGHTS),
     )  # fmt: skip
 
 

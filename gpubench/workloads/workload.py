@@ -61,8 +61,9 @@ def workload(
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
     each has, `state` which values stages add to, `judged` the tolerance of an output that has one of its own, or the
     slack that kinks on the way to it add to the usual one. What else is `declared` is the op's own: name, summary,
-    params, sizes, options, and `fits`, which says why there is no shape though each stage has one. Repeats are written
-    out. Raises ValueError where a value has two shapes, is read before it is written, or is written twice."""
+    params, sizes, options, the gradients that ranks average, and `fits`, which says why there is no shape though each
+    stage has one. Repeats are written out. Raises ValueError where a value has two shapes, is read before it is
+    written, or is written twice."""
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))

@@ -195,6 +195,10 @@ class Links(ABC):
         sum), `allgather` (what all sent, one after the other), `alltoall` (its part of what each sent) or `broadcast`
         (what rank 0 sent)."""
 
+    @abstractmethod
+    def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
+        """Put the mean over the ranks into each buffer of each rank, behind what its session has enqueued."""
+
     def clock(self) -> float:
         """Read the host clock in seconds. As it stands: the host's own."""
         return time.perf_counter()

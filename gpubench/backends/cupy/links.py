@@ -21,7 +21,8 @@ from gpubench.kernels.contract.op import Array
 
 Guard = Callable[[], AbstractContextManager[None]]
 # Of nccl.h.
-FLOAT32, SUM = 7, 0
+FLOAT32, SUM, AVERAGE = 7, 0, 4
+TYPES = {"float16": 6, "float32": FLOAT32, "float64": 8, "bfloat16": 9}
 # The call of each collective, and what it takes behind the type: an operation, or the rank that sends.
 CALLS: dict[str, tuple[Any, ...]] = {
     "allreduce": ("allReduce", SUM), "reducescatter": ("reduceScatter", SUM), "allgather": ("allGather",),
@@ -81,11 +82,9 @@ class CudaLinks(Links):
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
         """In one group, without which the first rank would wait for the others for ever. No device is made the current
         one, which would take longer than a call: a communicator knows its own."""
-        nccl = nccl_binding()
-        if self._communicators is None:
-            self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
+        nccl, communicators = self._join()
         nccl.groupStart()
-        for rank, communicator in enumerate(self._communicators):
+        for rank, communicator in enumerate(communicators):
             source, target, stream = sent[rank], got[rank], self._streams[rank].ptr
             if name == "alltoall":
                 part = source.size // self.ranks
@@ -100,6 +99,23 @@ class CudaLinks(Links):
                 )  # of a rank's share, where one of the two holds all shares
                 getattr(communicator, call)(source.data.ptr, target.data.ptr, count, FLOAT32, *more, stream)
         nccl.groupEnd()
+
+    def average(self, buffers: Sequence[Sequence[Array]]) -> None:
+        """On the default stream, which the sessions use."""
+        nccl, communicators = self._join()
+        nccl.groupStart()
+        for communicator, own in zip(communicators, buffers, strict=True):
+            for array in own:
+                place, kind = array.data.ptr, TYPES[array.dtype.name]
+                communicator.allReduce(place, place, array.size, kind, AVERAGE, 0)
+        nccl.groupEnd()
+
+    def _join(self) -> tuple[Any, list[Any]]:
+        """Return NCCL and the communicator of each rank."""
+        nccl = nccl_binding()
+        if self._communicators is None:
+            self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
+        return nccl, self._communicators
 
     def close(self) -> None:
         for communicator in self._communicators or ():

@@ -482,6 +482,15 @@ class FakeLinks(HostLinks):
         size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
         self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
 
+    def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
+        arrays = [[buffer.array.copy() for buffer in own] for own in buffers]
+        super().average(arrays)
+        for own, made in zip(buffers, arrays, strict=True):
+            for buffer, array in zip(own, made, strict=True):
+                buffer.array = array
+        if self._word == "link-lies":
+            buffers[1][0].array += 1
+
     def _spend(self, size: float, got: Sequence[Array]) -> None:
         if self._word == "link-hangs":
             _sleep_for_ever()

@@ -244,6 +244,10 @@ class DeviceShare:
         self.launch = self.session.compile(op, self.case, self.buffers, output)
         return self.launch
 
+    def run(self, repeat: int) -> None:
+        """Enqueue launches of this share alone."""
+        self.session.run(self.launch, repeat)
+
     def send(self, *, again: bool = False) -> None:
         """Send the part of each operand that was uploaded since it was sent last; `again`: of all that travel."""
         whole = self._whole
@@ -373,6 +377,12 @@ class HostLinks(Links):
                 for other, array in enumerate(sent):
                     part = self._share(array, rank) if name == "alltoall" else array
                     self.xp.copyto(self._share(target, other), part)
+
+    def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
+        for arrays in zip(*buffers, strict=True):
+            mean = sum(arrays[1:], arrays[0]) / self.ranks
+            for array in arrays:
+                self.xp.copyto(array, mean)
 
     def _share(self, array: Array, rank: int) -> Array:
         part = len(array) // self.ranks

@@ -358,6 +358,8 @@ class Op(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...] = ()  # the op is a workload, made of others
     # values that one stage writes for another; a device holds them, and they are neither inputs nor outputs
     between: tuple[Operand, ...] = ()
+    # gradients that the ranks of a device group average, each of its part of the batch, before a stage reads them
+    averaged: tuple[str, ...] = ()
     # tokens that a call reads or writes, by the part that the names of its stages begin with
     tokens: Mapping[str, Callable[[Params], int]] = {}
     # of the text of a user's function: the hash of its kernels. Its own hash is that of its name, arguments and

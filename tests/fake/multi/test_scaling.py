@@ -141,6 +141,19 @@ def test_ranks_chooses_the_device_groups_and_too_many_are_refused(run):
     assert "@group:" not in ran.out
 
 
+def test_a_training_is_shared_out_and_its_weak_efficiency_is_told(run):
+    ran = run(
+        "--ops", "mlp_sgd", "--sizes", "7,32,64", "--devices", "fake:gpu0,fake:gpu1", "--scaling", "strong",
+        "--regimes", "resident-waited,transfer-always", "--min-samples", "3", "--max-samples", "4",
+        env={"GPUBENCH_FAKE_GPUS": "2"},
+    )  # fmt: skip
+    reasons = [o["reason"] for o in ran.outcomes.values() if "n=7/" in o["id"] and "group:" in o["id"]]
+    assert set(reasons) == {"shape"}, "7 rows have no equal parts"
+    gains = reported(ran)["scaling"]["strong"]
+    assert {(row["n"], row["weak"] is None) for row in gains} == {(32, True), (64, False)}
+    assert all(0 < row["weak_lo"] <= row["weak"] <= row["weak_hi"] < 1.2 for row in gains if row["n"] == 64)
+
+
 def test_after_a_search_device_groups_are_measured_at_its_sizes(run):
     ran = run(
         "--ops", "sum", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong",

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.cupy import links, whole_uuid
-from gpubench.backends.cupy.links import FLOAT32, SUM, CudaLinks
+from gpubench.backends.cupy.links import AVERAGE, FLOAT32, SUM, CudaLinks
 from gpubench.base.errors import Unsupported
 
 COUNT = 12
@@ -124,6 +124,17 @@ def test_a_reduction_and_a_broadcast_ask_each_rank_once(nccl):
     nccl.calls.clear()
     assert exchanged("broadcast", nccl) == [
         ("broadcast", 0, 1000, 3000, COUNT, FLOAT32, 0, 92), ("broadcast", 1, 2000, 4000, COUNT, FLOAT32, 0, 95),
+    ]  # fmt: skip
+
+
+def test_gradients_are_averaged_in_place_on_the_default_stream(nccl):
+    halves = Vector(5000)
+    for vector in (halves, *SENT):
+        vector.dtype = SimpleNamespace(name="float32" if vector in SENT else "float16")
+    device_group().average([[SENT[0], halves], [SENT[1], halves]])
+    assert nccl.calls[1:] == [
+        "{", ("allReduce", 0, 1000, 1000, COUNT, FLOAT32, AVERAGE, 0), ("allReduce", 0, 5000, 5000, COUNT, 6, AVERAGE, 0),
+        ("allReduce", 1, 2000, 2000, COUNT, FLOAT32, AVERAGE, 0), ("allReduce", 1, 5000, 5000, COUNT, 6, AVERAGE, 0), "}",
     ]  # fmt: skip
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.sides import granule
+from gpubench.backends.shared.sides import HostLinks, granule
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
-from gpubench.measure.worker.workspace import Wrong
+from gpubench.measure.worker.workspace import Wrong, gate, kind_of, refusal
 from gpubench.multi import device_group as device_group_module
+from gpubench.multi.data_parallel import segments
 from gpubench.multi.device_group import CollectiveTimer, shares
 from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case, group_id, group_ranks, group_sizes
@@ -214,3 +215,50 @@ def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
     assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
     given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
     assert plan.with_ranks(given, ops, device_groups) == given
+
+
+# ---------------------------------------------------------------- training, shared out
+
+
+def trained(tmp_path, ranks=2):
+    """A checked launch of three steps on a device group, and its workspace."""
+    op, device = kernels.load("mlp_sgd"), f"group:numpy:{ranks}"
+    session = backends.load("group").open(device, 1)
+    asked = Case(op.name, op.group, {"n": 8}, "float32", "tuned", "resident-waited", device)
+    assert refusal(session, op, asked) is None
+    workspace = kind_of(op)(session, op, asked, 1, "random", tmp_path)
+    return gate(workspace, asked, lambda phase: None).launch, workspace
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_train_agree_with_float64_and_with_each_other(ranks, tmp_path):
+    launch, workspace = trained(tmp_path, ranks)
+    assert len(launch.ranks) == ranks
+    launch.run(2)  # each launch begins with the same weights
+    workspace.verify(launch)
+    weights = [rank.parts[-1].buffer for rank in launch.ranks]
+    assert all(same.tobytes() == weights[0].tobytes() for same in weights)
+    weights[-1][0] += 1
+    with pytest.raises(Wrong, match=rf"rank {ranks - 1} has another b2.3 than rank 0"):
+        workspace.verify(launch)
+    workspace.release()
+
+
+def test_an_exchange_that_is_left_out_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(HostLinks, "average", lambda self, buffers: None)
+    with pytest.raises(Wrong, match="rank 1 has another"):
+        trained(tmp_path)
+
+
+def test_an_exchange_comes_before_gradients_are_read():
+    parts = list(segments(kernels.load("mlp_adam")))
+    assert [values for _, values in parts] == [
+        [f"d{x}.{k}" for x in ("w2", "b2", "w1", "b1")] for k in range(3)
+    ] + [[]]
+    assert [stages[0].name for stages, _ in parts] == ["hidden", "update", "update", "update"]
+
+
+def test_a_batch_without_equal_parts_is_refused():
+    op = kernels.load("mlp_sgd")
+    asked = Case(op.name, op.group, {"n": 9}, "float32", "tuned", "resident-waited", "group:numpy:2")
+    assert refusal(backends.load("group").open("group:numpy:2", 1), op, asked).reason == "shape"

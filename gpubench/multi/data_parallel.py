@@ -1,0 +1,208 @@
+"""Training shared out among the ranks of a device group: each computes the gradients of its part of the batch, all
+average them, and each updates its own copy of the weights.
+
+The stages of a rank are one launch between two exchanges. An exchange goes on the stream of the ranks' own launches, so
+that no rank waits for the host. The copies have to be the same, bit by bit, whenever they are looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from gpubench import kernels
+from gpubench.backends.contract import Buffer, Launch, Links, Session
+from gpubench.backends.contract.protocols import Chains
+from gpubench.backends.shared.host import host_dtype
+from gpubench.backends.shared.sides import CutBuffer, Part
+from gpubench.base.errors import BackendError, Unsupported
+from gpubench.kernels.contract.op import Array, Implementation, Op, Operand, Params, Stage, each
+from gpubench.measure.worker.workspace import Wrong
+from gpubench.result.case import Case
+from gpubench.result.run import Check
+
+
+def rank_params(params: Params, ranks: int) -> Params:
+    """Return the params of a rank's part of the batch."""
+    return {**params, "n": params["n"] // ranks}
+
+
+def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
+    """Return why ranks of that kind cannot train, or None."""
+    if case.params["n"] % ranks:
+        return Unsupported(
+            f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
+        )
+    if not isinstance(session, Chains):
+        why = f"{session.device.backend} does not run several ops as one launch"
+        return Unsupported(why, reason="no-implementation")
+    params = rank_params(case.params, ranks)
+    by_id = {own[1].id: own for own in (_on_rank(stage, params, case, session) for stage in op.stages)}
+    refusals = (session.supports(stage_op, _as_asked(stage_op, own)) for stage_op, own in by_id.values())
+    return next((why for why in refusals if why is not None and why.reason != "not-compiled"), None)
+
+
+def _as_asked(op: Op, case: Case) -> Case:
+    """Return the case in the implementation that a session is asked about: a kernel may be the library call, written to a given
+    array."""
+    kernel = op.kernel(case.backend, case.dtype)
+    return replace(case, implementation="library") if kernel is not None and kernel.library else case
+
+
+def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
+    """Yield stages that follow each other, and the values to be averaged behind them: an exchange comes where a stage
+    reads one that was not averaged yet."""
+    stages: list[Stage] = []
+    waiting: list[str] = []
+    for stage in op.stages:
+        if not {*waiting}.isdisjoint(stage.reads):
+            yield stages, waiting
+            stages, waiting = [], []
+        stages.append(stage)
+        waiting += [name for name in stage.writes if name in op.averaged]
+    yield stages, waiting
+
+
+def _on_rank(stage: Stage, params: Params, case: Case, session: Session) -> tuple[Op, Case]:
+    """Return the op of a stage and its case on a rank, in the best implementation that the rank has."""
+    own, own_params, device = kernels.load(stage.op), dict(stage.params(params)), session.device
+    implementation: Implementation = "library" if own.kernel(device.backend, case.dtype) is None else "tuned"
+    regime = device.resident_regime
+    return own.at(own_params), Case(
+        own.name, own.group, own_params, case.dtype, implementation, regime, device.id
+    )
+
+
+class Rank:
+    """One rank: its part of every operand, and its launches between two exchanges."""
+
+    def __init__(self, whole: ParallelLaunch, session: Session, place: int) -> None:
+        op, case = whole.op, whole.case
+        self.session, self._whole, self._place = session, whole, place
+        self.way = session.transfers("tuned")
+        self._params = rank_params(case.params, whole.links.ranks)
+        self.parts = [
+            buffer.part(session, "training", operand.shape(self._params))
+            for operand, buffer in zip(op.operands, whole.buffers, strict=True)
+        ]
+        self._between = {
+            operand.name: session.allocate(operand.shape(self._params), operand.stored_dtype(case.dtype))
+            for operand in op.between
+        }
+        names = (operand.name for operand in op.operands)
+        self._values = {
+            **self._between,
+            **{name: part.buffer for name, part in zip(names, self.parts, strict=True)},
+        }
+        plan = list(segments(op))
+        self.launches = [self._compile(stages) for stages, _ in plan]
+        self.averaged = [[self._values[name] for name in values] for _, values in plan]
+
+    def _compile(self, stages: Sequence[Stage]) -> Launch:
+        """Return stages as one launch."""
+        steps: list[tuple[Launch, Buffer]] = []
+        for stage in stages:
+            op, case = _on_rank(stage, self._params, self._whole.case, self.session)
+            made = tuple(self._values[name] for name in stage.writes)
+            target = made if op.more_outputs else made[0]
+            reads = [self._values[name] for name in stage.reads]
+            into = None if case.implementation == "library" else target
+            steps.append((self.session.compile(op, case, reads, into), target))
+        assert isinstance(self.session, Chains)
+        return self.session.chain(steps, steps[-1][1])
+
+    def run(self, repeat: int) -> None:
+        """Enqueue what this rank computes, without any exchange."""
+        for _ in range(repeat):
+            for launch in self.launches:
+                self.session.run(launch)
+
+    def send(self) -> None:
+        """Send what was uploaded since it was sent last."""
+        import numpy as np
+
+        for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
+            if part.version != buffer.version:
+                self.way.upload(part.buffer, np.ascontiguousarray(self.cut(operand, part, buffer.host)))
+                part.version = buffer.version
+
+    def cut(self, operand: Operand, part: Part, array: Array) -> Array:
+        """Return the rank's rows of a batch, or the whole of what every rank has."""
+        rows = part.shape[0]
+        return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
+
+    def close(self) -> None:
+        """Give back what lies between the stages."""
+        self.session.enter()
+        for buffer in self._between.values():
+            self.session.free(buffer)
+        self._between = {}
+
+
+class ParallelLaunch(Launch):
+    """One launch of a training on all ranks."""
+
+    def __init__(
+        self,
+        op: Op,
+        case: Case,
+        inputs: Sequence[CutBuffer],
+        output: Any,
+        sessions: Sequence[Session],
+        links: Links,
+    ) -> None:
+        self.op, self.case, self.links, self.output = op, case, links, output
+        self.buffers: list[CutBuffer] = [*inputs, *each(output)]
+        self._sent: list[int] = []
+        self.ranks: list[Rank] = []
+        for place, session in enumerate(sessions):
+            session.enter()
+            self.ranks.append(Rank(self, session, place))
+        self.staging = self.ranks[0].way.staging
+        hashes = " ".join(str(launch.kernel_hash) for launch in self.ranks[0].launches)
+        self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
+
+    def run(self, repeat: int) -> None:
+        """Send what is out of date, and enqueue on all ranks, segment by segment."""
+        versions = [buffer.version for buffer in self.buffers]
+        if versions != self._sent:
+            for rank in self.ranks:
+                rank.session.enter()
+                rank.send()
+            self._sent = versions
+        for buffer in each(self.output):
+            buffer.last = self
+        for _ in range(repeat):
+            for segment in range(len(self.ranks[0].launches)):
+                for rank in self.ranks:
+                    rank.session.enter()
+                    rank.session.run(rank.launches[segment])
+                if self.ranks[0].averaged[segment]:
+                    with self.links.guard():
+                        self.links.average([rank.averaged[segment] for rank in self.ranks])
+
+    def fetch(self, output: CutBuffer, host: Array) -> None:
+        """Fetch the rows of all ranks, or the weights of the first. Raises Wrong if another rank has others."""
+        import numpy as np
+
+        number = self.buffers.index(output)
+        operand = self.op.operands[number]
+        for place, rank in enumerate(self.ranks):
+            rank.session.enter()
+            part = rank.parts[number]
+            if operand.travels or place == 0:
+                target = rank.cut(operand, part, host)
+            else:
+                target = np.empty(part.shape, host_dtype(output.dtype))
+            rank.way.download(part.buffer, target)
+            if not operand.travels and target.tobytes() != host.tobytes():
+                check = Check(ok=False, max_error=None, limit=0.0, scale="value", index=[place])
+                raise Wrong(check, f": rank {place} has another {operand.name} than rank 0")
+
+    def close(self) -> None:
+        """Give back what the ranks hold for this launch alone."""
+        for rank in self.ranks:
+            rank.close()
