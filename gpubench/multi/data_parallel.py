@@ -46,8 +46,8 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def _as_asked(op: Op, case: Case) -> Case:
-    """Return the case in the implementation that a session is asked about: a kernel may be the library call, written to a given
-    array."""
+    """Return the case in the implementation that a session is asked about: a kernel may be the library call, written to
+    a given array."""
     kernel = op.kernel(case.backend, case.dtype)
     return replace(case, implementation="library") if kernel is not None and kernel.library else case
 

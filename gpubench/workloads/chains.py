@@ -359,8 +359,8 @@ class ChainWorkspace(Workspace):
         return {}
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the stages that the case runs. Returns None for the library implementation, which is one expression, and for a
-        device group, whose ranks have stages of their own."""
+        """Return the stages that the case runs. Returns None for the library implementation, which is one expression,
+        and for a device group, whose ranks have stages of their own."""
         if not runs_by_stage(self.op, case) or isinstance(self.session, DeviceGroup):
             return None
         if case.implementation_id not in self.built:
