@@ -1,10 +1,7 @@
 """Which mode a measured file recommends, by what its own report shows: speedups, break-evens and splits."""
 
-from __future__ import annotations
-
 import json
 import math
-import random
 
 import jsonschema
 import msgspec
@@ -23,25 +20,32 @@ from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, 
 
 WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
 ALL = (CPU, GPU, HYBRID)
+WAITED = "resident-waited"
 
 
-def both(cpu_s, gpu_s, split_s, *, n=1024, regime="resident-waited", sessions=5):
+def both(cpu_s, gpu_s, split_s, *, regime=WAITED, sessions=5):
     """One size on either side alone, and split with 75 % on the GPU."""
-    return [
-        measured(case(n=n), cpu_s, sessions=sessions),
-        measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
-        split(case(n=n, implementation="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
+    rows = [
+        measured(case(), cpu_s, sessions=sessions), measured(case(regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
+        split(case(implementation="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
     ]  # fmt: skip
+    return run_of(rows, devices=ALL, sessions=sessions)
 
 
-def reported(outcomes, **words):
-    found = recommendation_of(run_of(outcomes, **words))
-    assert found is not None
-    return found
-
-
-def recommendation_of(run, **words):
+def recommended(run, **words):
     return recommend_mode(analyse(run, **words))
+
+
+def of(rows, **words):
+    return evidence(analyse(run_of(rows, **words)))
+
+
+def pair(op, n, gpu_s, regime="resident", **words):
+    """1 ms on the CPU beside `gpu_s`."""
+    return [
+        measured(case(op, n=n), 1e-3),
+        measured(case(op, n=n, device="cupy:0", regime=regime), gpu_s, **words),
+    ]
 
 
 def with_threads(run, count):
@@ -49,191 +53,133 @@ def with_threads(run, count):
     return replace(run, machine=replace(run.machine, cpu=cpu))
 
 
+def later(run, month, name):
+    return replace(run, id=f"00000000-0000-4000-8000-{name:012}", started_at=f"2026-{month:02}-01T00:00:00Z")
+
+
 @pytest.mark.parametrize(
     ("ratio", "threads", "mode"), [(20.0, 2, "gpu"), (0.2, 2, "cpu"), (2.0, 8, "gpu"), (0.5, 8, "cpu")]
 )
 def test_without_splits_the_waited_calls_decide(ratio, threads, mode):
-    run = run_of(curve({64: 1.0, 1024: ratio}, regime="resident-waited"))
-    found = recommendation_of(with_threads(run, threads))
-    assert found is not None
-    assert (found.mode, found.confidence) == (mode, "measured")
+    found = recommended(with_threads(run_of(curve({64: 1.0, 1024: ratio}, regime=WAITED)), threads))
+    assert (found.mode, found.confidence, found.measured.s) == (mode, "measured", pytest.approx(1 / ratio))
     assert found.device_ids == ([] if mode == "cpu" else ["cupy:0"])
-    assert found.measured is not None
-    assert found.measured.s == pytest.approx(1 / ratio)
 
 
 @given(st.floats(0.5, 3.0))
 def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
-    run = with_threads(run_of(both(3e-3, 1e-3, 1e-3 / gain), devices=ALL, sessions=5), 8)
-    analysis = analyse(run)
-    (row,) = hybrids(analysis)
-    found = recommend_mode(analysis)
-    assert found is not None
+    analysis = analyse(with_threads(both(3e-3, 1e-3, 1e-3 / gain), 8))
+    (row,), found = hybrids(analysis), recommend_mode(analysis)
     assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
-    assert found.measured is not None
     assert found.measured.split == (0.75 if row.recommended else None)
     assert found.measured.splits[0].reason == row.reason
 
 
 def test_a_split_that_one_session_chose_and_measured_decides_against_it():
-    run = with_threads(run_of(both(3e-3, 1e-3, 0.5e-3, sessions=1), devices=ALL, sessions=1), 8)
-    found = recommendation_of(run)
-    assert found is not None
+    found = recommended(with_threads(both(3e-3, 1e-3, 0.5e-3, sessions=1), 8))
     assert (found.mode, found.reasons[0].code) == ("gpu", "GPU_DOMINATES")
 
 
 def test_a_split_with_copies_is_a_reason_even_if_nothing_resident_was_compared():
-    found = reported(both(3e-3, 1e-3, 0.7e-3, regime="transfer-always"), devices=ALL, sessions=5)
-    assert (found.mode, found.confidence) == ("hybrid", "measured")
-    assert found.measured is not None
-    assert found.measured.s is None
+    found = recommended(both(3e-3, 1e-3, 0.7e-3, regime="transfer-always"))
+    assert (found.mode, found.confidence, found.measured.s) == ("hybrid", "measured", None)
     assert "transfer-always" in found.reasons[0].text
 
 
 def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
-    waited = "resident-waited"
-    found = evidence(
-        analyse(
-            run_of(
-                [
-                    *curve({64: 1 / 8, 128: 4.0}, regime=waited),
-                    measured(case(n=4096), 1.0),
-                    measured(case("relu", n=64), 1e-3),
-                    measured(case("relu", n=64, device="cupy:0", regime=waited), 4e-3),
-                    *curve({256: 100.0}, regime="transfer-always"),
-                ]
-            )
-        )
-    )
-    assert found is not None
-    assert found.s == pytest.approx(1.0)
+    rows = [
+        *curve({64: 1 / 8, 128: 4.0}, regime=WAITED),
+        measured(case(n=4096), 1.0),
+        *pair("relu", 64, 4e-3, WAITED),
+    ]
+    assert of([*rows, *curve({256: 100.0}, regime="transfer-always")]).s == pytest.approx(1.0)
 
 
 def test_a_label_takes_no_part():
     """`relu` is within 15 %, however its samples scatter inside blocks that agree."""
-    rows = [
-        *curve({64: 2.0}, regime="resident-waited"),
-        measured(case("relu", n=128), 1e-3),
-        measured(case("relu", n=128, device="cupy:0", regime="resident-waited"), 9e-4, factors=WILD),
-    ]
-    found = evidence(analyse(run_of(rows)))
+    found = of([*curve({64: 2.0}, regime=WAITED), *pair("relu", 128, 9e-4, WAITED, factors=WILD)])
     assert found.s == pytest.approx(math.sqrt(0.5 * 0.9), rel=1e-5)
     assert [(one.gpu, one.equal, one.unsure) for one in found.situations] == [(1, 1, 0)]
 
 
 def test_the_break_evens_are_those_of_the_report():
+    sizes = (64, 256, 1024)
     rows = [
-        *curve({64: 0.5, 256: 2.0, 1024: 8.0}),
-        *curve({64: 0.1, 256: 0.1, 1024: 0.1}, regime="transfer-always")[1::2],
-        measured(case("relu", n=64), 1e-3),
-        measured(case("relu", n=64, device="cupy:0"), 1e-4),
-        measured(case("relu", n=256), 1e-3),
-        measured(case("relu", n=256, device="cupy:0"), 1e-4),
+        *curve(dict(zip(sizes, (0.5, 2.0, 8.0), strict=True))),
+        *curve(dict.fromkeys(sizes, 0.1), regime="transfer-always")[1::2],
     ]
-    analysis = analyse(run_of(rows))
-    assert evidence(analysis) is not None
-    found = {(p.op, p.regime): p for p in evidence(analysis).break_even}
-    (at,) = (row for row in analysis.break_even if row.verdict == "at")
-    here = found["matmul", "resident-queued"]
+    rows += [*pair("relu", 64, 1e-4), *pair("relu", 256, 1e-4)]
+    found = {(p.op, p.regime): p for p in of(rows).break_even}
+    (at,) = (row for row in analyse(run_of(rows)).break_even if row.verdict == "at")
+    here, never, always = (found[key] for key in (
+        ("matmul", "resident-queued"), ("matmul", "transfer-always"), ("relu", "resident-queued")))  # fmt: skip
     assert (here.size, here.note, here.backend) == (at.n, f"measured up to n = {at.last}", "cupy")
     assert (here.cpu_s, here.gpu_s) == (pytest.approx(1e-3), pytest.approx(5e-4))
-    never = found["matmul", "transfer-always"]
     assert (never.size, never.note, never.gpu_s) == (None, "no size up to n = 1024", pytest.approx(1e-2))
-    always = found["relu", "resident-queued"]
     assert (always.size, always.note) == (64, "the smallest size measured, up to n = 256")
 
 
 def test_an_undecided_break_even_says_between_which_sizes_it_lies():
-    rows = curve({64: 0.5, 1024: 2.0})
-    analysis = analyse(run_of(rows))
-    (curved,) = analysis.break_even
+    rows = [*curve({64: 0.5, 1024: 2.0}), *pair("add", 1024, 1e-4)]
+    curved = next(row for row in analyse(run_of(rows)).break_even if row.op == "matmul")
+    hidden = next(p for p in of(rows).break_even if p.op == "matmul")
     assert curved.verdict == "undecided"
-    rows += [measured(case("add", 1024), 1e-3), measured(case("add", 1024, device="cupy:0"), 1e-4)]
-    found = evidence(analyse(run_of(rows)))
-    assert found is not None
-    (hidden,) = (p for p in found.break_even if p.op == "matmul")
     assert (hidden.size, hidden.note) == (curved.n, f"~{curved.n}² ({curved.lo}-{curved.hi}²)")
 
 
 def test_of_several_gpus_the_earliest_break_even_counts():
-    other = replace(GPU, id="wgpu:0", backend="wgpu")
-    waited = {"regime": "resident-waited"}
-    rows = [*curve({64: 0.5, 256: 2.0}, **waited), *curve({64: 0.7, 256: 5.0}, device="wgpu:0", **waited)[1::2]]
-    found = evidence(analyse(run_of(rows, devices=(CPU, GPU, other))))
-    assert found is not None
-    (point,) = found.break_even
-    assert point.backend == "wgpu"
+    rows = [
+        *curve({64: 0.5, 256: 2.0}, regime=WAITED),
+        *curve({64: 0.7, 256: 5.0}, device="wgpu:0", regime=WAITED)[1::2],
+    ]
+    found = of(rows, devices=(CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")))
+    assert [point.backend for point in found.break_even] == ["wgpu"]
     assert found.s == pytest.approx(0.2)
 
 
 def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
     run = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
-    assert recommendation_of(run) is None
-    said = Recommendation(mode="gpu", reasons=[{"code": "VRAM_GE_4GIB"}])
-    said = msgspec.convert(msgspec.to_builtins(said), Recommendation)
-    known = replace(run, machine=replace(run.machine, recommendation=said))
-    assert recommendation_of(known) == said
+    assert recommended(run) is None
+    said = msgspec.convert({"mode": "gpu", "reasons": [{"code": "VRAM_GE_4GIB"}]}, Recommendation)
+    assert recommended(replace(run, machine=replace(run.machine, recommendation=said))) == said
 
 
 def test_what_is_shown_changes_no_recommendation():
     slower = [measured(case(n=n, implementation="tuned"), 5e-3) for n in (64, 256)]
-    run = run_of([*curve({64: 0.5, 256: 2.0}, regime="resident-waited"), *slower])
-    plain = recommendation_of(run)
-    assert plain is not None
-    assert recommendation_of(run, baseline="tuned") == plain
-    assert recommendation_of(run, keep=lambda case: case.params["n"] < 100) == plain
+    run = run_of([*curve({64: 0.5, 256: 2.0}, regime=WAITED), *slower])
+    for words in ({"baseline": "tuned"}, {"keep": lambda case: case.params["n"] < 100}):
+        assert recommended(run, **words) == recommended(run) is not None
 
 
 @pytest.mark.parametrize("words", [{}, {"baseline": "library"}, {"keep": lambda case: True}])
 @pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 2}])
 def test_an_experiment_recommends_nothing(odd, words):
     """As for `gpubench detect`: it shows something else than what a call usually takes."""
-    run = with_threads(run_of(curve({64: 0.5, 256: 20.0}, regime="resident-waited")), 8)
-    usual = recommendation_of(run, **words)
-    assert usual is not None
+    run = with_threads(run_of(curve({64: 0.5, 256: 20.0}, regime=WAITED)), 8)
+    usual, changed = recommended(run, **words), replace(run, settings=replace(run.settings, **odd))
     assert usual.confidence == "measured"
-    changed = replace(run, settings=replace(run.settings, **odd))
-    assert recommendation_of(changed, **words) is None
-    assert evidence(analyse(changed)) is None
-    newer = replace(changed, id="00000000-0000-4000-8000-000000000002", started_at="2026-02-01T00:00:00Z")
-    assert json.loads(render([run, newer], "json"))["recommendation"]["mode"] == usual.mode
-
-
-def test_the_order_of_outcomes_says_nothing():
-    rows = [*curve({64: 0.5, 256: 2.0}), *both(3e-3, 1e-3, 0.7e-3)]
-    run = run_of(rows, devices=ALL, sessions=5)
-    shuffled = list(run.outcomes)
-    random.Random(3).shuffle(shuffled)
-    assert evidence(analyse(replace(run, outcomes=shuffled))) == evidence(analyse(run))
+    assert (recommended(changed, **words), evidence(analyse(changed))) == (None, None)
+    assert json.loads(render([run, later(changed, 2, 2)], "json"))["recommendation"]["mode"] == usual.mode
 
 
 def test_the_document_has_it_by_its_schema():
-    run = run_of(both(3e-3, 1e-3, 0.7e-3), devices=ALL, sessions=5)
-    found = json.loads(render([run], "json"))
+    found = json.loads(render([both(3e-3, 1e-3, 0.7e-3)], "json"))
     jsonschema.validate(found, msgspec.json.schema(ReportDocument))
-    assert (found["recommendation"]["mode"], found["recommendation"]["confidence"]) == ("hybrid", "measured")
-    assert found["recommendation"]["measured"]["splits"][0]["reason"] is None
-    (row,) = found["hybrid"]
-    assert row["recommended"]
+    told = found["recommendation"]
+    assert (told["mode"], told["confidence"], told["measured"]["splits"][0]["reason"]) == (
+        "hybrid",
+        "measured",
+        None,
+    )
+    assert [row["recommended"] for row in found["hybrid"]] == [True]
 
 
 def test_of_several_files_the_newest_that_measured_speaks_and_of_several_machines_none():
-    waited = {"regime": "resident-waited"}
-    old = run_of(curve({64: 20.0}, **waited))
-    new = replace(
-        run_of(curve({64: 0.1}, **waited)),
-        id="00000000-0000-4000-8000-000000000002",
-        started_at="2026-02-01T00:00:00Z",
-    )
-    newest = replace(
-        run_of([measured(case(n=64), 1e-3)]),
-        id="00000000-0000-4000-8000-000000000003",
-        started_at="2026-03-01T00:00:00Z",
-    )
+    old, new = (run_of(curve({64: ratio}, regime=WAITED)) for ratio in (20.0, 0.1))
+    new, newest = later(new, 2, 2), later(run_of([measured(case(n=64), 1e-3)]), 3, 3)
     for runs in ([old, new, newest], [newest, old, new]):
         found = json.loads(render(runs, "json"))["recommendation"]
         assert (found["mode"], found["measured"]["date"]) == ("cpu", "2026-02-01T00:00:00Z")
-    elsewhere = replace(
-        old, fingerprint=replace(old.fingerprint, machine=replace(old.fingerprint.machine, hash="f" * 12))
-    )
+    mark = replace(old.fingerprint.machine, hash="f" * 12)
+    elsewhere = replace(old, fingerprint=replace(old.fingerprint, machine=mark))
     assert json.loads(render([new, elsewhere], "json"))["recommendation"] is None
