@@ -231,20 +231,21 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
     return f"{text}, mixed" if cell.mixed else text
 
 
-def both_text(cell: AnswerCell, extent: Extent) -> str:
-    """Return the threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
+def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
+    """Return the threshold with its interval, `23 K (16-46 K)`, or without; a bracket alone has no number."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent)
     size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
-    between = range_text(cell.low, cell.high, extent)
-    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
+    between = "" if short else f" ({range_text(cell.low, cell.high, extent)})"
+    return size + between + (", mixed" if cell.mixed else "")
 
 
-def threshold_text(curve: BreakEven) -> str:
-    """Return what a report says of a curve: the cell with its interval, and of `?` the reason."""
+def threshold_text(curve: BreakEven, *, short: bool = False) -> str:
+    """Return what a report says of a curve: the cell with its interval, and of `?` the reason; `short`: without
+    both."""
     cell = threshold(curve)
-    text = both_text(cell, extent(curve.case))
-    return f"? ({why_text(cell.why)})" if text == "?" else text
+    text = both_text(cell, extent(curve.case), short=short)
+    return f"? ({why_text(cell.why)})" if text == "?" and not short else text
 
 
 # ---------------------------------------------------------------- as a program asks

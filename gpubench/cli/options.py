@@ -33,6 +33,7 @@ PRESETS = {
     "roofline": "copy and matmul with resident data, at sizes chosen to show what each device can do",
     "health": "matmul, copy, upload and download at one large size on every GPU, to find the slow one; with several "
               "GPUs p2p and allreduce among them",
+    "claims": "what the claims of --claims are about (those that come with gpubench: docs/claims.md), at their sizes",
 }
 FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"
 DOCUMENTS = (

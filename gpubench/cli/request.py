@@ -13,6 +13,7 @@ import msgspec
 from gpubench import backends, detect, kernels
 from gpubench.base import processes
 from gpubench.base.errors import RequiredUnavailable, UsageError
+from gpubench.cli import claims
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result, waiting
 from gpubench.cli.options import RunOptions
@@ -40,15 +41,19 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     """
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
+    plan = claims.plan(options)
+    options = options if plan is None else plan.options(options)
     declared, broken = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = options.wish(with_groups(_wish(options), declared), how)
+    if plan is not None and plan.hybrid and request.auto and request.mode is None:
+        request = msgspec.structs.replace(request, mode="hybrid", lenient=True)
     # Whether CuPy or PyTorch runs a user's own function faster is open.
     request = msgspec.structs.replace(request, yielding=not any(op.digest for op in declared.values()))
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
-    owner = Request(options, chosen, how, began)
+    owner = Request(options, chosen, how, began, plan)
     filtered = owner.keep is not None
     if tell is not None:
         tell(chosen, how)
@@ -176,8 +181,16 @@ class Request:
     """The request for a run. It owns the selection, the settings and the filter, which the devices at hand
     change."""
 
-    def __init__(self, options: RunOptions, selection: Selection, settings: Settings, began: float) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        selection: Selection,
+        settings: Settings,
+        began: float,
+        plan: claims.ClaimPlan | None = None,
+    ) -> None:
         self.options, self.selection, self.settings, self.began = options, selection, settings, began
+        self.plan = plan
         self.keep: Callable[[Case], bool] | None = select_cases(selection.filter, selection.skip)
         self.context = pairs(options.context or [])
 
@@ -205,6 +218,8 @@ class Request:
         self._fit_settings(devices, cpus)
         self.select(devices=[device.id for device in devices])
         self.selection = with_ranks(self.selection, ops, devices)
+        if self.plan is not None:
+            self.keep = self.plan.keep(devices, self.keep)
         for preset in words.find_presets(options.ops)[:1]:
             host = words.Host(free_bytes, cpus)
             self.selection, self.keep = words.choose_sizes(preset, self.selection, devices, host, self.keep)

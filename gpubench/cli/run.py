@@ -25,7 +25,7 @@ def run(options: RunOptions) -> int:
 
         options = selection.with_functions(options)
     from gpubench import report
-    from gpubench.cli import ci, progress, rendering, resume, saving
+    from gpubench.cli import ci, claims, progress, rendering, resume, saving
     from gpubench.measure import runner
     from gpubench.report.ci import of_reports
 
@@ -33,7 +33,7 @@ def run(options: RunOptions) -> int:
     rendering.check_plots(options)
     append = resume.result_file(options.append)
     style = rendering.report_style(options)
-    expected = rendering.loaded_claims(options.claims)
+    expected = rendering.loaded_claims(options.claims or claims.default(options))
     gates = ci.gates(options.min_speedup or [], options.fail_on)
     outputs = saving.check_outputs([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ)

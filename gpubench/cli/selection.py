@@ -82,7 +82,7 @@ def parse_ops(text: str) -> list[str]:
     other packages, `roofline` those that show the peaks, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    possible = [*groups, *every, "all", *PRESET_OPS]
+    possible = [*groups, *every, "all", *PRESET_OPS, "claims"]
     names: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.claims import ClaimResult, ClaimVerdict, claims
+from gpubench.analysis.claims import BUILTIN, NO_OP, ClaimResult, ClaimVerdict, claims, load
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.thresholds import threshold_text
@@ -56,11 +55,10 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
         + (f" less {min(shares) * 100:.3g} %" if len(shares) == 1 else " less its tolerance")
         + ", refuted if none of the interval does."
     )
-    if command := measuring_command(rows):
-        where = (
-            "" if any(device.kind == "gpu" for device in analysis.run.devices) else ", on a machine with a GPU"
-        )
-        lines.append(f"To measure what is not measured{where}: {command}")
+    if any(claim.verdict == "not measured" and claim.reason != NO_OP for claim in rows):
+        gpu = any(device.kind == "gpu" for device in analysis.run.devices)
+        where = "" if gpu else ", on a machine with a GPU"
+        lines.append(f"To measure what is not measured{where}: {measuring_command(analysis)}")
     return Section(
         title=title,
         lines=tuple(lines),
@@ -69,26 +67,10 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
     )
 
 
-_LONG_WORD = 50
-_SELECTOR = re.compile(r"(?P<op>\w+)(?:/n=(?P<sizes>[\w.]+)|/|$)")
-
-
-def measuring_command(rows: Sequence[ClaimResult]) -> str:
-    """Return the one command that measures what this run lacks, at the sizes that claims name; empty if it lacks no
-    case."""
-    selectors = [text for claim in rows if claim.verdict == "not measured" for text in claim.cases]
-    sizes: dict[str, list[str]] = {}
-    for match in filter(None, map(_SELECTOR.match, selectors)):
-        sizes.setdefault(match["op"], []).append((match["sizes"] or "").replace("..", ":"))
-    if not sizes:
-        return ""
-    mode = ["--mode hybrid"] if any("hybrid" in text for text in selectors) else []
-    named = {op: ",".join(dict.fromkeys(filter(None, texts))) for op, texts in sorted(sizes.items())}
-    words = [f"--sizes {op}={texts}" for op, texts in named.items() if texts]
-    ops = ",".join(named)
-    # A word that is longer than a line would be broken inside a name: what is quoted is broken at blanks.
-    ops = ops if len(ops) <= _LONG_WORD else f'"{", ".join(named)}"'
-    return " ".join([f"gpubench run --ops {ops}", *mode, *words])
+def measuring_command(analysis: Analysis) -> str:
+    """Return the command that measures all claims of the table."""
+    table = "" if tuple(analysis.asked_claims) == load(BUILTIN) else " --claims FILE"
+    return f"gpubench run --ops claims{table}"
 
 
 _MIXED = "mixed"
@@ -124,11 +106,9 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
 def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list[str | Cell]:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
-    measured = _measured_text(claim, unit, style)
-    if length == _IMPLEMENTATIONS[0][0]:
-        measured = re.sub(r" \(.*?\)", "", measured)  # the interval of a threshold
+    short = length == _IMPLEMENTATIONS[0][0]
     return [
-        shorten(claim.claim, length), _claimed_text(claim, unit), measured,
+        shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style, short=short),
         Cell(claim.verdict, _tone(claim)), gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(claim.claimed_gpu_s, unit), _time_text(case, unit),
@@ -162,15 +142,16 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
     return f"{claim.claimed_speedup:.3g}x"
 
 
-def _measured_text(claim: ClaimResult, unit: str, style: GainStyle) -> str:
-    """Return it with the situation of the kindest case: `GPU 54x [48, 62] queued`."""
+def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
+    """Return it with the situation of the kindest case: `GPU 54x [48, 62] queued`; a short threshold has no
+    interval."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where
     if claim.timed is not None and claim.timed.time is not None:
         interval = f" {time_interval_text(claim.timed.time, unit)}" if style is ratio_text else ""
         return f"{time_text(claim.timed.time, unit)}{interval}{where}"
-    return threshold_text(claim.threshold) + where if claim.threshold is not None else "-"
+    return threshold_text(claim.threshold, short=short) + where if claim.threshold is not None else "-"
 
 
 def _data(*ids: str) -> str:

@@ -1,0 +1,56 @@
+"""`run --ops claims`: one command measures what a table of claims is about."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench.analysis import claims as table
+from gpubench.cli.claims import ClaimPlan
+from gpubench.result.case import parse_case_id, selector
+from tests.unit.report.builders import CPU, GPU, SOFTWARE
+
+
+def test_the_command_measures_every_claim_of_the_built_in_table(gpubench: Any) -> None:
+    devices = "numpy:0,fake:gpu,hybrid:fake:gpu"
+    planned = gpubench("run", "--ops", "claims", "--devices", devices, "--dry-run", "--json").stdout
+    cases = [parse_case_id(text) for text in json.loads(planned)["cases"]]
+    for claim in table.load(table.BUILTIN):
+        for text in (*claim.cases, *([claim.also] if claim.also else [])):
+            if (
+                claim.device != "software" and "tuned" not in text
+            ):  # the scripted GPU is none, and has no kernels
+                assert any(map(selector(text), cases)), f"{claim.claim}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("case_id", "measured"),
+    [
+        ("add/n=1024/float32/tuned/resident@numpy:0", True),  # each claim is held against the CPU
+        ("matmul/n=1024/float32/tuned/resident-queued@cupy:0", True),
+        ("matmul/n=1024/float32/tuned/transfer-always@cupy:0", True),  # the column `copied`
+        ("matmul/n=1024/float32/tuned-tiled/resident-queued@wgpu:0", True),  # only WGSL has such a kernel
+        ("matmul/n=1024/float32/tuned/resident-queued@wgpu:0", False),  # cupy:0 is the same GPU
+        ("add/n=1000/float32/tuned/transfer-always@wgpu:1", True),  # a claim about a software adapter
+        ("matmul/n=1024/float32/tuned/resident-queued@wgpu:1", False),
+    ],
+)
+def test_each_device_measures_what_it_can_answer(case_id: str, measured: bool) -> None:
+    devices = [
+        CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu"),
+        msgspec.structs.replace(SOFTWARE, id="wgpu:1", backend="wgpu"),
+    ]  # fmt: skip
+    keep = ClaimPlan(table.load(table.BUILTIN)).keep(devices, None)
+    assert keep(parse_case_id(case_id)) is measured
+
+
+def test_a_table_of_ones_own_is_measured_at_its_sizes(gpubench: Any, tmp_path: Any) -> None:
+    ours = tmp_path / "ours.toml"
+    ours.write_text('[[claims]]\nclaim = "a"\ncase = "relu/n=3k/float32"\nspeedup = 2\n')
+    words = ("run", "--ops", "claims", "--claims", str(ours), "--devices", "numpy:0", "--dry-run")
+    assert {line.split("/")[1] for line in gpubench(*words).stdout.splitlines() if "@" in line} == {"n=3072"}
+    ours.write_text('[[claims]]\nclaim = "a"\ncase = "*"\nspeedup = 2\n')
+    assert "no claim names an op" in gpubench(*words).stderr
