@@ -21,7 +21,7 @@ from gpubench.base.groups import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
 from gpubench.kernels.contract.op import Implementation
-from gpubench.result.case import QUEUED, RESIDENT
+from gpubench.result.case import MAPPED, QUEUED, RESIDENT
 from gpubench.result.run import DeviceKind, Run
 
 # A size at which a device gave up for lack of room: all larger ones are none of its business either.
@@ -350,6 +350,8 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
     measured of 1/calls = 1 (transfer-always), 1/N and 0 (queued): no number of calls lies outside.
     """
     exact = regimes.get(regime)
+    if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
+        exact = regimes.get(MAPPED)  # a GPU whose memory is the host's copies nothing
     if exact is not None and exact.time is not None:
         return Expected(time=exact.time, basis="measured", between=(exact.n, exact.n), rows=(exact,))
     calls = calls_of(regime)

@@ -32,7 +32,7 @@ from gpubench.analysis.thresholds import (
 )
 from gpubench.base.groups import group_by
 from gpubench.curves import TAIL, Margin, stats
-from gpubench.result.case import QUEUED, WAITED, CellKey, SeriesKey, beside_size
+from gpubench.result.case import MAPPED, QUEUED, WAITED, CellKey, SeriesKey, beside_size
 from gpubench.result.machine import (
     Measured,
     MeasuredBreakEven,
@@ -248,7 +248,7 @@ def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
 
 
 # The situations that tell the mode, and the one that does not: a program that queues its calls knows that it does.
-SITUATIONS = (WAITED, ALWAYS, QUEUED)
+SITUATIONS = (WAITED, ALWAYS, MAPPED, QUEUED)
 # A GPU that loses a call of so few empty launches has had no work to do: a larger size may tell another story.
 FEWEST_LAUNCHES = 10
 ANOTHER_GPU = "another-gpu-faster"

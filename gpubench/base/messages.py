@@ -28,6 +28,9 @@ REASONS: dict[str, Entry] = {
         "the device, or the language that its kernels are written in, has no such dtype",
         "choose another of `--dtypes`; `gpubench detect` shows what the device can"),
     "no-tf32": Entry("the device or the library has no TF32 to switch", "leave `--allow-tf32` out"),
+    "not-in-place": Entry(
+        "the device, its driver or its library does not compute in that memory of the host",
+        "leave `in-place` out of --regimes, or take another backend of this GPU"),
     "no-transfer": Entry(
         "on a CPU the data is at home: there is nothing to transfer",
         "nothing: its resident case is the baseline of all regimes"),

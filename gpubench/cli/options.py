@@ -120,8 +120,9 @@ class SelectionOptions(CommandOptions):
         answer="settings.autotune")
     no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.")
     regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
-        "resident: both of the first. Or waited, queued, copied; streamed, by name alone: copies overlap. Default: "
-        "all; with --ops roofline resident-queued.",
+        "resident: both of the first. Or waited, queued, copied. By name alone: streamed, copies overlap; in-place "
+        "(in-place-mapped,in-place-managed), the GPU computes in host memory. Default: the first four, on a GPU whose "
+        "memory is the host's in-place-mapped in place of copies; with --ops roofline resident-queued.",
         answer="selection.regimes")
     calls: int = option(None, WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
         answer="selection.calls")

@@ -236,7 +236,7 @@ class Request:
             run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
             constraints=Constraints(
                 tuple(at_hand[device.id] for device in devices), self.selection, free_bytes, self.keep, self.settings,
-                options.implementations is not None,
+                options.implementations is not None, options.regimes is not None,
             ),
             began=self.began, check_only=options.check_only,
             load=processes.no_cpu_times if choice.scripted else processes.read_cpu_times,

@@ -26,6 +26,7 @@ from gpubench.result.case import (
     DEVICE_GROUP,
     DTYPES,
     IMPLEMENTATIONS,
+    IN_PLACE,
     LONG_DTYPES,
     ORDERED,
     REGIMES,
@@ -149,16 +150,15 @@ def parse_implementations(text: str | None) -> list[str]:
 
 
 def parse_regimes(text: str | None) -> list[str]:
-    """Return the regimes of a GPU; `resident` stands for both of data that stays. Returns all for None."""
+    """Return the regimes of a GPU; `resident` and `in-place` stand for all that begin so. Returns the usual ones for
+    None."""
     if text is None:
         return list(REGIMES)
-    ids = [SITUATIONS.get(word, word) for word in words(text, "--regimes")]
-    named = [require_choice(word, ORDERED, "--regimes") for word in ids]
-    return [
-        regime
-        for regime in ORDERED[1:]
-        if regime in named or (RESIDENT in named and regime.startswith(RESIDENT))
-    ]
+    several = {RESIDENT: RESIDENT, IN_PLACE: IN_PLACE, "in place": IN_PLACE}
+    ids = [several.get(word) or SITUATIONS.get(word, word) for word in words(text, "--regimes")]
+    named = [require_choice(word, (*ORDERED, IN_PLACE), "--regimes") for word in ids]
+    begins = tuple(f"{word}-" for word in several if word in named)
+    return [regime for regime in ORDERED[1:] if regime in named or regime.startswith(begins)]
 
 
 def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:

@@ -16,7 +16,7 @@ from operator import add, mul
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gpubench.curves.stats import clean_sessions
-from gpubench.result.case import copies
+from gpubench.result.case import IN_PLACE, copies
 
 Vector = Sequence[float]
 # A pivot is never smaller: two sizes so close that rounding decides count as one.
@@ -301,7 +301,7 @@ def kind_of(device_kind: str, regime: str) -> Kind:
     """The kind of a call on a device of this kind (`cpu`, or any other) in a regime, by its id."""
     if device_kind == "cpu":
         return "cpu"
-    if copies(regime):
+    if copies(regime) or regime.startswith(IN_PLACE):
         return "copied"
     return "queued" if regime == "resident-queued" else "waited"
 

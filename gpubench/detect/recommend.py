@@ -5,7 +5,7 @@ The analysis reads what a result says (`analysis.winners`); here it becomes a mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ from gpubench.base.errors import GpubenchError
 from gpubench.base.messages import DETECTION
 from gpubench.base.units import list_words
 from gpubench.detect.pci import ASLEEP
-from gpubench.result.case import QUEUED, WAITED
+from gpubench.result.case import MAPPED, QUEUED, WAITED
 from gpubench.result.identity import Likeness, compare, measured_gpus
 from gpubench.result.machine import (
     Gpu,
@@ -234,7 +234,8 @@ def judge(evidence: Measured, static: Mode) -> Verdict | None:
     best = _best_split(evidence.splits)
     if best is not None:
         return Verdict("hybrid", "HYBRID_PAYS", best.fraction)
-    waited, copied, queued = map(_winners(evidence).get, (WAITED, ALWAYS, QUEUED))
+    winners = _winners(evidence)
+    waited, copied, queued = map(winners.get, (WAITED, _from_host(winners), QUEUED))
     if waited == "gpu":
         return Verdict("gpu", "GPU_WHERE_DATA_STAYS" if copied in ("cpu", "mixed") else "GPU_DOMINATES")
     if waited == "cpu":
@@ -265,6 +266,11 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
     return {situation.regime: situation for situation in evidence.situations}
 
 
+def _from_host(regimes: Container[str]) -> str:
+    """Return the situation of data in host memory: copied, or in place where that alone was measured."""
+    return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
+
+
 def _winners(evidence: Measured) -> dict[str, str | None]:
     """The winner of each situation that was measured, by its regime."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
@@ -276,6 +282,7 @@ _MOST_NAMES = 3
 _WHERE = {
     WAITED: "data that stays {}",
     ALWAYS: "calls that copy",
+    MAPPED: "calls in place, on data in host memory",
     QUEUED: "calls that are queued, with one wait for many",
 }
 
@@ -291,16 +298,19 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 def _both_situations(evidence: Measured) -> str:
     """`GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x 820`."""
     measured, winners = _situations(evidence), _winners(evidence)
-    situations = [measured[regime] for regime in (WAITED, ALWAYS) if regime in measured]
+    host = _from_host(measured)
+    situations = [measured[regime] for regime in (WAITED, host) if regime in measured]
     sides = [situation.winner for situation in situations]
     if sides in (["gpu", "gpu"], ["cpu", "cpu"]) and not any(situation.exceptions for situation in situations):
         there = "there" if sides[0] == "gpu" else "on the GPU"
-        clauses = [f"{_SIDES[str(sides[0])]}, whether the data stays {there} or each call copies"]
+        copies = "each call copies" if host == ALWAYS else "in host memory"
+        clauses = [f"{_SIDES[str(sides[0])]}, whether the data stays {there} or {copies}"]
     else:
         clauses = [_situation_words(situation) for situation in situations]
         if len(sides) == 2 and sides[0] == sides[1]:
             clauses[1] = clauses[1].replace(_SIDES.get(str(sides[1]), ""), "also", 1)
-        clauses += [words for regime, words in _UNMEASURED.items() if clauses and regime not in measured]
+        missing = [regime for regime in (WAITED, host) if clauses and regime not in measured]
+        clauses += [_UNMEASURED[regime] for regime in missing]
     if winners.get(QUEUED) == "gpu" and winners.get(WAITED) != "gpu":
         clauses.append(f"only {_WHERE[QUEUED]}, are faster on the GPU")
     return "; ".join(clauses).removeprefix("the ")
@@ -371,7 +381,11 @@ def _lacking(head: Run) -> str | None:
     kinds = {device.kind for device in head.devices}
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"
-    if head.selection.regimes and not {WAITED, ALWAYS} & set(head.selection.regimes) and "hybrid" not in kinds:
+    if (
+        head.selection.regimes
+        and not {WAITED, ALWAYS, MAPPED} & set(head.selection.regimes)
+        and "hybrid" not in kinds
+    ):
         return "only queued calls were measured, none that is waited for with the data on the GPU"
     return None
 

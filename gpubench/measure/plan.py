@@ -17,9 +17,11 @@ from gpubench.result.case import (
     DEVICE_GROUP,
     IMPLEMENTATIONS,
     PLACED_REGIMES,
+    REGIMES,
     RESIDENT,
     STREAMED,
     TF32,
+    UNIFIED_REGIMES,
     Case,
     beside_size,
     calls_behind,
@@ -83,6 +85,8 @@ class Workload(msgspec.Struct, frozen=True):
     def is_taken_apart(self, case: Case) -> bool:
         """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
         split has sides in each regime."""
+        if case.memory:
+            return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
             return True
         beside = [other for other in self.cases if other.device_id == case.device_id]
@@ -148,6 +152,7 @@ class Constraints(msgspec.Struct, frozen=True):
     settings: Settings = Settings()  # how to measure
     # The user chose the implementations: one that a backend lacks is a Skip, else it is left out.
     named_implementations: bool = False
+    named_regimes: bool = False  # the user chose the regimes: a GPU whose memory is the host's has them, too
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
@@ -179,7 +184,7 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
     best = op.kernel(device.backend, series.dtype)
     cases = []
     for implementation, variant in _kernels(series, target, constraints):
-        for regime in _regimes(op, device, selection) if on_device else [RESIDENT]:
+        for regime in _regimes(op, device, constraints) if on_device else [RESIDENT]:
             again = (
                 implementation == "tuned"
                 and variant is None
@@ -198,12 +203,14 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
     return cases
 
 
-def _regimes(op: Op, device: Device, selection: Selection) -> list[str]:
+def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
     """Return the regimes of a GPU. A placed workload has its result on the host after each call, so that nothing is
-    queued."""
+    queued. A GPU whose memory is the host's computes in place where others copy, unless somebody named the regimes."""
+    regimes = constraints.selection.regimes
     if device.composed and op.stages:
-        return [regime for regime in selection.regimes if regime in PLACED_REGIMES]
-    return selection.regimes
+        return [regime for regime in regimes if regime in PLACED_REGIMES]
+    usual = not constraints.named_regimes and regimes == list(REGIMES)
+    return UNIFIED_REGIMES if usual and device.unified and not _stays_off_host(op, device) else regimes
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
@@ -286,6 +293,8 @@ def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Sk
         return _skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
     if op.only and case.backend not in op.only:
         return _skip(case, "no-implementation", f"{op.name} is declared for {', '.join(op.only)} alone")
+    if case.memory and (why := _stays_off_host(op, target.device)):
+        return _skip(case, "not-in-place", why, hint=REASONS["not-in-place"].remedy)
     return (
         _no_kernel(op, case, target)
         or _too_slow(op, case, constraints.settings)
@@ -361,6 +370,7 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
     if case.regime == STREAMED:
         more = LEAST_SETS * op.held_bytes(case.params, case.dtype)
         on_host, on_device = on_host + HOST_COPIES * more, on_device + more
+    on_host += op.held_bytes(case.params, case.dtype) if case.memory else 0
     return _fits(op, case, on_host, on_device, device, host_bytes)
 
 
@@ -378,6 +388,17 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
         int(MEMORY_SHARE * room - used) // (held * each) for room, used, each in rooms if room is not None
     ]
     return max(LEAST_SETS, min([MOST_SETS, *counts]))
+
+
+def _stays_off_host(op: Op, device: Device) -> str:
+    """Return why no call of the op is made in place on this device; empty: the device itself may know a reason."""
+    if device.composed or device.backend == DEVICE_GROUP:
+        return f"{device.id} has its data on several sides"
+    if op.stages:
+        return f"{op.name} is a workload, whose stages hand their data on where they run"
+    if op.digest or op.host is not None:
+        return f"{op.name} takes arrays of its own library"
+    return ""
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
@@ -558,7 +579,8 @@ def plan_peaks(
 def _moves(item: Workload, device_id: str) -> bool:
     """Whether one of its cases on the device copies enough to come near the rate of the link."""
     cases = [case for case in item.cases if case.device_id == device_id]
-    moves = item.op.overhead.moves if item.op.overhead else any(copies(case.regime) for case in cases)
+    over_link = any(copies(case.regime) or case.memory for case in cases)
+    moves = item.op.overhead.moves if item.op.overhead else over_link
     return bool(cases) and moves and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
 
 

@@ -11,8 +11,15 @@ from gpubench.base.table import Column, Line, Table, cells, heads, line_text, na
 from gpubench.base.units import format_joules
 from gpubench.curves.stats import Interval
 from gpubench.report.layout import RenderOptions, json_text
-from gpubench.report.wording import cpu_names, ratio_text, share_text, time_interval_text, time_text
-from gpubench.result.case import QUEUED, parse_case_id
+from gpubench.report.wording import (
+    cpu_names,
+    ratio_text,
+    share_text,
+    situation_text,
+    time_interval_text,
+    time_text,
+)
+from gpubench.result.case import IN_PLACE, QUEUED, parse_case_id
 
 WIDTH = 80  # the same text for the same file, but on a narrower terminal
 _APART = ", each on its own part of the data"
@@ -74,6 +81,8 @@ def _question(advice: Advice) -> str:
     situation = "copied at every call" if advice.calls <= 1 else f"{advice.calls} calls a copy"
     if advice.data == "device":
         situation = f"data on the device, {'queued' if advice.regime == QUEUED else 'waited'}"
+    if advice.regime.startswith(IN_PLACE):
+        situation = situation_text(advice.regime)
     return f"{advice.op} {advice.dtype}, n = {advice.n}{more}, {situation}"
 
 

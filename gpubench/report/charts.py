@@ -133,7 +133,8 @@ def short(value: float) -> float:
 
 HEIGHT = 300
 # By situation; what is at home, or stays on the GPU, is drawn through.
-DASHES = {"resident": [1, 0], "waited": [1, 0], "queued": [2, 3], "copied": [9, 5]}
+DASHES = {"resident": [1, 0], "waited": [1, 0], "queued": [2, 3], "copied": [9, 5], "in place": [5, 2],
+          "managed": [5, 2, 1, 2]}  # fmt: skip
 OTHER_DASH = [10, 3, 2, 3]
 SI = "format(datum.value, '~s')"
 PLAIN = "format(datum.value, '~g')"

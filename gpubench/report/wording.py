@@ -17,7 +17,7 @@ from gpubench.base.groups import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike
-from gpubench.result.case import ORDERED, QUEUED, RESIDENT, STREAMED, WAITED, Case, beside_size
+from gpubench.result.case import MANAGED, MAPPED, ORDERED, QUEUED, RESIDENT, STREAMED, WAITED, Case, beside_size
 from gpubench.result.run import Run
 
 IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
@@ -25,19 +25,23 @@ ALWAYS = "transfer-always"
 # What people read of a regime: by itself, and where queued and waited stand in one table.
 _SITUATIONS = {
     RESIDENT: "data on the device", WAITED: "data on the GPU", QUEUED: "queued on the GPU",
-    ALWAYS: "copied at every call", STREAMED: "copied in a pipeline",
+    ALWAYS: "copied at every call", STREAMED: "copied in a pipeline", MAPPED: "in place", MANAGED: "in place, managed",
 }  # fmt: skip
 _BESIDE_QUEUED = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
-_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call",
-         STREAMED: "copied in a pipeline"}  # fmt: skip
+_WITH: dict[str, str] = {
+    RESIDENT: "with data on the device", WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU",
+}  # fmt: skip
 # The same in one word, for the column of a table whose legend says the rest.
-_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied", STREAMED: "streamed"}
+_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied", STREAMED: "streamed",
+         MAPPED: "in place", MANAGED: "managed"}  # fmt: skip
 _WHERE = {
     RESIDENT: "resident: the data is where the device computes",
     WAITED: "waited: data on the GPU, the caller waits for each call",
     QUEUED: "queued: data on the GPU, many calls are queued and waited for once",
     ALWAYS: "copied: each call copies its inputs in and its output back",
     STREAMED: "streamed: independent calls in a row, whose copies overlap with the kernels of others",
+    MAPPED: "in place: the data stays in host memory, where the GPU reads and writes it",
+    MANAGED: "managed: in place, in managed memory, whose pages move to the side that touches them",
 }  # fmt: skip
 
 
@@ -171,7 +175,8 @@ def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
 
 def with_text(regime_id: str) -> str:
     """Return the situation inside a sentence: `with data on the GPU`."""
-    return _WITH.get(regime_id) or f"with {situation_text(regime_id)}"
+    text = situation_text(regime_id)
+    return _WITH.get(regime_id) or (text if regime_id in _SITUATIONS else f"with {text}")
 
 
 def short_text(regime_id: str) -> str:

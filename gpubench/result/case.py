@@ -3,8 +3,9 @@
 A selector is a case id with `*` in any segment and trailing segments left out: `matmul`, `matmul/n>=4096@cupy`,
 `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a group; the size segment also
 compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls, `resident` for `resident-waited` and
-`resident-queued` too; `tuned` is the plain implementation alone, `tuned-naive` one variant and `tuned*` the
-implementation with all."""
+`resident-queued` too, `in-place` for both memories; `tuned` is the plain implementation alone, `tuned-naive` one
+variant and `tuned*` the implementation with all.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from gpubench.base.units import MAX_SIZE, parse_sizes
 from gpubench.kernels.contract.op import Dtype, Implementation, Params
 
 RegimeKind = Literal[
-    "resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always", "streamed"
+    "resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always", "streamed",
+    "in-place-mapped", "in-place-managed",
 ]  # fmt: skip
 # Where the data is, and what is waited for. On a GPU, data that stays there has two regimes: the caller waits for each
 # launch, or queues many and waits once. Elsewhere they are one, `resident`: a call on the CPU ends when it returns.
@@ -32,19 +34,26 @@ REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-al
 # Independent calls in a row, so many behind one wait, whose copies overlap with each other's kernels.
 STREAMED: RegimeKind = "streamed"
 STREAMED_CALLS = 24
+# In place: the data stays in host memory and the GPU reads and writes it there. Mapped memory is in the address space
+# of both; pages of managed memory move to the side that touches them.
+IN_PLACE = "in-place"
+MAPPED: RegimeKind = "in-place-mapped"
+MANAGED: RegimeKind = "in-place-managed"
+UNIFIED_REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, MAPPED)  # a GPU's whose memory is the host's
 # Regimes that only somebody who names them gets, and all in the order of tables.
-ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED,)
+ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED, MAPPED, MANAGED)
 ORDERED: tuple[RegimeKind, ...] = (RESIDENT, *REGIMES, *ON_REQUEST)
 # Names of situations, for options and Python; then what the answer's screen and earlier versions call them.
 SITUATIONS = {
     "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
-    "streamed": str(STREAMED),
+    "streamed": str(STREAMED), "in place": str(MAPPED), "managed": str(MANAGED),
 }  # fmt: skip
 _ALIASES = {
     "data on the gpu": WAITED, "on the gpu": WAITED, "on the gpu, waited": WAITED,
     "on the gpu, queued": QUEUED, "queued on the gpu": QUEUED,
     "copied at every call": "transfer-always", "ten calls a copy": "transfer-once-10",
     "copied in a pipeline": STREAMED,
+    IN_PLACE: MAPPED, "in place, mapped": MAPPED, "in place, managed": MANAGED,
 }  # fmt: skip
 # Of a workload whose stages are placed on two sides: inputs on both, or on the host.
 PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
@@ -132,6 +141,16 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     def resident(self) -> bool:
         """Whether the data stays where the device computes."""
         return self.regime in (RESIDENT, WAITED, QUEUED)
+
+    @property
+    def memory(self) -> str | None:
+        """The memory of the host that the GPU computes in: `mapped` or `managed`; None unless the call is in place."""
+        return self.regime.removeprefix(f"{IN_PLACE}-") if self.regime in (MAPPED, MANAGED) else None
+
+    @property
+    def prepared_with(self) -> str:
+        """The key of what a device prepares once: the workload, and the host memory that its operands lie in."""
+        return f"{self.workload} {self.memory}" if self.memory else self.workload
 
     @property
     def queued(self) -> bool:
@@ -229,7 +248,7 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 _CASE_ID = re.compile(
     r"(?P<op>[\w.]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
-    r"/(?P<implementation>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|streamed|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+    r"/(?P<implementation>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|streamed|transfer-once-(?P<calls>\d+)|in-place-(?:mapped|managed))@(?P<device>\S+)"
 )
 
 
@@ -295,7 +314,8 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 def _regimes(case: Case) -> tuple[str, ...]:
     """The names under which its regime is selected."""
-    return (case.regime_id, case.regime, *((RESIDENT,) if case.resident else ()))
+    stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
+    return (case.regime_id, case.regime, *stands_for)
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:

@@ -106,8 +106,8 @@ SCHEMA_VERSION = 4
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
-# staging buffers that stay mapped.
-Staging = Literal["pageable", "pinned", "mapped"]
+# staging buffers that stay mapped; or not at all, as the device computes in host memory.
+Staging = Literal["pageable", "pinned", "mapped", "in-place"]
 Severity = Literal["info", "warning", "error"]
 # Stands in for a GPU's last-level cache that nothing reported: more than any so far.
 UNKNOWN_CACHE_BYTES = 256 * 2**20
@@ -155,6 +155,8 @@ class Device(Record, frozen=True, kw_only=True):
     usable_bytes: int | None = None  # free when it was opened
     clock: DeviceClock | None = None  # None: it tells no time
     theoretical: Theoretical = Theoretical()  # the vendor's peaks
+    # its memory is the host's, and it computes there: an integrated GPU, an APU, a Grace, a GPU of Apple by WebGPU
+    unified: bool = False
     cache_bytes: int | None = None  # its last level of cache, where the backend tells
     identity: Identity | None = None  # from the worker to detection; cleared before the file is written
     gpu_ids: list[str] = []  # of a device group, rank by rank

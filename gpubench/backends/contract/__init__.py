@@ -163,6 +163,42 @@ class DeviceStream(ABC):
         """Free what the queue holds. As it stands: it holds nothing."""
 
 
+class HostMemory(ABC):
+    """Host memory of one kind that an open device computes in. A buffer is the device's, unless the host holds it."""
+
+    def refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Return why the case cannot run in this memory. As it stands: it can."""
+        return None
+
+    @abstractmethod
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
+        """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Take the buffer back. As it stands: it goes with its last reference."""
+
+    @abstractmethod
+    def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
+        """Have the host hold these buffers and return their bytes: the CPU is the last that touched them. Nothing runs
+        on the device meanwhile."""
+
+    def lend(self, buffers: Sequence[Buffer]) -> None:
+        """Give back to the device what the host holds; nobody reads the bytes any longer. As it stands: both may touch
+        them."""
+
+    def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        """Return a launch of the device's session whose output lies in this memory. As it stands: that of the session,
+        which writes into the output given."""
+        return session.compile(op, case, inputs, output)
+
+    def forget(self) -> None:
+        """Let go of idle memory: a workload is over. As it stands: there is none."""
+
+    def close(self) -> None:
+        """Free everything. As it stands: `forget` does."""
+        self.forget()
+
+
 class Links(ABC):
     """The links of a device group, which move data among its ranks. Calls enqueue on the ranks that they concern;
     `sync` waits for all. Both are made inside of `guard`."""
@@ -282,6 +318,11 @@ class Session(ABC):
     def sync_asleep(self) -> None:
         """Wait as `sync` does, but asleep: the CPU has work of its own. As it stands: as `sync` waits."""
         self.sync()
+
+    @property
+    def home(self) -> Session:
+        """The session in whose memory weights lie. As it stands: this one; operands in host memory are another's."""
+        return self
 
     def enter(self) -> None:
         """Make the calling thread one that may drive the device. As it stands: each may."""

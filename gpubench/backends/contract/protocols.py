@@ -84,6 +84,16 @@ class HostReadable(Protocol):
 
 
 @runtime_checkable
+class ComputesInPlace(Protocol):
+    """A device that computes in host memory."""
+
+    @abstractmethod
+    def in_place(self, memory: str) -> Session:
+        """Return the session of this device whose operands lie in `mapped` or `managed` memory. Raises Unsupported with
+        the reason if the device, its driver or its library has no such memory."""
+
+
+@runtime_checkable
 class ComparesBuffers(Protocol):
     """A device that compares its buffers."""
 

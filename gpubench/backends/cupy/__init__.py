@@ -28,6 +28,7 @@ from gpubench.backends.contract import (
     Transfers,
     protocols,
 )
+from gpubench.backends.cupy.in_place import CudaHostMemory, is_unified
 from gpubench.backends.cupy.launches import (
     COUNT,
     SPIN,
@@ -50,6 +51,7 @@ from gpubench.backends.shared.host import (
     read_stages,
     refuse_size,
 )
+from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
@@ -89,6 +91,7 @@ class CupySession(
     protocols.CoreClock,
     protocols.FreshMemory,
     protocols.ComparesBuffers,
+    protocols.ComputesInPlace,
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.BuildsAhead,
@@ -193,6 +196,11 @@ class CupySession(
     def free_fresh(self, buffer: Buffer) -> None:
         with vendor_errors():
             self._cupy.cuda.runtime.free(buffer.data.ptr)
+
+    def in_place(self, memory: str) -> InPlaceSession:
+        if self._on_hip:
+            raise Unsupported("ROCm's host memory is not known here", reason="not-in-place")
+        return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory, vendor_errors))
 
     def transfers(self, implementation: Implementation) -> Transfers:
         """Through page-locked memory in the tuned implementation, else as CuPy itself does it."""
@@ -467,16 +475,16 @@ def is_hip(cupy: Any) -> bool:
 def _device(cupy: Any, ordinal: int, driver: str) -> Device:
     properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
     name, hip = properties["name"], is_hip(cupy)
+    attribute = partial(_attribute, cupy, ordinal)
     domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
     return Device(
         id=f"cupy:{ordinal}", backend="cupy", kind="gpu", name=name.decode() if isinstance(name, bytes) else str(name),
         api=HIP if hip else "cuda", driver=driver, memory_bytes=int(properties["totalGlobalMem"]),
-        usable_bytes=int(properties["totalGlobalMem"]),
+        usable_bytes=int(properties["totalGlobalMem"]), unified=not hip and is_unified(attribute),
         clock=None if hip else DeviceClock(kind="event", step_s=EVENT_STEP_S),
         cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
         theoretical=Theoretical() if hip else vendor_peaks(
-            lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
-            (int(properties["major"]), int(properties["minor"])),
+            attribute, (int(properties["major"]), int(properties["minor"])),
         ),
         # What HIP calls a uuid is another number than the driver's: the address decides there.
         identity=Identity(
@@ -484,6 +492,10 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
             vendor_id=AMD if hip else NVIDIA,
         ),
     )  # fmt: skip
+
+
+def _attribute(cupy: Any, ordinal: int, number: int) -> int:
+    return int(cupy.cuda.runtime.deviceGetAttribute(number, ordinal))
 
 
 def _driver_text(number: int, *, hip: bool) -> str:

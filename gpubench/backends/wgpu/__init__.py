@@ -27,11 +27,18 @@ from gpubench.backends.contract import (
 )
 from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
+from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.backends.shared.peaks import THREADS, chain_program
 from gpubench.backends.shared.pool import BufferPool
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
-from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers, StagedStream
+from gpubench.backends.wgpu.transfers import (
+    MAPPABLE,
+    MappableMemory,
+    MappedTransfers,
+    PlainTransfers,
+    StagedStream,
+)
 from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
@@ -41,7 +48,7 @@ from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
 from gpubench.result.store.cache import user_cache
 
-WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", MAPPABLE)
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
@@ -195,6 +202,7 @@ class WgpuSession(
     protocols.LaunchClock,
     protocols.FreshMemory,
     protocols.ComparesBuffers,
+    protocols.ComputesInPlace,
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.BuildsAhead,
@@ -307,6 +315,9 @@ class WgpuSession(
     def _run_words(self, program: WgslProgram, buffers: dict[str, Buffer]) -> None:
         with vendor_errors():
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
+
+    def in_place(self, memory: str) -> InPlaceSession:
+        return InPlaceSession(self, MappableMemory(memory, self._device, self._queue, vendor_errors))
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""
@@ -577,6 +588,7 @@ def _describe(index: int, adapter: Any) -> Device:
         id=f"wgpu:{index}", backend="wgpu", kind="software" if software else "gpu",
         name=str(info.get("device") or "unknown"), api=_APIS[info["backend_type"]],
         driver=str(info.get("description") or "") or None, clock=clock,
+        unified=info.get("adapter_type") == "IntegratedGPU" and MAPPABLE in adapter.features,
         # Metal tells no ids, and zero is nobody's. The text called vendor is the name of the driver.
         identity=Identity(
             pci=str(info.get("device_pci_bus_id") or "") or None, vendor_id=info.get("vendor_id") or None,

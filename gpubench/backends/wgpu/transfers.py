@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.contract import Buffer, DeviceStream, Transfers
+from gpubench.backends.contract import Buffer, DeviceStream, HostMemory, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
+from gpubench.backends.wgpu.programs import buffer_bytes
 from gpubench.backends.wgpu.queues import Mapping, Queue
-from gpubench.kernels.contract.op import Array
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.op import Array, Shape, Stored
 from gpubench.result.run import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
+
+# Of wgpu: buffers that both the shaders and the host touch.
+MAPPABLE = "mappable-primary-buffers"
 
 # What a staging buffer holds, and how many of them take turns in each direction: 256 MiB go up at 21 GB/s on an H200,
 # at 14 with four of 8 MiB.
@@ -205,6 +210,53 @@ class StagedStream(DeviceStream):
             usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
             self._buffers[key] = self._device.create_buffer(size=size, usage=usage)
         return self._buffers[key]
+
+
+class MappableMemory(HostMemory):
+    """Storage buffers that the host maps: by WebGPU's rules no shader may touch them meanwhile."""
+
+    def __init__(self, memory: str, device: Any, queue: Queue, guard: Guard) -> None:
+        refused = f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
+        if memory != "mapped" or MAPPABLE not in device.features:
+            why = f"WebGPU has no {memory} memory" if memory != "mapped" else refused
+            raise Unsupported(why, reason="not-in-place")
+        self._device, self._queue, self._guard = device, queue, guard
+        self._buffers: list[Buffer] = []
+        self._mappings: list[Mapping] = []
+
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
+        import wgpu
+
+        use = wgpu.BufferUsage
+        usage = use.STORAGE | use.COPY_SRC | use.COPY_DST | use.MAP_READ | use.MAP_WRITE
+        with self._guard():
+            buffer = self._device.create_buffer(size=buffer_bytes(shape, dtype), usage=usage)
+        self._buffers.append(buffer)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        self._buffers.remove(buffer)
+        buffer.destroy()
+
+    def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
+        with self._guard():
+            mappings = [self._queue.map(buffer, buffer.size, write=write) for buffer in buffers]
+            self._mappings += mappings
+            for mapping in mappings:
+                mapping.sync_wait()
+            return [mapping.memory() for mapping in mappings]
+
+    def lend(self, buffers: Sequence[Buffer]) -> None:
+        """Unmap all that is mapped."""
+        mappings, self._mappings = self._mappings, []
+        with self._guard():
+            for mapping in mappings:
+                mapping.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            for buffer in self._buffers:
+                buffer.destroy()
 
 
 def _pad(data: Array) -> Array | bytes:

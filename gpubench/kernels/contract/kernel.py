@@ -155,7 +155,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
     def repeats_library(self, regime: str) -> bool:
         """Whether its cases of this regime would be those of the library implementation once more."""
-        return self.library and regime.startswith("resident")
+        return self.library and regime.startswith(("resident", "in-place"))
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:

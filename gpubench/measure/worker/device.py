@@ -19,6 +19,7 @@ from gpubench.backends.contract.protocols import Places, Splits
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import on_first_cpu, settle
+from gpubench.backends.shared.in_place import open_in_place
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.plugins import wings
 from gpubench.curves.stats import median
@@ -106,6 +107,7 @@ class Kept:
         self._most_bytes = kept_bytes(device, opening.host_bytes)
         self._workloads: dict[str, PreparedWorkload] = {}
         self._cases: dict[str, PreparedWorkload] = {}  # by the id of a case with a timer
+        self._in_place: dict[str, Session] = {}  # by the memory that its operands lie in
         self._in_use: set[str] = set()
         self._finished = True
         self.suspects = Suspects()
@@ -123,17 +125,18 @@ class Kept:
 
     def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
         """Return the workload of a case, from now on in use."""
-        workload = self._workloads.pop(case.workload, None)
+        name = case.prepared_with
+        workload = self._workloads.pop(name, None)
         if workload is None:
             announce("inputs")
             workload = PreparedWorkload(None) if op.overhead is not None else self._make(op, case)
-        self._workloads[case.workload] = self._cases[case.id] = workload
-        self._in_use.add(case.workload)
+        self._workloads[name] = self._cases[case.id] = workload
+        self._in_use.add(name)
         return workload
 
     def find(self, case: Case) -> PreparedWorkload | None:
         """Return the workload of a case, if it is there."""
-        return self._workloads.get(case.workload)
+        return self._workloads.get(case.prepared_with)
 
     def of_case(self, case_id: str) -> PreparedWorkload:
         """Return the workload of a case that was prepared."""
@@ -160,9 +163,19 @@ class Kept:
         workload.release()
 
     def release_all(self) -> None:
-        """Release every workload."""
+        """Release every workload, and the host memory of calls in place."""
         for name in list(self._workloads):
             self.release(name)
+        while self._in_place:
+            self._in_place.popitem()[1].close()
+
+    def session_of(self, op: Op, case: Case) -> Session:
+        """Return the session that runs the case. Raises Unsupported if the device has no such memory of the host."""
+        if case.memory is None:
+            return functions.session_of(self.session, op)
+        if case.memory not in self._in_place:
+            self._in_place[case.memory] = open_in_place(self.session, case.memory)
+        return self._in_place[case.memory]
 
     def forget_buffers(self) -> None:
         """Have what ops share lie in memory that is allocated anew."""
@@ -180,7 +193,7 @@ class Kept:
             # An op of another package may do what it likes to its inputs.
             shared = self._shared if op.name in kernels.names() else None
             self._operands[case.series] = operands_of(op, *self._drawn, self._scratch, self._weights, shared)
-        session, operands = functions.session_of(self.session, op), self._operands[case.series]
+        session, operands = self.session_of(op, case), self._operands[case.series]
         operands.page_locked = self._page_locked
         return PreparedWorkload(workspace_of(session, op, case, *self._drawn, self._scratch, operands), size)
 
@@ -318,9 +331,9 @@ class OpenDevice:
 
     def build(self, request: protocol.Build) -> protocol.Undecided | None:
         case = request.case
-        if not self._is_ahead(case):
-            return None
         try:
+            if not self._is_ahead(case):
+                return None
             with without_trials():
                 self._check(self._workload(case), case, case.implementation_id)
         except TrialsNeeded:
@@ -340,15 +353,14 @@ class OpenDevice:
     def _is_ahead(self, case: Case) -> bool:
         """Return whether it can be built before it is prepared. What is cut is checked at each cut."""
         op, workload = self._op(case.op), self._kept.find(case)
-        session = functions.session_of(self._session, op)
+        session = self._kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
         return not (session.device.composed or built or refusal(session, op, case) is not None)
 
     def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
-        case = request.case
-        op = self._op(case.op)
-        session = functions.session_of(self._session, op)
+        case, op = request.case, self._op(request.case.op)
         self._announce("supports")
+        session = self._kept.session_of(op, case)
         refused = refusal(session, op, case)
         if refused is not None:
             raise Unsupported(refused.detail, hint=refused.hint, reason=refused.reason)
@@ -493,7 +505,7 @@ class OpenDevice:
         A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
         """
         timed.steps = None
-        if not count or timed.session.device.kind == "cpu":
+        if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}
         if isinstance(timed, PipelineTimer):
             self._announce("parts")

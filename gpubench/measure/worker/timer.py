@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
 from gpubench.backends.contract.protocols import LaunchClock, Places
 from gpubench.backends.shared.host import calls_library
+from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.kernels.contract.op import Operand, each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
 from gpubench.measure.worker.parts import Observer, Times, observers_of
 from gpubench.measure.worker.workspace import Workspace
-from gpubench.result.case import QUEUED, RESIDENT, WAITED, Case
+from gpubench.result.case import MANAGED, MAPPED, QUEUED, RESIDENT, WAITED, Case
 from gpubench.result.run import Block, Check, Staging
 
 # On the device clock, whose steps are of half a microsecond, a sample this long does.
@@ -128,7 +129,8 @@ class Timer(Timed):
         """Wall seconds per launch of one sample in this case's regime."""
         regime = {
             RESIDENT: self._sample_in_queue, QUEUED: self._sample_in_queue, WAITED: self._sample_with_wait,
-            "transfer-once": self._transfer_once, "transfer-always": self._transfer_always,
+            "transfer-once": self._transfer_once, "transfer-always": self._transfer_always, MAPPED: self._in_place,
+            MANAGED: self._in_place,
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
             self.flush()
@@ -200,6 +202,25 @@ class Timer(Timed):
             sync()
         return (clock() - start) / repeat
 
+    def _in_place(self, repeat: int) -> float:
+        """The CPU is the last that touched the data before each call, which is not timed, and the call ends when the
+        host can read the result."""
+        session, clock, seconds = self.session, self.session.clock, 0.0
+        assert isinstance(session, InPlaceSession)
+        memory, inputs = session.host_memory, [self.workspace.buffers[i] for i in self.sent]
+        for _ in range(repeat):
+            memory.hold(inputs, write=True)
+            start = clock()
+            memory.lend(inputs)
+            session.run(self.launch)
+            session.sync()
+            outputs = each(self.launch.output)
+            results = [outputs[i] for i in self.fetched]
+            memory.hold(results, write=False)
+            seconds += clock() - start
+            memory.lend(results)
+        return seconds / repeat
+
     def _transfer_once(self, repeat: int) -> float:
         session, clock, calls = self.session, self.session.clock, self.calls
         transfers, buffers, inputs = self.transfers, self.workspace.buffers, self.workspace.inputs
@@ -240,7 +261,7 @@ class Timer(Timed):
     def verify(self) -> None:
         """Check what this case's own path delivers: the output left behind (resident), then one more timer
         over outputs full of sentinels on the device and on the host. Raises Wrong."""
-        resident = self.case.resident
+        resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
         earlier = self.launch.output

@@ -84,7 +84,8 @@ class Workspace:
         self.op = op.at(case.params)
         self.case = case
         self._operands = operands or Operands(op, seed, kind, scratch)
-        self._passed = self._operands.weights.passed or Passed(session, copies_bytes(session.device))
+        passed = self._operands.weights.passed if session.home is session else None
+        self._passed = passed or Passed(session, copies_bytes(session.device))
         _ = self.inputs
         self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
@@ -172,7 +173,7 @@ class Workspace:
     def _upload(self, operand: Operand, host: Array) -> Buffer:
         """A buffer with the input; of a weight the one that every size of the op reads."""
         if operand.role == "weight":
-            return self._operands.weights.borrow(self.session, self.op, operand, self.case)
+            return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
             return host
         buffer = self.session.allocate(operand.shape(self.case.params), operand.stored_dtype(self.case.dtype))
@@ -395,9 +396,9 @@ class Workspace:
                 if i not in self.op.updated:
                     self.session.free(buffer)
         self.release_between()
-        self._operands.weights.make_room(self.session)
+        self._operands.weights.make_room(self.session.home)
         self.session.forget()
-        if self._operands.weights.passed is None:
+        if self._passed is not self._operands.weights.passed:
             self._passed.release()
         self.outputs, self._right = {}, {}
 

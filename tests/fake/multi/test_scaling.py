@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.backends.hidden.fake import (
+from gpubench.backends.hidden.fake.session import (
     COPY_BYTES_PER_S,
     GPU_BYTES_PER_S,
     GPU_FLOPS_PER_S,

@@ -1,46 +1,33 @@
-"""fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
-
-It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the whole
-program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
-GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
-GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
-kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
-GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups are made. There NumPy moves
-the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15"
-makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever."""
+"""The session of a scripted device: its memory, its launches, and what they pretend to take."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from gpubench.backends.contract import (
-    Backend,
     Buffer,
     DeviceStream,
     HostCall,
-    Joins,
+    HostMemory,
     Launch,
-    Observed,
     Session,
     StageReading,
     Transfers,
     Work,
     protocols,
 )
-from gpubench.backends.shared.host import SingleDevice, host_dtype, no_kernel
+from gpubench.backends.shared.host import SingleDevice, bytes_of, host_dtype, no_kernel
+from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.backends.shared.reference import same_bytes
-from gpubench.backends.shared.sides import HostLinks
 from gpubench.base.errors import (
     BackendError,
-    BackendUnavailable,
     BuildError,
     DeviceLost,
     DeviceOutOfMemory,
@@ -59,19 +46,16 @@ COPY_CALL_S, COPY_BYTES_PER_S = 8e-6, 5e10
 ALLOC_S, FREE_S = 9e-7, 1e-7
 # The best way to move data, and memory from the driver.
 STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
+FAULT_S = 2e-5  # of managed memory, each way
 EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
-FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
-LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
 # The host's seconds of an asynchronous copy, and the launch in a stream at which `breaks-off` is lost.
 ENQUEUE_S, BREAKS_AT = 1e-6, 30
-# Each block is read at its start and at its end; scripted blocks are too short for more.
-READINGS_PER_BLOCK = 2
 
 WORDS = (
     "cpu", "gpu", "no-clock", "oom", "crash", "exit", "hang", "wrong", "lost", "build", "throttle", "implausible",
     "cools", "slows", "power-cap", "monitor-hangs", "monitor-dies", "shared", "noisy", "overlaps", "one-queue",
-    "no-streams", "breaks-off",
+    "no-streams", "breaks-off", "unified", "not-mapped",
 )  # fmt: skip
 
 
@@ -201,6 +185,30 @@ class FakeStream(DeviceStream):
         self._ready_s = session._engines[engine] = begin_s + cost_s * session._factor()
 
 
+class FakeHostMemory(HostMemory):
+    """Arrays that the device reads and writes at the rate of copies; on `fake:unified` at its own."""
+
+    def __init__(self, session: FakeSession, memory: str) -> None:
+        self._fake, self._fault_s = session, FAULT_S if memory == "managed" else 0.0
+
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
+        return self._fake.allocate(shape, dtype)
+
+    def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
+        self._fake._spend(self._fault_s)
+        return [bytes_of(buffer.array) for buffer in buffers]
+
+    def compile(
+        self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer
+    ) -> FakeLaunch:
+        launch = self._fake.compile(op, case, inputs, output)
+        if not self._fake.device.unified:
+            launch.cost_s = (
+                max(launch.cost_s, op.bytes(case.params, case.dtype) / COPY_BYTES_PER_S) + self._fault_s
+            )
+        return launch
+
+
 class HostTime:
     """The scripted host clock, which the sessions of one worker may share."""
 
@@ -221,6 +229,7 @@ class FakeSession(
     protocols.LaunchClock,
     protocols.FreshMemory,
     protocols.ComparesBuffers,
+    protocols.ComputesInPlace,
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.KnownPeaks,
@@ -256,8 +265,8 @@ class FakeSession(
         self._streamed = 0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
-        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * _slower(word)
-        self._hot_s = _read_scripted_time("GPUBENCH_FAKE_HEAT").get(word, math.inf)
+        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * read_slowness(word)
+        self._hot_s = read_scripted_time("GPUBENCH_FAKE_HEAT").get(word, math.inf)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
@@ -281,6 +290,12 @@ class FakeSession(
 
     def free_fresh(self, buffer: Buffer) -> None:
         """The array goes with its last reference."""
+
+    def in_place(self, memory: str) -> InPlaceSession:
+        """Refuse managed memory where it is the host's, and both on `fake:not-mapped`."""
+        if self._word == "not-mapped" or (self.device.unified and memory == "managed"):
+            raise Unsupported(f"scripted: no {memory} memory", reason="not-in-place")
+        return InPlaceSession(self, FakeHostMemory(self, memory))
 
     def transfers(self, implementation: Implementation) -> FakeTransfers:
         return FakeTransfers(self, implementation)
@@ -399,7 +414,7 @@ class FakeSession(
         self._host.seconds = max(self._host.seconds, ended)
 
     def cpu_beside(self) -> FakeSession:
-        return FakeSession(_actor("cpu"), "cpu", self._host)
+        return FakeSession(make_device("cpu"), "cpu", self._host)
 
     def view(self, array: Array) -> FakeBuffer:
         return FakeBuffer(array)
@@ -450,152 +465,38 @@ class FakeSession(
         if self._word == "exit":
             os._exit(3)
         if self._word == "hang":
-            _sleep_for_ever()
+            sleep_for_ever()
         if self._word == "lost":
             raise DeviceLost("scripted: the device fell off the bus")
 
 
-class FakeLinks(HostLinks):
-    """Each exchange takes what its slowest link takes."""
-
-    copier = library = "fake"
-
-    def __init__(self, ordinals: Sequence[int], word: str) -> None:
-        super().__init__(len(ordinals))
-        self._word, self._now = word, 0.0
-        rates = _read_scripted_time("GPUBENCH_FAKE_LINK")
-        self._rate = min(
-            rates.get(f"{a}+{b}", LINK_BYTES_PER_S) / max(_slower(f"gpu{a}"), _slower(f"gpu{b}"))
-            for a, b in itertools.combinations(sorted(ordinals), 2)
-        )
-
-    def clock(self) -> float:
-        self._now += CLOCK_STEP_S
-        return self._now
-
-    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().copy(pairs, sent, got)
-        self._spend(sent[0].nbytes, got)
-
-    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        super().collect(name, sent, got)
-        size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
-        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
-
-    def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
-        arrays = [[buffer.array.copy() for buffer in own] for own in buffers]
-        super().average(arrays)
-        for own, made in zip(buffers, arrays, strict=True):
-            for buffer, array in zip(own, made, strict=True):
-                buffer.array = array
-        if self._word == "link-lies":
-            buffers[1][0].array += 1
-
-    def _spend(self, size: float, got: Sequence[Array]) -> None:
-        if self._word == "link-hangs":
-            _sleep_for_ever()
-        if self._word == "link-lies":
-            got[1][-1] += 1
-        self._now += LINK_CALL_S + size / self._rate
-
-
-def _sleep_for_ever() -> NoReturn:
+def sleep_for_ever() -> NoReturn:
     while True:
         time.sleep(60)
 
 
-def _read_scripted_time(name: str) -> dict[str, float]:
+def read_scripted_time(name: str) -> dict[str, float]:
     """Read numbers by name from a variable: `gpu2=1.15 gpu3=2`."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
 
 
-def _slower(gpu: str) -> float:
+def read_slowness(gpu: str) -> float:
     """Return how many times as long a scripted GPU takes."""
-    return _read_scripted_time("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
+    return read_scripted_time("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
-# Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.
-_STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
-_CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
-    "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
-    "power-cap": (_STEADY, (("sw_power_cap",), 0.6)),
-}  # fmt: skip
-
-
-class FakeBackend(Backend, Observed, Joins):
-    """The actors. `fake:unavailable` is not listed and refuses to open."""
-
-    name = "fake"
-    implementations: tuple[Implementation, ...] = ("library",)
-    scripted_time = True
-
-    device_groups = ("link-hangs", "link-lies")  # that act out a failure
-
-    @property
-    def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The identical GPUs where there are some."""
-        return ("cpu", *(_identical_words() or ["gpu"]))
-
-    def devices(self) -> list[Device]:
-        return [_actor(word) for word in (*WORDS, *_identical_words())]
-
-    def joinable(self) -> list[Device]:
-        """The identical GPUs."""
-        return [_actor(word) for word in _identical_words()]
-
-    def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
-        return FakeLinks(ordinals, word)
-
-    def members(
-        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
-    ) -> list[Session]:
-        """Scripted GPUs on one host clock."""
-        host = HostTime()
-        return [FakeSession(_actor(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
-
-    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
-        """One actor by its word. Raises BackendUnavailable for an unknown one."""
-        word = device_id.partition(":")[2]
-        if word not in (*WORDS, *_identical_words()):
-            raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
-        return FakeSession(_actor(word), word)
-
-    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Steady clocks, and one actor for each way in which they are not."""
-        word, numbers = device_id.partition(":")[2], itertools.count()
-        first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
-
-        def read() -> dict[str, Any]:
-            if word == "monitor-hangs":
-                _sleep_for_ever()
-            if word == "monitor-dies":
-                os._exit(3)
-            throttle, share = first if next(numbers) < READINGS_PER_BLOCK else later
-            return {
-                "clock_hz": share * FULL_HZ, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
-                "power_w": POWER_W, "energy_j": POWER_W * time.perf_counter(), "throttle": list(throttle),
-            }  # fmt: skip
-
-        return read
-
-    def users(self, device_id: str) -> Mapping[str, int]:
-        return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
-
-
-def _identical_words() -> list[str]:
+def list_identical() -> list[str]:
     """The identical GPUs that GPUBENCH_FAKE_GPUS asks for."""
     return [f"gpu{number}" for number in range(int(os.environ.get("GPUBENCH_FAKE_GPUS", "0")))]
 
 
-def _actor(word: str) -> Device:
+def make_device(word: str) -> Device:
     identical, memory = word[3:].isdecimal(), None if word == "cpu" else 1 << 34
     return Device(
         id=f"fake:{word}", backend="fake", kind="cpu" if word == "cpu" else "gpu",
         name="Scripted gpu" if identical else f"Scripted {word}", api="fake", memory_bytes=memory, usable_bytes=memory,
+        unified=word == "unified",
         clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
         identity=Identity(uuid=f"{int(word[3:]) + 1:032x}") if identical else None,
     )  # fmt: skip
-
-
-BACKEND = FakeBackend()

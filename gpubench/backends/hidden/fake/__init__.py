@@ -1,0 +1,156 @@
+"""fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
+
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the whole
+program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
+GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
+GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
+kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
+GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups are made. There NumPy moves
+the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15"
+makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpubench.backends.contract import Backend, Buffer, Joins, Observed, Session
+from gpubench.backends.hidden.fake.session import (
+    CLOCK_STEP_S,
+    WORDS,
+    FakeSession,
+    HostTime,
+    list_identical,
+    make_device,
+    read_scripted_time,
+    read_slowness,
+    sleep_for_ever,
+)
+from gpubench.backends.shared.sides import HostLinks
+from gpubench.base.errors import BackendUnavailable
+from gpubench.kernels.contract.op import Array, Implementation
+from gpubench.result.run import Device
+
+# What the backend alone scripts: clocks that others read, and links.
+FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
+LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
+# Each block is read at its start and at its end; scripted blocks are too short for more.
+READINGS_PER_BLOCK = 2
+
+
+class FakeLinks(HostLinks):
+    """Each exchange takes what its slowest link takes."""
+
+    copier = library = "fake"
+
+    def __init__(self, ordinals: Sequence[int], word: str) -> None:
+        super().__init__(len(ordinals))
+        self._word, self._now = word, 0.0
+        rates = read_scripted_time("GPUBENCH_FAKE_LINK")
+        self._rate = min(
+            rates.get(f"{a}+{b}", LINK_BYTES_PER_S) / max(read_slowness(f"gpu{a}"), read_slowness(f"gpu{b}"))
+            for a, b in itertools.combinations(sorted(ordinals), 2)
+        )
+
+    def clock(self) -> float:
+        self._now += CLOCK_STEP_S
+        return self._now
+
+    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
+        super().copy(pairs, sent, got)
+        self._spend(sent[0].nbytes, got)
+
+    def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        super().collect(name, sent, got)
+        size, others = max(sent[0].nbytes, got[0].nbytes), (self.ranks - 1) / self.ranks
+        self._spend(size * {"broadcast": 1, "allreduce": 2 * others}.get(name, others), got)
+
+    def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
+        arrays = [[buffer.array.copy() for buffer in own] for own in buffers]
+        super().average(arrays)
+        for own, made in zip(buffers, arrays, strict=True):
+            for buffer, array in zip(own, made, strict=True):
+                buffer.array = array
+        if self._word == "link-lies":
+            buffers[1][0].array += 1
+
+    def _spend(self, size: float, got: Sequence[Array]) -> None:
+        if self._word == "link-hangs":
+            sleep_for_ever()
+        if self._word == "link-lies":
+            got[1][-1] += 1
+        self._now += LINK_CALL_S + size / self._rate
+
+
+# Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.
+_STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
+_CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
+    "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
+    "power-cap": (_STEADY, (("sw_power_cap",), 0.6)),
+}  # fmt: skip
+
+
+class FakeBackend(Backend, Observed, Joins):
+    """The actors. `fake:unavailable` is not listed and refuses to open."""
+
+    name = "fake"
+    implementations: tuple[Implementation, ...] = ("library",)
+    scripted_time = True
+
+    device_groups = ("link-hangs", "link-lies")  # that act out a failure
+
+    @property
+    def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The identical GPUs where there are some."""
+        return ("cpu", *(list_identical() or ["gpu"]))
+
+    def devices(self) -> list[Device]:
+        return [make_device(word) for word in (*WORDS, *list_identical())]
+
+    def joinable(self) -> list[Device]:
+        """The identical GPUs."""
+        return [make_device(word) for word in list_identical()]
+
+    def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
+        return FakeLinks(ordinals, word)
+
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """Scripted GPUs on one host clock."""
+        host = HostTime()
+        return [FakeSession(make_device(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
+        """One actor by its word. Raises BackendUnavailable for an unknown one."""
+        word = device_id.partition(":")[2]
+        if word not in (*WORDS, *list_identical()):
+            raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
+        return FakeSession(make_device(word), word)
+
+    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
+        """Steady clocks, and one actor for each way in which they are not."""
+        word, numbers = device_id.partition(":")[2], itertools.count()
+        first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
+
+        def read() -> dict[str, Any]:
+            if word == "monitor-hangs":
+                sleep_for_ever()
+            if word == "monitor-dies":
+                os._exit(3)
+            throttle, share = first if next(numbers) < READINGS_PER_BLOCK else later
+            return {
+                "clock_hz": share * FULL_HZ, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
+                "power_w": POWER_W, "energy_j": POWER_W * time.perf_counter(), "throttle": list(throttle),
+            }  # fmt: skip
+
+        return read
+
+    def users(self, device_id: str) -> Mapping[str, int]:
+        return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
+
+
+BACKEND = FakeBackend()

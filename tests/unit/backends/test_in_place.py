@@ -1,0 +1,50 @@
+"""Which host memory a device of CUDA or PyTorch computes in, told without one."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench.backends.cupy import in_place
+from gpubench.backends.torch import TorchSession
+from gpubench.base.errors import Unsupported
+
+
+def cuda(**values):
+    """CuPy on a GPU with these attributes."""
+    known = {getattr(in_place, name): value for name, value in values.items()}
+    runtime = SimpleNamespace(deviceGetAttribute=lambda number, ordinal: known.get(number, 0))
+    return SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime, MemoryPool=lambda allocator: allocator, malloc_managed="managed")
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "attributes"), [("mapped", {"CAN_MAP_HOST_MEMORY": 1}), ("managed", {"UNIFIED_ADDRESSING": 1})]
+)
+def test_cuda_memory_that_a_gpu_lacks_is_refused(memory, attributes):
+    with pytest.raises(Unsupported, match=f"no {memory} memory") as refused:
+        in_place.CudaHostMemory(cuda(**attributes), 0, memory, contextlib.nullcontext)
+    assert refused.value.reason == "not-in-place"
+    every = cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1)
+    in_place.CudaHostMemory(every, 0, memory, contextlib.nullcontext)
+
+
+@pytest.mark.parametrize("attribute", ["INTEGRATED", "HOST_PAGE_TABLES", None])
+def test_a_gpu_of_the_hosts_memory_is_told_by_its_attributes(attribute):
+    def read(number):
+        if attribute is None or number not in (in_place.INTEGRATED, in_place.HOST_PAGE_TABLES):
+            raise RuntimeError("this runtime knows no such attribute")
+        return number == getattr(in_place, attribute)
+
+    assert in_place.is_unified(read) == (attribute is not None)
+
+
+@pytest.mark.parametrize(("api", "memory"), [("metal", "mapped"), ("cuda", "managed"), ("xpu", "mapped")])
+def test_pytorch_says_why_it_does_not_compute_in_place(api, memory):
+    device = SimpleNamespace(id=f"torch:{api}:0", api=api)
+    with pytest.raises(Unsupported, match="PyTorch") as refused:
+        TorchSession.in_place(SimpleNamespace(device=device), memory)
+    assert refused.value.reason == "not-in-place"
