@@ -89,7 +89,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     alone = _by_stage(timed, lambda times: times.alone_s)
     span_s, launch_s, whole_s = (
         _typical(values)
-        for values in zip(*((times.span_s, times.empty_s, times.wall_s) for times in timed), strict=True)
+        for values in zip(*((times.span_s, times.empty_s, _whole_s(times)) for times in timed), strict=True)
     )
     if whole_s <= 0:
         return None
@@ -120,6 +120,11 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
         tokens_per_s=_tokens_per_s(timed[-1], chain, whole_s), tokens_differing=outcome.check.differing,
     )  # fmt: skip
+
+
+def _whole_s(times: StageTimes) -> list[float]:
+    """Return the calls that the stages explain: by the host's clock those in which they were read."""
+    return times.span_s if times.clock == "host" else times.wall_s
 
 
 def _recording_s(
