@@ -185,7 +185,7 @@ def _differing(original: str, source: str) -> tuple[str, str]:
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, object]]:
     """Node, field and index, and what is put there instead."""
     for node in _altered_nodes(tree):
-        yield from _replacements(node)
+        yield from _reassignments(node)
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
             for index, statement in enumerate(statements if isinstance(statements, list) else ()):
@@ -193,7 +193,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, objec
                     yield node, name, index, ast.copy_location(ast.Pass(), statement)
 
 
-def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, object]]:
+def _reassignments(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, object]]:
     match node:
         case ast.Compare():
             for index, op in enumerate(node.ops):

@@ -56,7 +56,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
     device_id: str  # the pair
     fraction: float | None  # of the work, on the GPU
-    placement: str | None  # of a workload, instead: a letter for each stage
+    assignment: str | None  # of a workload, instead: a letter for each stage
     on_gpu: tuple[str, ...]  # those stages, all of them or some of their repeats
     ratio: float  # time of the better of the two alone over the time of both
     lo: float  # low end of the interval
@@ -186,7 +186,7 @@ def advise(
 def _split(split: TimedSplit) -> AdviceSplit:
     call = split.row
     return AdviceSplit(
-        device_id=call.device_id, fraction=call.fraction, placement=call.placement, on_gpu=call.on_gpu,
+        device_id=call.device_id, fraction=call.fraction, assignment=call.assignment, on_gpu=call.on_gpu,
         ratio=call.gain, lo=call.lo, hi=call.hi, case_id=call.id,
     )  # fmt: skip
 

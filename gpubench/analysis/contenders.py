@@ -103,8 +103,8 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one key, and of its splits and placements those that the report recommends. `series`: the times of
-    all contenders of the run, whose curves share what ops have in common."""
+    """The cases of one key, and of its splits and stage assignments those that the report recommends. `series`: the
+    times of all contenders of the run, whose curves share what ops have in common."""
 
     rows: tuple[CaseResult, ...]
     splits: tuple[SharedCall, ...]
@@ -112,7 +112,7 @@ class CaseGroup(NamedTuple):
 
 
 class TimedSplit(NamedTuple):
-    """A recommended split of one call, or placement of its stages, and the time of that call."""
+    """A recommended split of one call, or stage assignment of its stages, and the time of that call."""
 
     row: SharedCall
     seconds: float

@@ -32,7 +32,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
     "noisy": "warning", "unstable": "warning", "too-short": "warning", "first-slow": "info", "drift": "warning",
     "contended": "warning", "throttled": "warning", "power-cap": "info", "implausible": "error",
     "software-device": "warning", "no-device-clock": "info", "transfer-mismatch": "warning",
-    "stage-mismatch": "warning", "placement-mismatch": "warning", "call-waits": "info",
+    "stage-mismatch": "warning", "assignment-mismatch": "warning", "call-waits": "info",
 }  # fmt: skip
 
 

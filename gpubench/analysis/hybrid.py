@@ -57,7 +57,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @property
-    def placement(self) -> str | None:
+    def assignment(self) -> str | None:
         """A letter for each stage of a network: c or g, the side that runs it."""
         return None
 
@@ -176,7 +176,7 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
-    """Return the splits, and what wings have beside them: networks whose stages are placed."""
+    """Return the splits, and what wings have beside them: networks whose stages are assigned."""
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
     return [call for make in makers for call in make(analysis)]
 

@@ -59,7 +59,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
     gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
     basis: Basis
     fraction: float | None = None  # the GPU's part of a split call
-    placement: str | None = None  # the side of each stage of a workload, c or g
+    assignment: str | None = None  # the side of each stage of a workload, c or g
 
     @cached_property
     def advice(self) -> Advice | None:
@@ -142,14 +142,13 @@ class Policy:
 
         `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), the shapes of the op's inputs
         ([a.shape, b.shape]), or that of the first alone: what it does not tell is then square. `dtype` is a name or
-        what has one, as NumPy's dtypes do. `regime` says where the data lives: "transfer-always", "transfer-once-N"
-        (N calls share one copy), or "resident", on the device, where the caller waits for each call ("resident-queued":
+        what has one, as NumPy's dtypes do. `regime` says where the data lives: "transfer-always", "transfer-once-N" (N
+        calls share one copy), or "resident", on the device, where the caller waits for each call ("resident-queued":
         for many at once). What was not measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller
-        can compute a part of the call on either side at once, or a stage on either, so that splits and placements may
-        be the answer too, where this very call was measured and the report recommends it. A function of your own may be
-        called by its short name. Raises UsageError for an op that nobody knows, for another regime and for a mapping
-        without n.
-        """
+        can compute a part of the call on either side at once, or a stage on either, so that splits and stage
+        assignments may be the answer too, where this very call was measured and the report recommends it. A function of
+        your own may be called by its short name. Raises UsageError for an op that nobody knows, for another regime and
+        for a mapping without n."""
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
         call = self._calls.get((op, name, params, regime))
@@ -241,7 +240,7 @@ class _Call(NamedTuple):
             return Answer(
                 call.device_id, "hybrid", call.case.case.implementation, split.seconds, call.gain, "measured",
                 call.fraction,
-                call.placement,
+                call.assignment,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds
         backend = best.device_id.partition(":")[0]

@@ -383,7 +383,7 @@ def _shared_call(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSp
     return MeasuredSplit(
         op=call.op, params=_words(call.params), dtype=call.dtype, regime=call.regime, n=call.n,
         device_id=call.device_id, fraction=None if call.fraction is None else round(call.fraction, 6),
-        placement=call.placement, gain=round(call.gain, 6),
+        assignment=call.assignment, gain=round(call.gain, 6),
         lo=round(call.lo, 6), hi=round(call.hi, 6), reason=call.reason or _beaten_by(call.case, compared),
     )  # fmt: skip
 

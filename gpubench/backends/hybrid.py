@@ -310,7 +310,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._movers: dict[tuple[str, int], int] = {}  # threads that move data by case and the GPU's units
         self._fractions: dict[str, float] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
-        self._placing: dict[str, Any] = {}
+        self._two_sided: dict[str, Any] = {}
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
@@ -323,14 +323,14 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
     def for_op(self, op: Op) -> Session:
-        """A workload is placed by a wing, any other op is split."""
-        placing = wings.for_op("two_sides", op)
-        if placing is None:
+        """A workload is assigned by a wing, any other op is split."""
+        two_sided = wings.for_op("two_sides", op)
+        if two_sided is None:
             return self
-        if op.name not in self._placing:
-            self._placing[op.name] = placing(self.device, self.gpu, self.cpu, op)
-        placed: Session = self._placing[op.name]
-        return placed
+        if op.name not in self._two_sided:
+            self._two_sided[op.name] = two_sided(self.device, self.gpu, self.cpu, op)
+        session: Session = self._two_sided[op.name]
+        return session
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """The GPU's: the CPU computes in page-locked memory, too."""
@@ -348,8 +348,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def forget(self) -> None:
         """The CPU's parts are bound to the caller's arrays: let them go."""
         self._sides.forget()
-        for placing in self._placing.values():
-            placing.forget()
+        for two_sided in self._two_sided.values():
+            two_sided.forget()
 
     def upload(self, buffer: CutBuffer, host: Array) -> None:
         """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
@@ -521,9 +521,9 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         """Both sides, whatever happens to the first."""
         self._waiting = None
         self._sides.close()
-        for placing in self._placing.values():
+        for two_sided in self._two_sided.values():
             with contextlib.suppress(Exception):
-                placing.forget()
+                two_sided.forget()
         for side in {self.gpu, self.cpu, *self._computing.values()}:
             with contextlib.suppress(Exception):
                 side.close()

@@ -110,7 +110,7 @@ WARNINGS: dict[str, Entry] = {
     "stage-mismatch": Entry(
         "the stages of a workload, timed in its chain, miss the whole by more than 10 %",
         "see --sections stages; close other programs and run again: on a quiet machine they add up"),
-    "placement-mismatch": Entry(
+    "assignment-mismatch": Entry(
         "a workload with its stages on both sides misses its predicted time by more than 25 %",
         "see --sections hybrid; the measured time counts. Close other programs and run again: it may come nearer"),
     "no-device-clock": Entry(

@@ -107,7 +107,7 @@ class SelectionOptions(CommandOptions):
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
         answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
-        "also each op split over both, each workload placed; or what `detect` says.", answer=OWN_WAY,
+        "also each op split over both, each workload's stages; or what `detect` says.", answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.", answer=OWN_WAY)
     implementations: str | None = option("LIST", WHAT, "library,tuned, or all: implementations that a backend lacks "

@@ -337,7 +337,7 @@ def _situation_words(situation: MeasuredSituation) -> str:
 def _split_words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
     what = " ".join(part for part in (best.op, best.params, best.dtype) if part)
     paying = sum(split.reason is None for split in splits)
-    how = f"placed {best.placement}" if best.fraction is None else f"{best.fraction:.0%} on the GPU"
+    how = f"stages {best.assignment}" if best.fraction is None else f"{best.fraction:.0%} on the GPU"
     return (
         f"Measured here: {what} shared by CPU and GPU is {best.gain:.2f}x as fast as on the better of the two "
         f"(n = {best.n}, {best.regime}, {how}); {paying} of {len(splits)} measured splits pay."

@@ -42,7 +42,14 @@ _KERNELS = " or "
 _SETTINGS = (*PROTOCOL, "threads")
 _OF_A_CASE = ("case", "op_hash", "kernel_hash", "staging", "flops", "bytes")
 # Rows of a measurement with the number of their session, and what else orders them.
-_ROWS = {"blocks": ("round", "position"), "parts": (), "stages": (), "placings": (), "stops": (), "energy": ()}
+_ROWS = {
+    "blocks": ("round", "position"),
+    "parts": (),
+    "stages": (),
+    "assignment_times": (),
+    "stops": (),
+    "energy": (),
+}
 T = TypeVar("T")
 Numbers = Mapping[int, int]  # session of a run -> session of the merged run
 

@@ -36,12 +36,12 @@ from gpubench.measure.recorder import (
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.result.case import Case, inner_device
 from gpubench.result.run import (
+    AssignmentTimes,
     Block,
     DeviceKind,
     Failure,
     Measurement,
     Outcome,
-    Placing,
     Planned,
     RunWarning,
     SessionFailure,
@@ -303,13 +303,13 @@ class CaseRun:
         if isinstance(reply, protocol.TimedStages) and reply.times is not None:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
-    def place(self, limit_s: float) -> Placing | None:
+    def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
         """Have its worker tell where the stages could run, and enter by what."""
-        reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, placing=True)
-        if not isinstance(reply, protocol.TimedStages) or reply.placing is None:
+        reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
+        if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None
-        self.runtime.recorder.add(self.case.id, placings=reply.placing)
-        return reply.placing
+        self.runtime.recorder.add(self.case.id, assignment_times=reply.assignment_times)
+        return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
         """Have its worker make calls from one moment on; None once that broke the case."""

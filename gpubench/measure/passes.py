@@ -55,7 +55,7 @@ QUIET = 0.25
 # Sizes of one step, and how much less worth the next one may be.
 MOST_SIZES, WORTH_IT = 3, 0.5
 # Times of the top, each in memory that was allocated anew: how far those of a CPU lie apart, and how many tell that.
-PLACEMENTS, PLACEMENT, GAIN_WEIGHT = 3, 0.3, 0.3
+ASSIGNMENTS, ASSIGNMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most, where it is open who wins there.
 MOST_TOPS = 6
 # What a case that took too long is worth, measured again: as much as a threshold that is open over a decade.
@@ -468,9 +468,9 @@ class Passes:
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
         names = _competing(cpu, math.log(rungs.top))
         count, gains = 1 + rungs.tops, len(cells({rungs.top: times}, self._cpu, self._software))
-        if not names or not gains or count >= PLACEMENTS:
+        if not names or not gains or count >= ASSIGNMENTS:
             return None
-        value = GAIN_WEIGHT * gains * PLACEMENT * (1 - math.sqrt(count / (count + 1)))
+        value = GAIN_WEIGHT * gains * ASSIGNMENT * (1 - math.sqrt(count / (count + 1)))
         return self._worth(rungs, {rungs.top: names}, value)
 
     # ---------------------------------------------------------------- beside the thresholds

@@ -14,9 +14,9 @@ from gpubench.base.units import format_bytes
 from gpubench.kernels.contract.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.measure.protocol import PeakRequest
 from gpubench.result.case import (
+    ASSIGNED_REGIMES,
     DEVICE_GROUP,
     IMPLEMENTATIONS,
-    PLACED_REGIMES,
     REGIMES,
     RESIDENT,
     STREAMED,
@@ -204,11 +204,12 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
 
 
 def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
-    """Return the regimes of a GPU. A placed workload has its result on the host after each call, so that nothing is
-    queued. A GPU whose memory is the host's computes in place where others copy, unless somebody named the regimes."""
+    """Return the regimes of a GPU. A workload on two sides has its result on the host after each call, so that nothing
+    is queued. A GPU whose memory is the host's computes in place where others copy, unless somebody named the
+    regimes."""
     regimes = constraints.selection.regimes
     if device.composed and op.stages:
-        return [regime for regime in regimes if regime in PLACED_REGIMES]
+        return [regime for regime in regimes if regime in ASSIGNED_REGIMES]
     usual = not constraints.named_regimes and regimes == list(REGIMES)
     return UNIFIED_REGIMES if usual and device.unified and not _stays_off_host(op, device) else regimes
 
@@ -335,8 +336,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed; of those a
-    device group runs trainings."""
+    """Its sides take whatever kernels they have; what is needed is something to cut. The stages of a workload are
+    assigned; of those a device group runs trainings."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 

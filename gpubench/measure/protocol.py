@@ -19,12 +19,12 @@ from gpubench.kernels.contract.kernel import Kernel
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import Case
 from gpubench.result.run import (
+    AssignmentTimes,
     Block,
     Check,
     Device,
     Parts,
     Peak,
-    Placing,
     RunWarning,
     StageTimes,
     Staging,
@@ -172,7 +172,7 @@ class TimeStages(WorkerRequest, frozen=True):
     case_id: str  # the case
     session: int  # its index
     limit_s: float  # about so long at most
-    placing: bool = False  # tell where they could run
+    assignment_times: bool = False  # tell where they could run
 
 
 class Finish(WorkerRequest, frozen=True):
@@ -305,7 +305,9 @@ class TimedStages(Reply, frozen=True):
     """The stages of a workload; None where a device cannot tell them."""
 
     times: StageTimes | None = None  # of the stages
-    placing: Placing | None = None  # their times on both sides and what placements promise
+    assignment_times: AssignmentTimes | None = (
+        None  # their times on both sides and what stage assignments promise
+    )
 
 
 class Done(Reply, frozen=True):

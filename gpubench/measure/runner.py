@@ -518,7 +518,7 @@ def fastest(times: Mapping[float, float]) -> float | None:
 
 SWEEP = Purpose("sweep", samples=LARGEST_BLOCK)
 # Seconds for the stages of a workload on both sides.
-PLACING_S = 0.5
+ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
@@ -527,21 +527,21 @@ def sweep(run: CaseRun) -> None:
     Each cut has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
     """
     if run.prepared is not None and isinstance(run.prepared.cut, str):
-        _sweep_placements(run)
+        _sweep_assignments(run)
     else:
         _sweep_shares(run)
 
 
-def _sweep_placements(run: CaseRun) -> None:
+def _sweep_assignments(run: CaseRun) -> None:
     """Both sides alone, and what is predicted to be the best."""
     left_s = run.left_s
-    placing = run.place(min(PLACING_S, run.runtime.budget.left_s()))
+    assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
     if run.over:
         return
     times: dict[str, float] = {}
-    predicted = placing.predicted_s if placing is not None else {}
-    for placement in predicted:
-        _try(run, placement, times)
+    predicted = assignment_times.predicted_s if assignment_times is not None else {}
+    for assignment in predicted:
+        _try(run, assignment, times)
     if run.over:
         return
     run.left_s = left_s

@@ -388,7 +388,7 @@ def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Ou
         blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],
         parts=[parts for parts in outcome.parts if parts.session != last],
         stages=[times for times in outcome.stages if times.session != last],
-        placings=[placing for placing in outcome.placings if placing.session != last],
+        assignment_times=[times for times in outcome.assignment_times if times.session != last],
         stops=[stop for stop in outcome.stops if stop.session != last],
     )  # fmt: skip
 

@@ -71,7 +71,7 @@ def env(advice: Advice) -> str:
         "EXPECTED_S": _digits(advice.time.estimate) if advice.time else None,
         "GAIN": _digits(advice.gain.ratio) if advice.gain else None, "CONFIDENCE": advice.confidence,
         "FRACTION": _digits(advice.split.fraction) if advice.split and advice.split.fraction else None,
-        "PLACEMENT": advice.split.placement if advice.split else None,
+        "ASSIGNMENT": advice.split.assignment if advice.split else None,
     }  # fmt: skip
     return "".join(f"GPUBENCH_ADVICE_{name}={shlex.quote(value or '')}\n" for name, value in values.items())
 
@@ -151,9 +151,9 @@ def _evidence(advice: Advice) -> list[str]:
         )
     else:
         lines.append(f"Gain: not known; {advice.confidence}: {advice.alone}.")
-    if advice.split is not None and advice.split.placement is not None:
+    if advice.split is not None and advice.split.assignment is not None:
         lines.append(
-            "Each stage runs where it is placed, one after the other. A program that stays on one device takes "
+            "Each stage runs where it is assigned, one after the other. A program that stays on one device takes "
             f"{_fastest_alone(advice)}."
         )
     elif advice.split is not None:

@@ -142,7 +142,7 @@ CSV_COLUMNS = (
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
-    "percent_of_peak", "stage", "stage_alone_s", "placed_on", "predicted_s", "algbw", "busbw",
+    "percent_of_peak", "stage", "stage_alone_s", "runs_on", "predicted_s", "algbw", "busbw",
     "efficiency", "efficiency_lo", "efficiency_hi", "balance",
 )  # fmt: skip
 

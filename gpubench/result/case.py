@@ -55,8 +55,8 @@ _ALIASES = {
     "copied in a pipeline": STREAMED,
     IN_PLACE: MAPPED, "in place, mapped": MAPPED, "in place, managed": MANAGED,
 }  # fmt: skip
-# Of a workload whose stages are placed on two sides: inputs on both, or on the host.
-PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
+# Of a workload whose stages are runs on two sides: inputs on both, or on the host.
+ASSIGNED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
 TF32 = "tf32"

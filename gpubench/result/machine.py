@@ -397,7 +397,7 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     device_id: str
     fraction: float | None = None  # the GPU's share of a split
-    placement: str | None = None  # the side of each stage of a workload: c or g
+    assignment: str | None = None  # the side of each stage of a workload: c or g
     gain: float
     lo: float
     hi: float

@@ -184,9 +184,9 @@ class Block(Record, frozen=True, kw_only=True):
     session: int  # its index
     round: int  # in the session
     position: int  # in the round
-    phase: Literal["main", "sweep"] = "main"  # sweep: shares or placements are tried
+    phase: Literal["main", "sweep"] = "main"  # sweep: shares or stage assignments are tried
     fraction: float | None = None  # the GPU's share of a split
-    placement: str | UnsetType = UNSET  # a letter for each stage of a placed workload
+    assignment: str | UnsetType = UNSET  # a letter for each stage of an assigned workload
     repeat: int  # launches make a sample (transfer-once: transfer rounds times calls)
     hot_repeat: int | None = None  # launches make a sample of `device_hot_s`
     warmup: int = 0  # so many first entries of `wall_s` are warm-up
@@ -203,7 +203,7 @@ class Block(Record, frozen=True, kw_only=True):
     @property
     def cut(self) -> float | str | None:
         """The assignment of the work of a case that two sides share."""
-        return self.fraction if self.placement is UNSET else self.placement
+        return self.fraction if self.assignment is UNSET else self.assignment
 
 
 class Parts(Record, frozen=True, kw_only=True):
@@ -260,15 +260,14 @@ class StageTimes(Record, frozen=True, kw_only=True):
     tokens: dict[str, int] = {}
 
 
-class Placing(Record, frozen=True, kw_only=True):
+class AssignmentTimes(Record, frozen=True, kw_only=True):
     """The times by which one session chose where the stages of a workload run, in seconds: `stages` are their names,
-    one for each letter of a placement, and every list has a value for each round.
+    one for each letter of a stage assignment, and every list has a value for each round.
 
     `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
     `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
-    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that were then tried, and
-    both sides alone; `free_s` is the least prediction where copies take no time.
-    """
+    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the stage assignments that were then
+    tried, and both sides alone; `free_s` is the least prediction where copies take no time."""
 
     session: int
     clock: StageClock
@@ -333,7 +332,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     blocks: list[Block] = []  # the samples
     parts: list[Parts] = []  # where the time goes
     stages: list[StageTimes] = []  # of a network
-    placings: list[Placing] = []  # of a placed network
+    assignment_times: list[AssignmentTimes] = []  # of an assigned network
     energy: list[EnergyWindow] | UnsetType = UNSET  # with --energy
     stops: list[Stop] = []  # why sampling ended
     failures: list[SessionFailure] | UnsetType = UNSET  # sessions in which it broke

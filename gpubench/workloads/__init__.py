@@ -12,11 +12,11 @@ WING = Wing(
     ops={name: f"gpubench.workloads.{module}:{name}" for module, names in _OPS.items() for name in names},
     workspaces={"stages": "gpubench.workloads.chains:ChainWorkspace"},
     companions={"stages": "gpubench.workloads.measured_stages:StageCompanion"},
-    sections=("gpubench.workloads.stages", "gpubench.workloads.placement"),
+    sections=("gpubench.workloads.stages", "gpubench.workloads.stage_assignments"),
     warnings={
         "stage-mismatch": "gpubench.workloads.stages:list_mismatches",
-        "placement-mismatch": "gpubench.workloads.placement:list_mismatches",
+        "assignment-mismatch": "gpubench.workloads.stage_assignments:list_mismatches",
     },
-    shared_calls={"placements": "gpubench.workloads.placement:placements"},
-    two_sides={"stages": "gpubench.workloads.placing:PlacingSession"},
+    shared_calls={"assignments": "gpubench.workloads.stage_assignments:assignments"},
+    two_sides={"stages": "gpubench.workloads.two_sides:TwoSideSession"},
 )

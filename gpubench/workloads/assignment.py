@@ -1,9 +1,8 @@
-"""Which side runs each stage of a workload: the placements of least predicted time, exactly.
+"""Which side runs each stage of a workload: the stage assignments of least predicted time, exactly.
 
-A placement is a letter for each stage: `c` on the CPU, `g` on the GPU. Its time is that of the stages on their sides,
-of a launch and its wait wherever the GPU takes over, and of one copy of each value to a side that reads it and has it
-not. A copy stays valid, and what is wanted ends on the host. Nothing overlaps.
-"""
+A stage assignment is a letter for each stage: `c` on the CPU, `g` on the GPU. Its time is that of the stages on their
+sides, of a launch and its wait wherever the GPU takes over, and of one copy of each value to a side that reads it and
+has it not. A copy stays valid, and what is wanted ends on the host. Nothing overlaps."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench.curves.stats import median
-from gpubench.result.run import Placing
+from gpubench.result.run import AssignmentTimes
 
 CPU, GPU = "c", "g"
-# Predicted times so near to the least one are worth a measurement, of so many placements at most.
+# Predicted times so near to the least one are worth a measurement, of so many stage assignments at most.
 NEAR, MOST = 1.25, 3
 # States that a narrow search keeps.
 WIDTH = 32
@@ -31,7 +30,7 @@ class StageCost(NamedTuple):
     writes: tuple[str, ...]  # values
 
 
-class PlacementCosts(NamedTuple):
+class AssignmentCosts(NamedTuple):
     """The costs that make a prediction."""
 
     steps: Sequence[StageCost]  # the stages
@@ -41,16 +40,16 @@ class PlacementCosts(NamedTuple):
     given: Mapping[str, str]  # the sides on which a value is at first
     wanted: Sequence[str]  # values that end on the host
 
-    def without_copies(self) -> PlacementCosts:
+    def without_copies(self) -> AssignmentCosts:
         """Return these costs where a copy takes no time."""
         return self._replace(up_s=dict.fromkeys(self.up_s, 0.0), down_s=dict.fromkeys(self.down_s, 0.0))
 
 
 class Predicted(NamedTuple):
-    """A placement and its seconds."""
+    """A stage assignment and its seconds."""
 
     seconds: float  # of one call
-    placement: str  # a letter a stage
+    assignment: str  # a letter a stage
 
 
 def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
@@ -70,10 +69,10 @@ class _Step(NamedTuple):
 
 
 class _Chain:
-    """The costs, laid out for going through many placements. What both sides have from the start and nobody writes
-    needs no looking after."""
+    """The costs, laid out for going through many stage assignments. What both sides have from the start and nobody
+    writes needs no looking after."""
 
-    def __init__(self, costs: PlacementCosts) -> None:
+    def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
         written = {name for step in costs.steps for name in step.writes}
         moving = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
@@ -136,33 +135,34 @@ def _sides(step: StageCost) -> tuple[str, ...]:
     return (CPU,) if step.gpu_s is None else (CPU, GPU)
 
 
-def predicted_s(costs: PlacementCosts, placement: str) -> float:
-    """Seconds of one placement."""
-    return _predicted_s(_Chain(costs), placement)
+def predicted_s(costs: AssignmentCosts, assignment: str) -> float:
+    """Seconds of one stage assignment."""
+    return _predicted_s(_Chain(costs), assignment)
 
 
-def _predicted_s(chain: _Chain, placement: str) -> float:
+def _predicted_s(chain: _Chain, assignment: str) -> float:
     valid, before, seconds = chain.begin, CPU, 0.0
-    for number, side in enumerate(placement):
+    for number, side in enumerate(assignment):
         own_s, valid = chain.walk(number, side, valid, before)
         seconds, before = seconds + own_s, side
     return seconds + chain.end_s(valid)
 
 
-def nearest(costs: PlacementCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
-    """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first."""
+def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
+    """The stage assignment of least predicted time, and the others up to `near` times it, `most` in all, the best
+    first."""
     chain = _Chain(costs)
-    limit_s = near * min(_predicted_s(chain, placement) for placement in single_sides(costs.steps))
+    limit_s = near * min(_predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
     # What a narrow search finds is what the exact one has to beat.
     narrow = _search(chain, limit_s, most, WIDTH)
     if len(narrow) == most:
         limit_s = min(limit_s, narrow[-1].seconds)
     best = _search(chain, limit_s, most)
-    return [placement for placement in best if placement.seconds <= near * best[0].seconds]
+    return [assignment for assignment in best if assignment.seconds <= near * best[0].seconds]
 
 
 def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
-    """The best `most` placements that take up to `limit_s`.
+    """The best `most` stage assignments that take up to `limit_s`.
 
     For each state, which is what is valid where and the side that ran last, the best `most` ways to it are kept: no
     other way can be among the best of the whole. What cannot end in time is cut off. `widest`: so many states are kept
@@ -177,7 +177,7 @@ def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None)
                 own_s, valid = chain.walk(number, side, before, last)
                 latest_s = limit_s - left_s[number][side]
                 after.setdefault((valid & live, side), []).extend(
-                    Predicted(prefix.seconds + own_s, prefix.placement + side)
+                    Predicted(prefix.seconds + own_s, prefix.assignment + side)
                     for prefix in prefixes
                     if prefix.seconds + own_s <= latest_s
                 )
@@ -186,7 +186,7 @@ def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None)
             cheapest = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
             ways = {state: ways[state] for state in cheapest}
     ends = [
-        Predicted(prefix.seconds + chain.end_s(valid), prefix.placement)
+        Predicted(prefix.seconds + chain.end_s(valid), prefix.assignment)
         for (valid, _), prefixes in ways.items()
         for prefix in prefixes
     ]
@@ -211,16 +211,16 @@ def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
     return [seconds * whole_s / total for seconds in rest] if total else rest
 
 
-def stage_seconds(placing: Placing) -> tuple[list[float], list[float | None]]:
+def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
     """Return what a prediction takes for each stage on the CPU, and on the GPU (None: the host does it).
 
     The stages of a side, and on a GPU with a clock of its own one launch and its wait, add up to that side alone.
     """
-    enter_s = median(placing.enter_s) if placing.clock != "waited" else 0.0
-    on_gpu = [median(times) for times in placing.gpu_s if times]
-    left_s = max(median(placing.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))
+    enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
+    on_gpu = [median(times) for times in assignment_times.gpu_s if times]
+    left_s = max(median(assignment_times.gpu_whole_s) - enter_s, LEAST * sum(on_gpu))
     gpu_s = iter(adding_up(on_gpu, left_s))
     return (
-        adding_up([median(times) for times in placing.cpu_s], median(placing.cpu_whole_s)),
-        [next(gpu_s) if times else None for times in placing.gpu_s],
+        adding_up([median(times) for times in assignment_times.cpu_s], median(assignment_times.cpu_whole_s)),
+        [next(gpu_s) if times else None for times in assignment_times.gpu_s],
     )

@@ -29,14 +29,14 @@ from gpubench.kernels.contract.op import Array, Op, Stage, each
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.measure.worker.workspace import Workspace, Wrong, no_library
 from gpubench.result.case import Case
-from gpubench.result.run import Check, Placing, StageTimes
-from gpubench.workloads.placing import assign_stages, sides
+from gpubench.result.run import AssignmentTimes, Check, StageTimes
+from gpubench.workloads.two_sides import assign_stages, sides
 
 # Launches of a chain that are kept: that of the resident buffers, and of those that a pool hands out again.
 _KEPT = 2
 
 
-class Placed(NamedTuple):
+class StageCase(NamedTuple):
     """A stage on a device."""
 
     stage: Stage  # of the workload
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     case: Case  # resident
 
 
-def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:
+def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
     """The stages as resident cases of the session, in the best implementation that it has for each."""
     stages = []
     for stage in op.stages:
@@ -57,7 +57,7 @@ def place_stages(session: Session, op: Op, case: Case) -> list[Placed]:
             own.name, own.group, params, case.dtype, "library" if library else "tuned",
             session.device.resident_regime, case.device_id,
         )  # fmt: skip
-        stages.append(Placed(stage, own.at(params), own_case))
+        stages.append(StageCase(stage, own.at(params), own_case))
     return stages
 
 
@@ -71,7 +71,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
-    distinct = {stage_case.case.id: stage_case for stage_case in place_stages(session, op, case)}
+    distinct = {stage_case.case.id: stage_case for stage_case in stage_cases(session, op, case)}
     for stage, own, stage_case in distinct.values():
         if own.host is not None:
             continue
@@ -82,13 +82,13 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     return None
 
 
-def _writing(session: Session, placed_stage: Placed) -> Placed:
+def _writing(session: Session, stage_case: StageCase) -> StageCase:
     """Return the implementation of a library call that writes to a given array, where that call is the kernel."""
-    stage, op, case = placed_stage
+    stage, op, case = stage_case
     if case.implementation != "library" or op.kernel(session.device.backend, case.dtype) is None:
-        return placed_stage
+        return stage_case
     own = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
-    return Placed(stage, op, own)
+    return StageCase(stage, op, own)
 
 
 class Chain:
@@ -96,7 +96,7 @@ class Chain:
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
-        self._placed = [_writing(session, placed_stage) for placed_stage in place_stages(session, op, case)]
+        self._stage_cases = [_writing(session, stage_case) for stage_case in stage_cases(session, op, case)]
         self._between: dict[str, Buffer] = {}
         # The buffers are kept with the launch: as long as they live, no other object has their id.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
@@ -124,7 +124,7 @@ class Chain:
         """The first stage of each case whose kernel has to be found by trials."""
         waiting: set[int] = set()
         seen: set[str] = set()
-        for number, (_, op, case) in enumerate(self._placed):
+        for number, (_, op, case) in enumerate(self._stage_cases):
             if op.host is not None or case.id in seen:
                 continue
             seen.add(case.id)
@@ -136,7 +136,7 @@ class Chain:
         return waiting
 
     def _choose(self, number: int, values: dict[str, Buffer]) -> None:
-        stage, op, case = self._placed[number]
+        stage, op, case = self._stage_cases[number]
         if isinstance(self._session, Tunes):
             self._session.tune(op, case, [values[name] for name in stage.reads])
 
@@ -153,7 +153,7 @@ class Chain:
 
     def _build(self) -> None:
         """Build what the stages need, side by side. Raises BuildError."""
-        own = {case.id: (op, case) for _, op, case in self._placed if op.host is None}
+        own = {case.id: (op, case) for _, op, case in self._stage_cases if op.host is None}
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))
 
@@ -168,14 +168,14 @@ class Chain:
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
         """The launch of each stage and where its result lies. Raises BuildError and DeviceOutOfMemory."""
         values = self.values(inputs, output)
-        return [self._step(number, values) for number in range(len(self._placed))]
+        return [self._step(number, values) for number in range(len(self._stage_cases))]
 
     def _join(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
         assert isinstance(self._session, Chains)
         return self._session.chain(steps, output)
 
     def _step(self, number: int, values: dict[str, Buffer]) -> tuple[Launch, Buffer]:
-        stage, op, case = self._placed[number]
+        stage, op, case = self._stage_cases[number]
         made = tuple(values[name] for name in stage.writes)
         target = made if op.more_outputs else made[0]
         if op.host is not None:
@@ -210,7 +210,7 @@ class Chain:
         # In float64, once: every turn of a repeat reads them.
         weights = {operand.name for operand in self._op.inputs if operand.role == "weight"}
         wide: dict[str, Array] = {}
-        for stage, op, _ in self._placed:
+        for stage, op, _ in self._stage_cases:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
                 if name not in fetched and operand.role == "host":
                     fetched[name] = values[name]
@@ -400,7 +400,7 @@ class ChainWorkspace(Workspace):
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The placement of each side alone; what the host does stays there."""
+        """The stage assignment of each side alone; what the host does stays there."""
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:
@@ -425,6 +425,6 @@ class ChainWorkspace(Workspace):
         """Return the times of the stages, alone and in the chain. Returns None if the session cannot time them."""
         return time_stages(timed, session, limit_s)
 
-    def assign_stages(self, timed: Timer, session: int, limit_s: float) -> Placing | None:
+    def assign_stages(self, timed: Timer, session: int, limit_s: float) -> AssignmentTimes | None:
         """Return what each stage takes on each side, and what that promises. Returns None if a side cannot time it."""
         return assign_stages(timed, session, limit_s)

@@ -129,7 +129,7 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: tuple[str, Path]) -
             "the part gpubench.multi.options of a wing",
         ),
         ("multi/identical_gpus.py", RUN, "the part gpubench.multi.identical_gpus of a wing"),
-        ("workloads/placement.py", RUN, "the part gpubench.workloads.placement of a wing"),
+        ("workloads/stage_assignments.py", RUN, "the part gpubench.workloads.stage_assignments of a wing"),
     ],
 )
 def test_a_wing_that_breaks_costs_itself(

@@ -23,8 +23,8 @@ def no_large_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
 class Broken(FakeBackend):
     """The scripted backend with one method of its session replaced."""
 
-    def __init__(self, method: str, replacement: Callable[..., Any]) -> None:
-        self._broken = type("BrokenSession", (FakeSession,), {method: replacement})
+    def __init__(self, method: str, reassignment: Callable[..., Any]) -> None:
+        self._broken = type("BrokenSession", (FakeSession,), {method: reassignment})
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
         whole = super().open(device_id)
@@ -32,8 +32,8 @@ class Broken(FakeBackend):
         return whole
 
 
-def findings(method: str, replacement: Callable[..., Any], **options: Any) -> list[conformance.Finding]:
-    backend: Any = Broken(method, replacement)
+def findings(method: str, reassignment: Callable[..., Any], **options: Any) -> list[conformance.Finding]:
+    backend: Any = Broken(method, reassignment)
     # Without bfloat16, so that there is a dtype to refuse.
     op = msgspec.structs.replace(kernels.load("add"), dtypes=("float64", "float32", "float16"))
     return conformance.suite(backend, "fake:gpu", [op], conformance.Checks(seeds=(1,), **options)).findings
@@ -113,7 +113,7 @@ def failing_close(self: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "replacement", "promise"),
+    ("method", "reassignment", "promise"),
     [
         ("download", truncating_download, "what comes back is what was sent"),
         ("allocate", overlapping_allocate, "is right"),
@@ -134,10 +134,10 @@ def failing_close(self: Any) -> None:
         ("close", failing_close, "close is idempotent and never raises"),
     ],
 )
-def test_a_broken_promise_is_found(method: str, replacement: Callable[..., Any], promise: str) -> None:
+def test_a_broken_promise_is_found(method: str, reassignment: Callable[..., Any], promise: str) -> None:
     # What is kept of cases alone is found without transfers, memory and the clock.
     around = method in ("download", "allocate", "sync", "time")
-    found = findings(method, replacement, around=around)
+    found = findings(method, reassignment, around=around)
     assert any(promise in finding.what for finding in found), found
 
 

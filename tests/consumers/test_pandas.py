@@ -12,7 +12,7 @@ DOCUMENTED = (
     "q3_s,mad_s,sessions,samples,flops_per_s,bytes_per_s,device_cold_s,device_hot_s,speedup,speedup_lo,speedup_hi,"
     "baseline_id,label,warnings"
 )
-LATER = "percent_of_peak,stage,stage_alone_s,placed_on,predicted_s,algbw,busbw,efficiency,efficiency_lo,efficiency_hi,balance"
+LATER = "percent_of_peak,stage,stage_alone_s,runs_on,predicted_s,algbw,busbw,efficiency,efficiency_lo,efficiency_hi,balance"
 NUMBERS = [
     "time_s", "lo_s", "hi_s", "min_s", "q1_s", "q3_s", "mad_s", "flops_per_s", "bytes_per_s", "device_cold_s",
     "device_hot_s", "speedup", "speedup_lo", "speedup_hi", "percent_of_peak", "stage_alone_s",
@@ -39,7 +39,7 @@ def test_types(table):
         *COUNTS,
         "n",
         "stage",
-        "placed_on",
+        "runs_on",
     }:  # no workload is in this report
         assert pd.api.types.is_string_dtype(table[name].dropna()), name
 

@@ -14,7 +14,7 @@ from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import GpuMemory
 from gpubench.result.store import load, save
-from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, placed, run_of, split
+from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of, split
 
 GIB = 2**30
 RESULTS = Path(__file__).parents[2] / "results"
@@ -158,13 +158,13 @@ def test_rates_that_lie_close_are_no_reason_to_share_the_work(tmp_path):
     assert advised(tmp_path, ops({"matmul": 0.5, "add": 0.5}, WAITED)).mode == "cpu"
 
 
-def test_a_placement_that_won_is_hybrid(tmp_path):
+def test_an_assignment_that_won_is_hybrid(tmp_path):
     stages = {"first": (1e-3, 0.1e-3), "second": (0.1e-3, 1e-3)}
     what = case("ffn", 4096, regime=WAITED, device="hybrid:cupy:0")
-    advice = advised(tmp_path, [placed(what, stages, "gc", 0.25e-3)])
-    assert (advice.mode, advice.measured.splits[0].placement) == ("hybrid", "gc")
+    advice = advised(tmp_path, [assigned(what, stages, "gc", 0.25e-3)])
+    assert (advice.mode, advice.measured.splits[0].assignment) == ("hybrid", "gc")
     assert "ffn" in advice.reasons[0].text
-    slower = placed(what, stages, "gc", 1.5e-3)
+    slower = assigned(what, stages, "gc", 1.5e-3)
     assert advised(tmp_path, [slower], gib=3).mode == "gpu"
 
 

@@ -153,7 +153,7 @@ def step(talk, case, **fields):
     return phases
 
 
-def test_what_is_prepared_stays_so_until_memory_is_to_be_placed_anew(talk):
+def test_what_is_prepared_stays_so_until_memory_is_to_be_assigned_anew(talk):
     talk.open()
     relu = other(op="relu")
     whole = step(talk, ADD)

@@ -20,7 +20,7 @@ from gpubench.result import store
 from gpubench.result.run import Run
 
 RESULTS = Path(__file__).parents[2] / "results"
-# Placed stages; stages; a split; identical GPUs; GPUs that work together.
+# Assigned stages; stages; a split; identical GPUs; GPUs that work together.
 STORED = (
     "20261124T104405Z-f972ed75",
     "20261123T175721Z-079482ca",
@@ -28,7 +28,7 @@ STORED = (
     "20261124T193435Z-a67af8ce",
 )
 PLACES = (
-    "placings",
+    "assignment_times",
     "stages",
     "identical_gpus",
     "together",
@@ -48,7 +48,8 @@ def small(name: str) -> Any:
     document = json.loads(gzip.decompress(path.read_bytes()))
     outcomes = document["outcomes"]
     chosen = next(
-        (one["case"] for one in outcomes if one.get("stages") or one.get("placings")), outcomes[0]["case"]
+        (one["case"] for one in outcomes if one.get("stages") or one.get("assignment_times")),
+        outcomes[0]["case"],
     )
     document["outcomes"] = [
         one

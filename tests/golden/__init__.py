@@ -16,11 +16,11 @@ from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, sui
 from tests.unit.report.comparisons import COMPARISONS
 from tests.unit.report.parts import PARTS
 from tests.unit.report.samples import (
+    assignment_run,
     cpu_run,
     full_run,
     hybrid_run,
     interrupted_run,
-    placement_run,
     software_run,
     stages_run,
     tool_run,
@@ -41,7 +41,7 @@ RUNS = {
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
 # One section of a network alone.
-SECTIONS = {"stages": (stages_run, "stages"), "placement": (placement_run, "hybrid")}
+SECTIONS = {"stages": (stages_run, "stages"), "assignment": (assignment_run, "hybrid")}
 # The final screen alone; many more of it, each of a small run, stand in one file.
 ANSWERS = {
     "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
@@ -52,7 +52,7 @@ CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted",
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
 CASES += [(screen, "plain") for screen in ANSWERS] + [("answer-suite", "markdown")]
 NETWORK_CASES = [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
-NETWORK_CASES += [("placement", name) for name in ("plain", "markdown", "json", "csv")]
+NETWORK_CASES += [("assignment", name) for name in ("plain", "markdown", "json", "csv")]
 
 
 def path(run: str, format: str) -> Path:

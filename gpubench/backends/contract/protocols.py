@@ -215,11 +215,11 @@ class Records(Protocol):
 
 
 @runtime_checkable
-class Places(Protocol):
+class AssignsStages(Protocol):
     """A session that runs each stage of a workload on one of two sides."""
 
     @abstractmethod
-    def place(self, placement: str) -> None:
+    def assign(self, assignment: str) -> None:
         """Run the stages where this says from now on: a letter each, `c` or `g`."""
 
     @abstractmethod

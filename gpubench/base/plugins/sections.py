@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import msgspec
 
 
-_EARLIER = {"reuse": "amortization", "anatomy": "breakdown", "percent_of_roof": "percent_of_peak"}
+_EARLIER = {"reuse": "amortization", "anatomy": "breakdown"}  # sections
+_EARLIER |= {"percent_of_roof": "percent_of_peak", "placed_on": "runs_on"}  # columns
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from gpubench import kernels
 from gpubench.backends.contract import Backend, Launch, Session
-from gpubench.backends.contract.protocols import Places, Splits
+from gpubench.backends.contract.protocols import AssignsStages, Splits
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import on_first_cpu, settle
@@ -373,7 +373,7 @@ class OpenDevice:
         tune_s += workload.tuned_s.pop(case.implementation_id, 0.0)
         timed = self._timer(workload, case, checked.launch)
         if isinstance(cut, str):
-            timed.placement = cut
+            timed.assignment = cut
         if request.time_it:
             timed.calibrate(request, self._sample_s, self._announce)
         if isinstance(cut, str) and request.time_it:
@@ -411,7 +411,7 @@ class OpenDevice:
         case, session = request.case, workload.workspace.session
         chosen = request.cut if request.cut is not None else workload.cuts.get(case.id)
         cut: float | str | None = None
-        if workload.workspace.sides and isinstance(session, Places):
+        if workload.workspace.sides and isinstance(session, AssignsStages):
             cut = chosen if isinstance(chosen, str) else workload.workspace.sides["gpu"]
         elif session.device.composed and isinstance(session, Splits):
             share = chosen if isinstance(chosen, float) else EVEN
@@ -425,15 +425,15 @@ class OpenDevice:
     def _right(
         self, workload: PreparedWorkload, case: Case, cut: float | str | None
     ) -> tuple[CheckedLaunch, float]:
-        """Return the launch of the case, checked, and the seconds of choosing kernels now. A placement comes behind
-        both sides alone, which are timed beside it."""
+        """Return the launch of the case, checked, and the seconds of choosing kernels now. A stage assignment comes
+        behind both sides alone, which are timed beside it."""
         if not isinstance(cut, str):
             return self._check(workload, case, case.implementation_id if cut is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
-        assert isinstance(session, Places)
-        for placement in dict.fromkeys((*workload.workspace.sides.values(), cut)):
-            session.place(placement)
-            checked, took_s = self._check(workload, case, f"{case.implementation_id} {placement}")
+        assert isinstance(session, AssignsStages)
+        for assignment in dict.fromkeys((*workload.workspace.sides.values(), cut)):
+            session.assign(assignment)
+            checked, took_s = self._check(workload, case, f"{case.implementation_id} {assignment}")
             tune_s += took_s
         return checked, tune_s
 
@@ -532,7 +532,7 @@ class OpenDevice:
         block = msgspec.structs.replace(
             sampled.block,
             fraction=cut if isinstance(cut, float) else None,
-            placement=cut if isinstance(cut, str) else UNSET,
+            assignment=cut if isinstance(cut, str) else UNSET,
         )
         if on_cpu and not any(backend.scripted_time for backend in self._backends):
             settle()
@@ -548,9 +548,9 @@ class OpenDevice:
         self._announce("stages")
         workload = self._kept.of_case(request.case_id)
         timed, workspace = workload.timers[request.case_id], workload.workspace
-        if request.placing:
-            placing = workspace.assign_stages(timed, request.session, request.limit_s)
-            return protocol.TimedStages(id=request.id, placing=placing)
+        if request.assignment_times:
+            assignment_times = workspace.assign_stages(timed, request.session, request.limit_s)
+            return protocol.TimedStages(id=request.id, assignment_times=assignment_times)
         times = workspace.time_stages(timed, request.session, request.limit_s)
         return protocol.TimedStages(id=request.id, times=times)
 

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
-from gpubench.backends.contract.protocols import LaunchClock, Places
+from gpubench.backends.contract.protocols import AssignsStages, LaunchClock
 from gpubench.backends.shared.host import calls_library
 from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.kernels.contract.op import Operand, each
@@ -104,8 +104,8 @@ class Timer(Timed):
         self.transfers = self.session.transfers(case.implementation)
         self.calls, self.settled = case.calls or 1, False
         # Who runs the stages of a workload, and where.
-        self.places = self.session if isinstance(self.session, Places) else None
-        self.placement: str | None = None
+        self.assigns = self.session if isinstance(self.session, AssignsStages) else None
+        self.assignment: str | None = None
         self.observers = observers_of(self.session)
         self.resident_launch = launch if case.resident else None
         # Which of the inputs travel, and which of the outputs.
@@ -134,26 +134,26 @@ class Timer(Timed):
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
             self.flush()
-        if self.places is not None and self.placement is not None:
-            self.places.place(self.placement)
+        if self.assigns is not None and self.assignment is not None:
+            self.assigns.assign(self.assignment)
         return regime(repeat)
 
-    def _seconds_at(self, placement: str, repeat: int) -> float:
+    def _seconds_at(self, assignment: str, repeat: int) -> float:
         """Return what `seconds` does, with the stages elsewhere."""
-        before, self.placement = self.placement, placement
+        before, self.assignment = self.assignment, assignment
         try:
             return self.seconds(repeat)
         finally:
-            self.placement = before
+            self.assignment = before
 
-    def calibrate_at(self, placements: Mapping[str, str], target_s: float) -> None:
-        """Set how many calls of each placement make a sample."""
-        chosen = self.placement
-        for name, placement in placements.items():
-            self.placement = placement
-            side = partial(self._seconds_at, placement, calibrate(self, target_s))
+    def calibrate_at(self, assignments: Mapping[str, str], target_s: float) -> None:
+        """Set how many calls of each stage assignment make a sample."""
+        chosen = self.assignment
+        for name, assignment in assignments.items():
+            self.assignment = assignment
+            side = partial(self._seconds_at, assignment, calibrate(self, target_s))
             self.sides = {**self.sides, name: side}
-        self.placement = chosen
+        self.assignment = chosen
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
         """Set the counts: those of an earlier session, or what other sizes predict, which the first block corrects.

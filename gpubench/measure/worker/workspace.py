@@ -42,7 +42,7 @@ from gpubench.measure.worker.operands import (
     copies_bytes,
 )
 from gpubench.result.case import STREAMED, Case
-from gpubench.result.run import Check, Placing, RunWarning, StageTimes
+from gpubench.result.run import AssignmentTimes, Check, RunWarning, StageTimes
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
 
@@ -265,7 +265,7 @@ class Workspace:
 
     # ---------------------------------------------------------------- what a wing may add to one launch
 
-    # On two sides: the placement of each side alone, by its name.
+    # On two sides: the stage assignment of each side alone, by its name.
     sides: Mapping[str, str] = {}
 
     def chain(self, case: Case) -> Any:
@@ -285,7 +285,7 @@ class Workspace:
         """Return the times of the stages of a timer's launch. Returns None if it has none."""
         return None
 
-    def assign_stages(self, timed: Any, session: int, limit_s: float) -> Placing | None:
+    def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
         """Return where the stages of a timer's launch could run. Returns None if it has none."""
         return None
 

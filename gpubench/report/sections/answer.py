@@ -137,7 +137,7 @@ def brief_answer(analysis: Analysis) -> str:
 def answer_sentences(
     analysis: Analysis, backend: str | None = None, regimes: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return what the run says in words: of the machine, then of splits and placements that pay. `backend` and
+    """Return what the run says in words: of the machine, then of splits and stage assignments that pay. `backend` and
     `regimes`: of these instead of the fastest GPU backend and of the two situations of the table."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     return (

@@ -50,7 +50,7 @@ REASONS: dict[HybridReason, str] = {
 }
 
 
-@section("hybrid", order=90, help="Where splitting an op, or placing stages, on both sides pays")
+@section("hybrid", order=90, help="Where splitting an op, or assigning stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
     """Draw a row for each split, with its time, its gain, and what was ideal."""
     rows, unit = hybrids(analysis), options.time_unit
@@ -103,7 +103,7 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence for each op and dtype that is worth splitting or placing: where the gain is largest."""
+    """Return a sentence for each op and dtype that is worth splitting or assigning: where the gain is largest."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
@@ -112,7 +112,7 @@ def _sentence(call: SharedCall) -> str:
     case = call.case.case
     how, data = "split over CPU and GPU", situation_text(case.regime_id)
     part = share_text(call.fraction) if call.fraction is not None else ", ".join(call.on_gpu) or "some stages"
-    if call.placement is not None:
+    if call.assignment is not None:
         how = "with its stages on CPU and GPU"
         data = "input on both, result on the host" if case.resident else data
     return (

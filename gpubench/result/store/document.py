@@ -140,9 +140,14 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
                 yield outcome.id, "has other stages than times of stages"
             if timed.wall_s and not (timed.span_s and timed.empty_s):
                 yield outcome.id, "has stages without a span"
-        for placing in outcome.placings:
-            whole = placing.cpu_whole_s and placing.gpu_whole_s and placing.enter_s
-            if not whole or not _fit(placing.stages, placing.cpu_s, placing.gpu_s, empty=placing.gpu_s):
+        for assignment_times in outcome.assignment_times:
+            whole = assignment_times.cpu_whole_s and assignment_times.gpu_whole_s and assignment_times.enter_s
+            if not whole or not _fit(
+                assignment_times.stages,
+                assignment_times.cpu_s,
+                assignment_times.gpu_s,
+                empty=assignment_times.gpu_s,
+            ):
                 yield outcome.id, "has other stages than costs of stages"
 
 
@@ -364,6 +369,8 @@ def _without_search(outcome: Plain) -> Plain | None:
 # Fields whose names changed with version 4.
 _RENAMED = {"ceilings": "peaks", "twins": "identical_gpus"}
 _RENAMED |= {"form": "implementation", "forms": "implementations"}
+_RENAMED |= {"placement": "assignment", "placings": "assignment_times"}
+_RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
 _FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others
 
 
@@ -374,7 +381,7 @@ def result_4(data: Plain) -> Plain:
 
 def _rename(value: Any) -> Any:
     if isinstance(value, str):
-        return rename_old_devices(value)
+        return _RENAMED_CODES.get(value) or rename_old_devices(value)
     if isinstance(value, dict):
         return {key: _rename(item) for key, item in _rename_keys(value).items()}
     if isinstance(value, list) and value and not isinstance(value[0], int | float):  # samples have no names

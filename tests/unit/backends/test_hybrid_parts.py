@@ -16,7 +16,7 @@ from gpubench.backends.shared.sides import CompanionThread, granule
 
 
 def test_the_kind_of_a_session_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A placed workload asks inside of its timed calls, and the question takes as long as a small kernel."""
+    """A assigned workload asks inside of its timed calls, and the question takes as long as a small kernel."""
     asked: list[object] = []
 
     class Asking(type):

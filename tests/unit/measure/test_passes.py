@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.curves import Margin
 from gpubench.measure import points
-from gpubench.measure.passes import ONE_STEP_S, PLACEMENTS, USUAL, Passes, Unsharp
+from gpubench.measure.passes import ASSIGNMENTS, ONE_STEP_S, USUAL, Passes, Unsharp
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
@@ -214,7 +214,7 @@ def test_new_sizes_come_before_the_same_again():
     for op in CROSSINGS:
         again = {n: count for n, count in Counter(simulation.sizes(op)).items() if count > 1}
         assert again.keys() <= {kernels.load(op).sizes.high}, "the top's gain alone"
-        assert max(again.values(), default=1) <= PLACEMENTS
+        assert max(again.values(), default=1) <= ASSIGNMENTS
 
 
 def test_what_sharpens_more_for_its_time_comes_first():
@@ -285,7 +285,7 @@ def test_a_size_that_fails_is_not_asked_for_again_and_again(where):
     simulation = Simulation(["add"], fails=lambda case: case.device_id == where and case.params["n"] > 20_000)
     simulation.run()
     counts = Counter(simulation.sizes("add"))
-    assert max(counts.values()) <= PLACEMENTS
+    assert max(counts.values()) <= ASSIGNMENTS
     assert len(counts) < 20
 
 
@@ -297,7 +297,7 @@ def test_the_top_is_measured_again_in_other_memory():
             for i, step in enumerate(simulation.steps)
             if 2**24 in [w.n for w in step.workloads if w.op.name == op]
         ]
-        assert len(steps) == PLACEMENTS
+        assert len(steps) == ASSIGNMENTS
 
 
 @pytest.mark.parametrize("late", [1, 10])

@@ -145,7 +145,7 @@ def test_numpy_itself_refuses_to_write_to_it(session, shared, tmp_path):
         gate(ours, ours.case, lambda phase: None)
 
 
-def test_copies_that_are_placed_anew_lie_elsewhere(session, shared, tmp_path):
+def test_copies_that_are_assigned_anew_lie_elsewhere(session, shared, tmp_path):
     add = kernels.load("add")
     first = workspace(session, shared, add, 1 << 20, tmp_path)
     first.upload_inputs()

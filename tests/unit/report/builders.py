@@ -11,6 +11,7 @@ from gpubench.base.messages import Reason
 from gpubench.result.case import QUEUED, RESIDENT, Case
 from gpubench.result.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
 from gpubench.result.run import (
+    AssignmentTimes,
     Blas,
     Block,
     Check,
@@ -22,7 +23,6 @@ from gpubench.result.run import (
     Measurement,
     Outcome,
     Parts,
-    Placing,
     Planned,
     Run,
     RunWarning,
@@ -141,8 +141,8 @@ def split(
     return msgspec.structs.replace(found, blocks=[*(swept if sweep else []), *blocks], parts=parts)
 
 
-def placed(
-    what: Case, stages: dict[str, tuple[float, float]], placement: str, seconds: float, *, copy_s: float = 1e-6,
+def assigned(
+    what: Case, stages: dict[str, tuple[float, float]], assignment: str, seconds: float, *, copy_s: float = 1e-6,
     beside_s: dict[str, float] | None = None, free_s: float | None = None, sessions: int = 3,
     factors: Sequence[float] = QUIET,
 ) -> Measurement:  # fmt: skip
@@ -154,25 +154,25 @@ def placed(
         return spent + copy_s * sum(a != b for a, b in itertools.pairwise(f"{one}c"))
 
     both = {"cpu": "c" * len(stages), "gpu": "g" * len(stages)}
-    predicted = {one: predicted_s(one) for one in (*both.values(), placement)}
+    predicted = {one: predicted_s(one) for one in (*both.values(), assignment)}
     beside = beside_s or {side: predicted[one] for side, one in both.items()}
     found = measured(what, seconds, sessions=sessions, factors=factors)
-    blocks = [msgspec.structs.replace(block, placement=placement, beside_s=beside) for block in found.blocks]
+    blocks = [msgspec.structs.replace(block, assignment=assignment, beside_s=beside) for block in found.blocks]
     swept = [
         Block(
-            session=0, round=place, position=0, phase="sweep", placement=one, beside_s=beside, repeat=10, warmup=1,
+            session=0, round=place, position=0, phase="sweep", assignment=one, beside_s=beside, repeat=10, warmup=1,
             wall_s=[9.0, *([predicted[one]] * 5)],
         )
         for place, one in enumerate(predicted)
     ]  # fmt: skip
-    placing = Placing(
+    assignment_times = AssignmentTimes(
         session=0, clock="event", stages=list(stages), cpu_s=[[cpu_s] * 3 for cpu_s, _ in stages.values()],
         gpu_s=[[gpu_s] * 3 for _, gpu_s in stages.values()], up_s={}, down_s={}, enter_s=[copy_s], predicted_s=predicted,
         cpu_whole_s=[sum(cpu_s for cpu_s, _ in stages.values())],
         gpu_whole_s=[copy_s + sum(gpu_s for _, gpu_s in stages.values())],
         free_s=free_s or sum(min(sides) for sides in stages.values()),
     )  # fmt: skip
-    return msgspec.structs.replace(found, blocks=[*swept, *blocks], placings=[placing])
+    return msgspec.structs.replace(found, blocks=[*swept, *blocks], assignment_times=[assignment_times])
 
 
 def work(what: Case) -> tuple[int, int]:

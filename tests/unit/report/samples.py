@@ -16,11 +16,11 @@ from tests.unit.report.builders import (
     GPU,
     HYBRID,
     SOFTWARE,
+    assigned,
     case,
     failed,
     in_stages,
     measured,
-    placed,
     planned,
     run_of,
     skipped,
@@ -138,16 +138,16 @@ def stages_run() -> Run:
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
 
 
-def placement_run() -> Run:
+def assignment_run() -> Run:
     """A workload on two sides: a mixture pays where its input is on both, and the GPU alone wins where all is copied."""
     found: list[Outcome] = []
     stages = {"hidden": (4.3e-5, 6.6e-6), "logits": (2.4e-6, 6e-6), "probabilities": (1e-6, 6e-6)}
-    for regime, copy_s, placement, seconds in (
+    for regime, copy_s, assignment, seconds in (
         (WAITED, 3e-6, "gcc", 1.7e-5),
         ("transfer-always", 9e-6, "ggg", 2.8e-5),
     ):
         what = case("mlp_forward", 16, "tuned", regime, "hybrid:cupy:0")
-        found.append(placed(what, stages, placement, seconds, copy_s=copy_s, sessions=6))
+        found.append(assigned(what, stages, assignment, seconds, copy_s=copy_s, sessions=6))
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
 

@@ -15,7 +15,7 @@ from gpubench.kernels.contract.op import Given, Ids, Ladder, Op, Repeat, Stage, 
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads import placing
+from gpubench.workloads import two_sides
 from gpubench.workloads.chains import ChainWorkspace, time_stages
 from gpubench.workloads.workload import workload
 
@@ -245,13 +245,13 @@ def test_on_two_sides_the_host_keeps_its_stages_and_a_state_moves(device, regime
     case = Case(OP.name, OP.group, {"n": 16}, "float32", "tuned", regime, device)
     workspace = ChainWorkspace(session.for_op(OP), OP, case, 1, "random", tmp_path)
     patterns = [f"c{pattern * 10}"[: len(OP.stages)] for pattern in ("gc", "cg", "ggc", "cccg")]
-    for placement in (*placing.sides(OP).values(), *patterns):
-        workspace.session.place(placement)
+    for assignment in (*two_sides.sides(OP).values(), *patterns):
+        workspace.session.assign(assignment)
         ready = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-        ready.placement = placement
+        ready.assignment = assignment
         ready.seconds(2)
         ready.verify()
-    found = placing.assign_stages(ready, 0, 0.1)
+    found = two_sides.assign_stages(ready, 0, 0.1)
     assert found.gpu_s[0] == []
-    assert all(placement[0] == "c" for placement in found.predicted_s)
+    assert all(assignment[0] == "c" for assignment in found.predicted_s)
     session.close()

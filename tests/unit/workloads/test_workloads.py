@@ -230,9 +230,9 @@ def test_a_wrong_stage_is_named(session, tmp_path, monkeypatch, number):
     """The stage before it computes something else; the judge of the others gets what the device gave them."""
     op = kernels.load("mlp_forward")
     stage = op.stages[number]
-    original = chains.place_stages
+    original = chains.stage_cases
 
-    def lying(session: Any, op: Op, case: Case) -> list[chains.Placed]:
+    def lying(session: Any, op: Op, case: Case) -> list[chains.StageCase]:
         found = original(session, op, case)
         right = found[number].op
 
@@ -242,7 +242,7 @@ def test_a_wrong_stage_is_named(session, tmp_path, monkeypatch, number):
         found[number] = found[number]._replace(op=replace(right, reference=wrong))
         return found
 
-    monkeypatch.setattr(chains, "place_stages", lying)
+    monkeypatch.setattr(chains, "stage_cases", lying)
     case = case_of(session, op, n=5)
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     with pytest.raises(Wrong, match=f"in the stage {stage.name}"):

@@ -1,5 +1,5 @@
-"""Child side: networks on two sides. Each stage runs where the placement says, values are copied to a side that lacks
-them; and what the stages take on each side, what copies take, and what that promises.
+"""Child side: networks on two sides. Each stage runs where the stage assignment says, values are copied to a side that
+lacks them; and what the stages take on each side, what copies take, and what that promises.
 
 A value is in host memory, on the GPU or on both. What is there is not copied again: a weight goes up once, an input
 once after each upload, a result of a stage once after each run. Stages in a row on one side are one chain of that side.
@@ -22,11 +22,11 @@ from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.result.case import Case
-from gpubench.result.run import Device, Placing
+from gpubench.result.run import AssignmentTimes, Device
 from gpubench.workloads.assignment import (
     CPU,
     GPU,
-    PlacementCosts,
+    AssignmentCosts,
     StageCost,
     nearest,
     predicted_s,
@@ -38,21 +38,21 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the placement of each side alone, by its name; what the host does stays there."""
+    """Return the stage assignment of each side alone, by its name; what the host does stays there."""
     hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
     return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
 
-def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Placing | None:
+def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
     """Take rounds of both chains with clock readings, of one copy of each value there and back, and of an empty launch.
     All of a round are neighbours in time, so that medians add up. Returns None if a side cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
-    if chain is None or not isinstance(session, protocols.Places):
+    if chain is None or not isinstance(session, protocols.AssignsStages):
         return None
     op, alone = workspace.op, sides(workspace.op)
-    for placement in alone.values():  # every value has memory on both sides
-        session.place(placement)
+    for assignment in alone.values():  # every value has memory on both sides
+        session.assign(assignment)
         session.run(timed.launch)
         session.sync()
     steps = chain.steps(workspace.buffers, timed.launch.output)
@@ -77,7 +77,7 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Placing |
     up_s, down_s = (
         {name: [copies[i][way] for copies in copied] for i, name in enumerate(moved)} for way in (0, 1)
     )
-    placing = Placing(
+    assignment_times = AssignmentTimes(
         session=session_index, clock=gpu[0].steps.clock, stages=[stage.name for stage in op.stages],
         cpu_s=[list(step) for step in zip(*(reading.steps.steps_s for reading in cpu), strict=True)],
         gpu_s=[[] if letter == CPU else list(next(on_gpu)) for letter in alone["gpu"]],
@@ -85,15 +85,15 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Placing |
         up_s=up_s, down_s=down_s, enter_s=list(enter_s), predicted_s={}, free_s=0.0,
     )  # fmt: skip
     # Worth a measurement are each side alone, and the best.
-    prices = costs(op, timed.case, placing)
-    placements = dict.fromkeys((*alone.values(), *(predicted.placement for predicted in nearest(prices))))
+    prices = costs(op, timed.case, assignment_times)
+    assignments = dict.fromkeys((*alone.values(), *(predicted.assignment for predicted in nearest(prices))))
     return msgspec.structs.replace(
-        placing, predicted_s={placement: predicted_s(prices, placement) for placement in placements},
+        assignment_times, predicted_s={assignment: predicted_s(prices, assignment) for assignment in assignments},
         free_s=nearest(prices.without_copies())[0].seconds,
     )  # fmt: skip
 
 
-def costs(op: Op, case: Case, placing: Placing) -> PlacementCosts:
+def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCosts:
     """Return what the planner needs, by medians. A device without stamps has a launch and its wait in each stage
     already."""
     places = {
@@ -102,14 +102,15 @@ def costs(op: Op, case: Case, placing: Placing) -> PlacementCosts:
     }
     steps = [
         StageCost(cpu_s, gpu_s, stage.reads, stage.writes)
-        for stage, cpu_s, gpu_s in zip(op.stages, *stage_seconds(placing), strict=True)
+        for stage, cpu_s, gpu_s in zip(op.stages, *stage_seconds(assignment_times), strict=True)
     ]
     up_s, down_s = (
-        {name: median(times) for name, times in copies.items()} for copies in (placing.up_s, placing.down_s)
+        {name: median(times) for name, times in copies.items()}
+        for copies in (assignment_times.up_s, assignment_times.down_s)
     )
-    enter_s = median(placing.enter_s) if placing.clock != "waited" else 0.0
+    enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     ends = [operand.name for operand in op.outputs if operand.travels]
-    return PlacementCosts(steps, up_s, down_s, enter_s, places, ends)
+    return AssignmentCosts(steps, up_s, down_s, enter_s, places, ends)
 
 
 # Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.
@@ -169,9 +170,9 @@ class StageLaunch(Launch):
 Step = tuple[Launch, Buffer]
 
 
-class PlacingSession(
+class TwoSideSession(
     Session,
-    protocols.Places,
+    protocols.AssignsStages,
     protocols.Chains,
     protocols.Tunes,
 ):
@@ -182,12 +183,12 @@ class PlacingSession(
         self.threads, self.blas = cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
         self.way = gpu.transfers("tuned")
-        self.placement = ""
+        self.assignment = ""
         # What a launch adds to is as it was before any launch, or what stood there before does not matter.
         self.keeps_state = bool(op.updated)
         self._home = [operand.travels for operand in op.outputs]
         self._spare: list[Value] = []
-        self._ran: PlacedLaunch | None = None
+        self._ran: AssignedLaunch | None = None
         self._timed: tuple[Sequence[Step], dict[str, tuple[list[Step], Launch]]] | None = None
 
     def side(self, letter: str) -> Session:
@@ -199,7 +200,7 @@ class PlacingSession(
         """A stage that both sides have."""
         if op.stages:
             return Unsupported(
-                "a placed workload has the tuned implementation alone", reason="no-implementation"
+                "an assigned workload has the tuned implementation alone", reason="no-implementation"
             )
         for side in (self.gpu, self.cpu):
             if not isinstance(side, protocols.Chains):
@@ -207,8 +208,8 @@ class PlacingSession(
                 return Unsupported(why, reason="no-implementation")
         return refusal(op, case, self.gpu, self.cpu)
 
-    def place(self, placement: str) -> None:
-        self.placement = placement
+    def assign(self, assignment: str) -> None:
+        self.assignment = assignment
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
         """Each side chooses its own kernel."""
@@ -234,9 +235,9 @@ class PlacingSession(
         output = self.target(letter, stage.output)
         return side.compile(stage.op, case, inputs, None if case.implementation == "library" else output)
 
-    def chain(self, steps: protocols.Steps, output: Buffer) -> PlacedLaunch:
+    def chain(self, steps: protocols.Steps, output: Buffer) -> AssignedLaunch:
         """Return the stages as one launch."""
-        return PlacedLaunch(self, steps, output)
+        return AssignedLaunch(self, steps, output)
 
     def chain_on(self, letter: str, steps: protocols.Steps) -> Launch:
         """Return these steps of one side as one launch."""
@@ -246,11 +247,11 @@ class PlacingSession(
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """The stages in order; what the GPU does is enqueued, what the CPU does has ended."""
-        if not isinstance(launch, PlacedLaunch):
+        if not isinstance(launch, AssignedLaunch):
             self.gpu.run(launch, repeat)
             return
         for _ in range(repeat):
-            launch.run(self.placement)
+            launch.run(self.assignment)
         self._ran = launch
 
     def sync(self) -> None:
@@ -385,7 +386,7 @@ class PlacingSession(
         return self.gpu.clock()
 
     def close(self) -> None:
-        """The sides are closed by the session that placed this one between them."""
+        """The sides are closed by the session that assigned this one between them."""
 
     def forget(self) -> None:
         """Give back what is spare."""
@@ -394,28 +395,28 @@ class PlacingSession(
             self._drop(self._spare.pop())
 
 
-class PlacedLaunch(Launch):
-    """Stages with their values; the segments of each placement are made when it is run first."""
+class AssignedLaunch(Launch):
+    """Stages with their values; the segments of each stage assignment are made when it is run first."""
 
-    def __init__(self, session: PlacingSession, steps: protocols.Steps, output: Buffer) -> None:
+    def __init__(self, session: TwoSideSession, steps: protocols.Steps, output: Buffer) -> None:
         self._session, self._steps = session, steps
         self._segments: dict[str, list[Segment | HostCall]] = {}
         self.output = output
         self.staging = session.way.staging
 
-    def run(self, placement: str) -> None:
+    def run(self, assignment: str) -> None:
         """Once, in order. protocols.Steps that are not the whole workload run on the GPU: a kernel is being chosen."""
-        if len(placement) != len(self._steps):
-            placement = GPU * len(self._steps)
-        if placement not in self._segments:
-            self._segments[placement] = self._cut(placement)
-        for segment in self._segments[placement]:
+        if len(assignment) != len(self._steps):
+            assignment = GPU * len(self._steps)
+        if assignment not in self._segments:
+            self._segments[assignment] = self._cut(assignment)
+        for segment in self._segments[assignment]:
             segment()
 
-    def _cut(self, placement: str) -> list[Segment | HostCall]:
+    def _cut(self, assignment: str) -> list[Segment | HostCall]:
         segments: list[Segment | HostCall] = []
         written: set[int] = set()
-        for letter, (launch, output) in zip(placement, self._steps, strict=True):
+        for letter, (launch, output) in zip(assignment, self._steps, strict=True):
             if isinstance(launch, HostCall):
                 for value in each(output):
                     value.own()
@@ -434,7 +435,7 @@ class PlacedLaunch(Launch):
 class Segment:
     """Stages in a row on one side."""
 
-    def __init__(self, session: PlacingSession, letter: str) -> None:
+    def __init__(self, session: TwoSideSession, letter: str) -> None:
         self._session, self.letter = session, letter
         self._side = session.side(letter)
         self._steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Workloads on two sides: right at every placement, and nothing is copied that is there."""
+"""Workloads on two sides: right at every stage assignment, and nothing is copied that is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubench.measure.worker.operands import Operands, Weights
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
-from gpubench.workloads import placing
+from gpubench.workloads import two_sides
 from gpubench.workloads.assignment import nearest, predicted_s
 from gpubench.workloads.chains import ChainWorkspace
 
@@ -56,16 +56,16 @@ def copies(session, monkeypatch):
     return seen
 
 
-def timed(workspace: ChainWorkspace, case: Case, placement: str) -> Timer:
-    workspace.session.place(placement)
+def timed(workspace: ChainWorkspace, case: Case, assignment: str) -> Timer:
+    workspace.session.assign(assignment)
     found = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-    found.placement = placement
+    found.assignment = assignment
     return found
 
 
 @pytest.mark.parametrize("name", ["mlp_forward", "mlp_backward", "ffn", "multi_head_attention"])
 @pytest.mark.parametrize("regime", ["resident-waited", "transfer-always"])
-def test_every_placement_is_right_before_and_after_it_is_timed(session, tmp_path, name, regime):
+def test_every_assignment_is_right_before_and_after_it_is_timed(session, tmp_path, name, regime):
     case = case_of(name, regime=regime)
     workspace = workspace_of(session, case, tmp_path)
     assert refusal(workspace.session, workspace.op, case) is None
@@ -75,14 +75,14 @@ def test_every_placement_is_right_before_and_after_it_is_timed(session, tmp_path
         ready.verify()
 
 
-@pytest.mark.parametrize(("placement", "idle"), [("cc", "cpu"), ("gg", "gpu"), ("cg", "gpu"), ("gc", "cpu")])
-def test_a_side_that_does_nothing_is_found(session, tmp_path, monkeypatch, placement, idle):
+@pytest.mark.parametrize(("assignment", "idle"), [("cc", "cpu"), ("gg", "gpu"), ("cg", "gpu"), ("gc", "cpu")])
+def test_a_side_that_does_nothing_is_found(session, tmp_path, monkeypatch, assignment, idle):
     case = case_of("ffn")
-    timed(workspace_of(session, case, tmp_path), case, placement)
+    timed(workspace_of(session, case, tmp_path), case, assignment)
     monkeypatch.setattr(getattr(session, idle), "run", lambda launch, repeat=1: None)
     fresh = workspace_of(session, case, tmp_path)
     with pytest.raises(Wrong):
-        timed(fresh, case, placement)
+        timed(fresh, case, assignment)
 
 
 def test_a_tensor_that_is_there_is_not_copied_again(session, tmp_path, copies):
@@ -99,8 +99,8 @@ def test_a_tensor_that_is_there_is_not_copied_again(session, tmp_path, copies):
 def test_a_copied_call_sends_its_input_to_the_side_that_reads_it_and_no_weight(session, tmp_path, copies):
     case = case_of("mlp_forward", regime="transfer-always")
     workspace = workspace_of(session, case, tmp_path)
-    for placement, wanted in (("ggg", ["upload", "download"]), ("ccc", []), ("gcc", ["upload", "download"])):
-        ready = timed(workspace, case, placement)
+    for assignment, wanted in (("ggg", ["upload", "download"]), ("ccc", []), ("gcc", ["upload", "download"])):
+        ready = timed(workspace, case, assignment)
         ready.seconds(1)
         copies.clear()
         ready.seconds(1)
@@ -140,15 +140,15 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         case = case_of("mlp_forward", 16, regime)
         workspace = workspace_of(session, case, tmp_path)
         ready = timed(workspace, case, "ggg")
-        found = placing.assign_stages(ready, 0, 1.0)
+        found = two_sides.assign_stages(ready, 0, 1.0)
         assert found is not None
         best = min(found.predicted_s, key=found.predicted_s.__getitem__)
         assert set(best) == {"c", "g"}
         assert found.free_s <= found.predicted_s[best]
-        costs = placing.costs(workspace.op, case, found)
+        costs = two_sides.costs(workspace.op, case, found)
         assert found.predicted_s == {one: pytest.approx(predicted_s(costs, one)) for one in found.predicted_s}
-        assert best == nearest(costs)[0].placement
-        for placement, seconds in found.predicted_s.items():
-            ready.placement = placement
+        assert best == nearest(costs)[0].assignment
+        for assignment, seconds in found.predicted_s.items():
+            ready.assignment = assignment
             measured = median([ready.seconds(1) for _ in range(3)])
             assert measured == pytest.approx(seconds, rel=0.25)

@@ -1,9 +1,8 @@
-"""Placed networks: does it pay to run each stage on the CPU or on the GPU? If not, which side wins, and why?
+"""Assigned networks: does it pay to run each stage on the CPU or on the GPU? If not, which side wins, and why?
 
-The placement was chosen in the sessions that hold a sweep; the gain comes from the others. Each side alone was timed
-beside every block, in the same process, so that the gain is paired; a case of one side that does the same and is faster
-counts instead (docs/hybrid.md).
-"""
+The stage assignment was chosen in the sessions that hold a sweep; the gain comes from the others. Each side alone was
+timed beside every block, in the same process, so that the gain is paired; a case of one side that does the same and is
+faster counts instead (docs/hybrid.md)."""
 
 from __future__ import annotations
 
@@ -43,75 +42,77 @@ from gpubench.report.wording import (
     share_text,
     size_text,
 )
-from gpubench.result.run import Block, Measurement, Placing, Run
+from gpubench.result.run import AssignmentTimes, Block, Measurement, Run
 from gpubench.workloads.assignment import stage_seconds
 
-PlacementReason = Literal[
+AssignmentReason = Literal[
     "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",
 ]  # fmt: skip
 # A prediction may miss by so much.
 SHARE = 0.25
 
 
-class PlacedStage(msgspec.Struct, frozen=True, kw_only=True):
+class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, or several of the same name."""
 
     stage: str  # its name
     # Seconds in the chain of each side; null: the host does it.
     cpu_s: float
     gpu_s: float | None  # None: the host does it
-    placed_on: Literal["cpu", "gpu", "host", "both"]  # the side
+    runs_on: Literal["cpu", "gpu", "host", "both"]  # the side
     share: float  # of the predicted time
 
 
-class Placement(SharedCall, frozen=True, kw_only=True):
+class Assignment(SharedCall, frozen=True, kw_only=True):
     """A network with a side for each stage."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
-    placement: str  # a letter a stage
-    stages: tuple[PlacedStage, ...]  # where each runs
+    assignment: str  # a letter a stage
+    stages: tuple[AssignedStage, ...]  # where each runs
     cpu_only_s: float  # all on the CPU
     gpu_only_s: float  # all on the GPU
     # Null where the file does not hold what was predicted. Copies and launches are a part of it.
     predicted_s: float | None
     copies_s: float | None  # and launches: a part of the prediction
-    measured_s: float  # of the placement
+    measured_s: float  # of the stage assignment
     better: Side  # side alone
-    reason: PlacementReason | None  # against it
+    reason: AssignmentReason | None  # against it
     mismatch: bool  # the measured time misses the predicted one by more than 25 %
-    # Placement, predicted and measured seconds of what the first session tried.
+    # Stage assignment, predicted and measured seconds of what the first session tried.
     tried: tuple[tuple[str, float, float | None], ...]
     baseline_device: str | None  # where the better side ran
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
-        return tuple(stage.stage for stage in self.stages if stage.placed_on in ("gpu", "both"))
+        return tuple(stage.stage for stage in self.stages if stage.runs_on in ("gpu", "both"))
 
 
 @derive_once
-def placements(analysis: Analysis) -> tuple[Placement, ...]:
-    """Return a row for each placed case that is shown and has a time."""
+def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
+    """Return a row for each assigned case that is shown and has a time."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
-    return tuple(placement for placement in rows if placement is not None)
+    return tuple(assignment for assignment in rows if assignment is not None)
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
     """Return the cases whose prediction misses the measured time."""
-    return [call.id for call in placements(analysis) if call.mismatch]
+    return [call.id for call in assignments(analysis) if call.mismatch]
 
 
-def _judge(run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]) -> Placement | None:
+def _judge(
+    run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
+) -> Assignment | None:
     """Return None for a split, and where no session has both sides alone. `cases` are those of the workload."""
     main = main_blocks(run, outcome)
-    placement = next(
-        (b.placement for blocks in main.values() for b in blocks if b.placement is not UNSET), None
+    assignment = next(
+        (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
     )
     choosing = main_blocks(run, outcome, "sweep")
     alone = {i: _beside(blocks) for i, blocks in main.items() if i in result.blocks}
     alone = {i: sides for i, sides in alone.items() if sides}
     estimating = {i: sides for i, sides in alone.items() if i not in choosing}
     sessions = estimating or alone
-    if placement is None or not sessions:
+    if assignment is None or not sessions:
         return None
     sides = {
         side: _single(
@@ -124,18 +125,22 @@ def _judge(run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[C
     }
     shared = SideAlone(result.id, {i: result.blocks[i] for i in sessions}, result.prior)
     contest = Contest(result, shared, sides, in_sample=not estimating)
-    placing = outcome.placings[-1] if outcome.placings else None
-    predicted_s = placing.predicted_s.get(placement) if placing is not None else None
-    stages = _stages(placing, placement, predicted_s) if placing is not None and predicted_s else ()
-    reason = _reason_against(contest, placing)
-    return Placement(
-        **contest.fields(recommended=reason is None), params=dict(result.case.params), placement=placement,
+    assignment_times = outcome.assignment_times[-1] if outcome.assignment_times else None
+    predicted_s = assignment_times.predicted_s.get(assignment) if assignment_times is not None else None
+    stages = (
+        _stages(assignment_times, assignment, predicted_s)
+        if assignment_times is not None and predicted_s
+        else ()
+    )
+    reason = _reason_against(contest, assignment_times)
+    return Assignment(
+        **contest.fields(recommended=reason is None), params=dict(result.case.params), assignment=assignment,
         stages=stages,
         copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None, reason=reason,
         cpu_only_s=sides["cpu"].seconds, gpu_only_s=sides["gpu"].seconds, predicted_s=predicted_s,
         measured_s=shared.seconds, better=contest.better,
         mismatch=abs(shared.seconds / predicted_s - 1) > SHARE if predicted_s else False,
-        tried=_trials(run, outcome, placing) if placing is not None else (),
+        tried=_trials(run, outcome, assignment_times) if assignment_times is not None else (),
         baseline_device=_device(result, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
 
@@ -158,17 +163,19 @@ def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: 
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
-    """Return one side alone: the placement, or a faster case that has its result on the host, too."""
+    """Return one side alone: the stage assignment, or a faster case that has its result on the host, too."""
     same = is_cpu if side == "cpu" else is_gpu
     comparable = side == "cpu" or not result.case.resident
     single = fastest_alone((case for case in cases if comparable and same(case, result)), beside.sessions)
     return beside if single is None or beside.seconds <= single.seconds else single
 
 
-def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
-    if len(placement) != len(placing.stages):
+def _stages(
+    assignment_times: AssignmentTimes, assignment: str, predicted_s: float
+) -> tuple[AssignedStage, ...]:
+    if len(assignment) != len(assignment_times.stages):
         return ()
-    steps = zip(placing.stages, *stage_seconds(placing), placement, strict=True)
+    steps = zip(assignment_times.stages, *stage_seconds(assignment_times), assignment, strict=True)
     stages = []
     for name, turns in group_by(steps, lambda step: step[0]).items():
         on_gpu = [gpu_s for _, _, gpu_s, _ in turns if gpu_s is not None]
@@ -177,9 +184,9 @@ def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[Place
             gpu_s if letter == "g" and gpu_s is not None else cpu_s for _, cpu_s, gpu_s, letter in turns
         )
         stages.append(
-            PlacedStage(
+            AssignedStage(
                 stage=name, cpu_s=sum(cpu_s for _, cpu_s, *_ in turns), gpu_s=sum(on_gpu) if on_gpu else None,
-                placed_on=_PLACES[letters] if on_gpu else "host", share=spent_s / predicted_s,
+                runs_on=_PLACES[letters] if on_gpu else "host", share=spent_s / predicted_s,
             )
         )  # fmt: skip
     return tuple(stages)
@@ -188,30 +195,32 @@ def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[Place
 _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg": "both"}
 
 
-def _copies_s(stages: Sequence[PlacedStage], predicted_s: float) -> float:
+def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
     """Return what the stages leave of a prediction, and nothing where only rounding is left."""
     rest = 1 - sum(stage.share for stage in stages)
     return predicted_s * rest if rest > 1e-9 else 0.0
 
 
-def _trials(run: Run, outcome: Measurement, placing: Placing) -> tuple[tuple[str, float, float | None], ...]:
+def _trials(
+    run: Run, outcome: Measurement, assignment_times: AssignmentTimes
+) -> tuple[tuple[str, float, float | None], ...]:
     blocks = [block for blocks in main_blocks(run, outcome, "sweep").values() for block in blocks]
     tried = []
-    for placement, predicted_s in placing.predicted_s.items():
-        times = [s for block in blocks if block.placement == placement for s in block.wall_s[block.warmup :]]
-        tried.append((placement, predicted_s, median(times) if times else None))
+    for assignment, predicted_s in assignment_times.predicted_s.items():
+        times = [s for block in blocks if block.assignment == assignment for s in block.wall_s[block.warmup :]]
+        tried.append((assignment, predicted_s, median(times) if times else None))
     return tuple(tried)
 
 
-def _reason_against(contest: Contest, placing: Placing | None) -> PlacementReason | None:
+def _reason_against(contest: Contest, assignment_times: AssignmentTimes | None) -> AssignmentReason | None:
     """Return the first that holds: what forbids a verdict, what the prediction says, then what came of it."""
     objection = contest.objection()
     if objection is None or objection:
         return objection
-    if placing is not None:
-        predicted = [*placing.predicted_s.values()]
+    if assignment_times is not None:
+        predicted = [*assignment_times.predicted_s.values()]
         single_s = min(predicted[:2], default=0.0)  # the sides alone come first
-        if single_s < LEAST_IDEAL * placing.free_s:
+        if single_s < LEAST_IDEAL * assignment_times.free_s:
             return "one-side-dominates"
         if single_s < LEAST_GAIN * min(predicted, default=0.0):
             return "transfer-bound"
@@ -223,13 +232,13 @@ def _reason_against(contest: Contest, placing: Placing | None) -> PlacementReaso
 TITLE = "Hybrid: the stages of a workload on CPU and GPU"
 _MEANING = (
     "Each stage as it runs in the chain of one side alone; share: of the predicted time. Gain: time of the better side "
-    "alone / time of the placement, with the result on the host."
+    "alone / time of the stage assignment, with the result on the host."
 )
 _IN_SAMPLE = (
-    "* from the session that chose the placement, which flatters; with more --sessions others estimate it."
+    "* from the session that chose the assignment, which flatters; with more --sessions others estimate it."
 )
 _MISMATCH = "! measured and predicted differ by more than 25 %"
-REASONS: dict[PlacementReason, str] = {
+REASONS: dict[AssignmentReason, str] = {
     "one-side-dominates": "no mixture would win, even if copies took no time",
     "transfer-bound": "copies between the sides take what a mixture saves",
     "overhead-bound": "changing sides costs more than was predicted",
@@ -241,9 +250,9 @@ REASONS: dict[PlacementReason, str] = {
 
 
 @section("hybrid", order=95)
-def placement_section(analysis: Analysis, options: RenderOptions) -> Section:
+def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size, regime and device: for a terminal at the largest size of each."""
-    rows = shown = placements(analysis)
+    rows = shown = assignments(analysis)
     if not options.every_size:
         by_name = group_by(rows, lambda call: series_name(call.case.case))
         largest = {name: max(call.n for call in same) for name, same in by_name.items()}
@@ -256,9 +265,9 @@ def placement_section(analysis: Analysis, options: RenderOptions) -> Section:
     return Section(title=TITLE, lines=tuple(lines), tables=tables)
 
 
-def _table(analysis: Analysis, call: Placement, unit: str) -> Table:
+def _table(analysis: Analysis, call: Assignment, unit: str) -> Table:
     body: list[tuple[str, ...]] = [
-        (stage.stage, seconds_text(stage.cpu_s, unit), seconds_text(stage.gpu_s, unit), stage.placed_on,
+        (stage.stage, seconds_text(stage.cpu_s, unit), seconds_text(stage.gpu_s, unit), stage.runs_on,
          share_text(stage.share))
         for stage in call.stages
     ]  # fmt: skip
@@ -273,14 +282,14 @@ def _table(analysis: Analysis, call: Placement, unit: str) -> Table:
     )
     sides = (seconds_text(call.cpu_only_s, unit), seconds_text(call.gpu_only_s, unit))
     return Table(
-        heads("stage", number("CPU"), number("GPU"), "placed on", number("share")),
+        heads("stage", number("CPU"), number("GPU"), "runs on", number("share")),
         (*(cells(*line) for line in body), cells("whole", *sides, whole, "")), legend=_legend(call, unit),
         title=f"{series_name(call.case.case)}, n {size_text(call.case).partition(' ')[0]}, {data_text(call.case.case)}",
         note=devices_text(analysis, [call.device_id]),
     )  # fmt: skip
 
 
-def _legend(call: Placement, unit: str) -> str:
+def _legend(call: Assignment, unit: str) -> str:
     times = {
         "cpu-only": call.cpu_only_s,
         "gpu-only": call.gpu_only_s,
@@ -292,9 +301,9 @@ def _legend(call: Placement, unit: str) -> str:
     return "; ".join([", ".join([*parts, gain]), *([_MISMATCH] if call.mismatch else [])])
 
 
-def _verdict(call: Placement) -> str:
+def _verdict(call: Assignment) -> str:
     if call.reason is None:
-        return "the placement pays"
+        return "the stage assignment pays"
     words = f"{call.reason}, {REASONS[call.reason]}"
     # A gain that one session tells, or that noise hides, is no win of a side.
     wins = (
@@ -303,12 +312,12 @@ def _verdict(call: Placement) -> str:
     return f"{call.better}-only wins ({words})" if wins else words
 
 
-def _csv_stages(call: Placement) -> Iterable[Mapping[str, CsvValue]]:
+def _csv_stages(call: Assignment) -> Iterable[Mapping[str, CsvValue]]:
     """Yield the stages; `predicted_s` is what each was predicted to take."""
     for stage in call.stages if call.predicted_s is not None else ():
         share = {"predicted_s": stage.share * (call.predicted_s or 0.0)}
-        yield {"stage": stage.stage, "placed_on": stage.placed_on, **share}
+        yield {"stage": stage.stage, "runs_on": stage.runs_on, **share}
 
 
-_CSV = {"placed_on": "placement", "predicted_s": "predicted_s"}
-ROWS = (Rows("placements", Placement, placements, order=140, parts=_csv_stages, csv=_CSV),)
+_CSV = {"runs_on": "assignment", "predicted_s": "predicted_s"}
+ROWS = (Rows("assignments", Assignment, assignments, order=140, parts=_csv_stages, csv=_CSV),)

@@ -1,4 +1,4 @@
-"""Where one call of a network should run: a placement of its stages is one of the answers."""
+"""Where one call of a network should run: a stage assignment of its stages is one of the answers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpubench.analysis.policy import Policy
 from gpubench.base.errors import InputError
 from gpubench.report.advice import render
 from gpubench.result.case import WAITED
-from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, placed, run_of
+from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of
 
 SPLIT_RUN = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
 FFN = Key("ffn", "float32")
 
 
-def placing(seconds, *, placement="gcg", alone_s=1e-4):
+def assignment_times(seconds, *, assignment="gcg", alone_s=1e-4):
     """A workload of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
     stages = {"first": (8e-5, 1e-5), "second": (1e-5, 8e-5), "third": (1e-5, 1e-5)}
     alone = [
@@ -29,7 +29,7 @@ def placing(seconds, *, placement="gcg", alone_s=1e-4):
     what = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0")
     return [
         *alone,
-        placed(what, stages, placement, seconds, beside_s={"cpu": alone_s, "gpu": alone_s}, sessions=6),
+        assigned(what, stages, assignment, seconds, beside_s={"cpu": alone_s, "gpu": alone_s}, sessions=6),
     ]
 
 
@@ -37,35 +37,38 @@ def asked_waited(outcomes, n=64):
     return answer([run_of(outcomes, **SPLIT_RUN)], FFN, n, WAITED)
 
 
-def test_a_placement_that_pays_is_the_answer_with_its_stages_and_its_gain():
-    advice = asked_waited(placing(3.3e-5))
+def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
+    advice = asked_waited(assignment_times(3.3e-5))
     assert (advice.device_id, advice.backend, advice.confidence) == ("hybrid:cupy:0", "hybrid", "clear")
     assert advice.gain is not None
     assert advice.gain.ratio == pytest.approx(1e-4 / 3.3e-5, rel=1e-4)
     assert advice.gain.device_id in ("numpy:0", "cupy:0")
     text = " ".join(render(advice, "table").split())
     assert "hybrid:cupy:0 (first, third on cupy:0, the rest on the CPU)" in text
-    assert "Each stage runs where it is placed" in text
+    assert "Each stage runs where it is assigned" in text
     document = msgspec.json.decode(render(advice, "json"), type=Advice)
     assert document.split is not None
-    assert (document.split.placement, document.split.on_gpu) == ("gcg", ("first", "third"))
+    assert (document.split.assignment, document.split.on_gpu) == ("gcg", ("first", "third"))
     assert document.split.fraction is None
     variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
-    assert (variables["GPUBENCH_ADVICE_PLACEMENT"], variables["GPUBENCH_ADVICE_FRACTION"]) == ("gcg", "")
+    assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_FRACTION"]) == ("gcg", "")
 
 
-def test_a_placement_that_does_not_pay_or_is_of_another_size_is_no_answer():
-    for advice in (asked_waited(placing(9.9e-5)), asked_waited(placing(3.3e-5, alone_s=2e-5))):
+def test_an_assignment_that_does_not_pay_or_is_of_another_size_is_no_answer():
+    for advice in (
+        asked_waited(assignment_times(9.9e-5)),
+        asked_waited(assignment_times(3.3e-5, alone_s=2e-5)),
+    ):
         assert advice.split is None
         assert advice.device_id in ("numpy:0", "cupy:0")
     with pytest.raises(InputError):
-        answer([run_of(placing(3.3e-5), **SPLIT_RUN)], Key("mlp_forward", "float32"), 64, WAITED)
+        answer([run_of(assignment_times(3.3e-5), **SPLIT_RUN)], Key("mlp_forward", "float32"), 64, WAITED)
 
 
-def test_a_policy_names_a_placement_to_a_caller_who_can_use_it():
-    policy = Policy([run_of(placing(3.3e-5), **SPLIT_RUN)])
+def test_a_policy_names_an_assignment_to_a_caller_who_can_use_it():
+    policy = Policy([run_of(assignment_times(3.3e-5), **SPLIT_RUN)])
     usual = policy.choose("ffn", shape=64, regime="resident")
     mixed = policy.choose("ffn", shape=64, regime="resident", hybrid=True)
-    assert usual.placement is None
+    assert usual.assignment is None
     assert usual.device_id in ("numpy:0", "cupy:0")
-    assert (mixed.backend, mixed.placement, mixed.fraction) == ("hybrid", "gcg", None)
+    assert (mixed.backend, mixed.assignment, mixed.fraction) == ("hybrid", "gcg", None)

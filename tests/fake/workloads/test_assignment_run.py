@@ -1,11 +1,11 @@
-"""Whole runs with a placed workload: the first session chooses, the others measure; a mixture wins here."""
+"""Whole runs with an assigned workload: the first session chooses, the others measure; a mixture wins here."""
 
 from __future__ import annotations
 
 import pytest
 
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
-PLACED = "mlp_forward/n=16/float32/tuned/{}@hybrid:fake:gpu"
+ASSIGNED = "mlp_forward/n=16/float32/tuned/{}@hybrid:fake:gpu"
 REGIMES = ("resident-waited", "transfer-always")
 
 
@@ -20,27 +20,27 @@ def ran(run):
 def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fastest(ran):
     assert ran.code == 0, ran.err
     for regime in REGIMES:
-        outcome = ran.outcomes[PLACED.format(regime)]
-        (placing,) = outcome["placings"]
+        outcome = ran.outcomes[ASSIGNED.format(regime)]
+        (assignment_times,) = outcome["assignment_times"]
         swept = [block for block in outcome["blocks"] if block.get("phase") == "sweep"]
         main = [block for block in outcome["blocks"] if block.get("phase", "main") == "main"]
         assert {block["session"] for block in swept} == {0}
         assert {block["session"] for block in main} == {0, 1}
-        assert [block["placement"] for block in swept] == list(placing["predicted_s"])
-        times = {block["placement"]: min(block["wall_s"]) for block in swept}
-        assert {block["placement"] for block in main} == {min(times, key=times.__getitem__)}
-        assert set(main[0]["placement"]) == {"c", "g"}, "a mixture wins"
+        assert [block["assignment"] for block in swept] == list(assignment_times["predicted_s"])
+        times = {block["assignment"]: min(block["wall_s"]) for block in swept}
+        assert {block["assignment"] for block in main} == {min(times, key=times.__getitem__)}
+        assert set(main[0]["assignment"]) == {"c", "g"}, "a mixture wins"
 
 
 def test_both_sides_alone_are_measured_with_it_in_every_block(ran):
     for regime in REGIMES:
-        for block in ran.outcomes[PLACED.format(regime)]["blocks"]:
+        for block in ran.outcomes[ASSIGNED.format(regime)]["blocks"]:
             assert set(block["beside_s"]) == {"cpu", "gpu"}
             if block.get("phase", "main") == "main":
                 assert min(block["beside_s"].values()) > 1.05 * max(block["wall_s"])
 
 
-def test_a_placed_workload_has_no_queued_regime(ran):
+def test_an_assigned_workload_has_no_queued_regime(ran):
     assert not [key for key in ran.outcomes if "queued" in key and "hybrid" in key]
 
 
@@ -63,4 +63,4 @@ def test_only_the_check_chooses_nothing(run):
     assert ended.code == 0, ended.err
     (outcome,) = ended.outcomes.values()
     assert outcome["check"]["ok"]
-    assert outcome.get("blocks", []) == outcome.get("placings", []) == []
+    assert outcome.get("blocks", []) == outcome.get("assignment_times", []) == []

@@ -1,4 +1,4 @@
-"""A workload with its stages on NumPy and on a real adapter: right at every placement, in both regimes."""
+"""A workload with its stages on NumPy and on a real adapter: right at every stage assignment, in both regimes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubench import backends, kernels
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import Case
-from gpubench.workloads import placing
+from gpubench.workloads import two_sides
 from gpubench.workloads.chains import ChainWorkspace
 
 
@@ -23,19 +23,19 @@ def session():
 
 @pytest.mark.parametrize("name", ["mlp_forward", "ffn"])
 @pytest.mark.parametrize("regime", ["resident-waited", "transfer-always"])
-def test_every_placement_is_right_and_has_a_prediction(session, tmp_path, name, regime):
+def test_every_assignment_is_right_and_has_a_prediction(session, tmp_path, name, regime):
     op = kernels.load(name)
     case = Case(name, "network", {"n": 5}, "float32", "tuned", regime, "hybrid:wgpu:0")
     workspace = ChainWorkspace(session.for_op(op), op, case, 1, "random", tmp_path)
-    for placement in map("".join, itertools.product("cg", repeat=len(op.stages))):
-        workspace.session.place(placement)
+    for assignment in map("".join, itertools.product("cg", repeat=len(op.stages))):
+        workspace.session.assign(assignment)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-        ready.placement = placement
+        ready.assignment = assignment
         ready.seconds(2)
         ready.verify()
-    found = placing.assign_stages(ready, 0, 0.2)
+    found = two_sides.assign_stages(ready, 0, 0.2)
     assert found is not None
-    assert set(placing.sides(op).values()) <= set(found.predicted_s)
+    assert set(two_sides.sides(op).values()) <= set(found.predicted_s)
     assert all(seconds > 0 for seconds in found.predicted_s.values())
 
 
@@ -52,12 +52,12 @@ def test_every_workload_has_a_place_for_each_of_its_stages(session, tmp_path, na
     """On the CPU, on the GPU, and with each stage on another side than the one before it."""
     op = kernels.load(name)
     case = Case(name, op.group, {"n": 3}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
-    placed = session.for_op(op)
-    workspace = ChainWorkspace(placed, op, case, 1, "random", tmp_path)
-    whole = placing.sides(op)["gpu"]
-    for placement in (*placing.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
-        placed.place(placement)
+    assigned = session.for_op(op)
+    workspace = ChainWorkspace(assigned, op, case, 1, "random", tmp_path)
+    whole = two_sides.sides(op)["gpu"]
+    for assignment in (*two_sides.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
+        assigned.assign(assignment)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-        ready.placement = placement
+        ready.assignment = assignment
         ready.seconds(1)
         ready.verify()

@@ -1,4 +1,4 @@
-"""Where placing the stages of a workload pays: the gain of sessions that did not choose, and the reason where it loses."""
+"""Where assigning the stages of a workload pays: the gain of sessions that did not choose, and the reason where it loses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.case import WAITED
 from gpubench.result.run import Run
-from gpubench.workloads.placement import REASONS, Placement, placements
-from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, measured, placed, run_of
-from tests.unit.report.samples import placement_run
+from gpubench.workloads.stage_assignments import REASONS, Assignment, assignments
+from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, assigned, case, measured, run_of
+from tests.unit.report.samples import assignment_run
 
 STAGES = {"first": (9e-5, 1e-5), "second": (1e-5, 9e-5)}
 BOTH = {"cpu": 1e-4, "gpu": 1e-4}
@@ -27,7 +27,7 @@ NOISY = (0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 1.0, 1.0, 0.65, 1.35)
 
 def run_with(
     seconds: float,
-    placement: str = "gc",
+    assignment: str = "gc",
     *,
     regime: str = WAITED,
     sessions: int = 6,
@@ -37,20 +37,20 @@ def run_with(
     what = case("ffn", 64, "tuned", regime, "hybrid:cupy:0")
     given = {"beside_s": BOTH, "stages": STAGES, **given}
     stages = given.pop("stages")
-    found = [*others, placed(what, stages, placement, seconds, sessions=sessions, **given)]
+    found = [*others, assigned(what, stages, assignment, seconds, sessions=sessions, **given)]
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=sessions)
 
 
-def only(run: Run) -> Placement:
-    (row,) = placements(analyse(run))
+def only(run: Run) -> Assignment:
+    (row,) = assignments(analyse(run))
     return row
 
 
 def test_a_mixture_that_pays_is_recommended_with_its_gain_over_the_better_side():
     row = only(run_with(2.2e-5))
-    assert (row.recommended, row.reason, row.placement) == (True, None, "gc")
+    assert (row.recommended, row.reason, row.assignment) == (True, None, "gc")
     assert row.gain == pytest.approx(1e-4 / 2.2e-5)
-    assert [(one.stage, one.placed_on) for one in row.stages] == [("first", "gpu"), ("second", "cpu")]
+    assert [(one.stage, one.runs_on) for one in row.stages] == [("first", "gpu"), ("second", "cpu")]
     assert sum(one.share for one in row.stages) * row.predicted_s + row.copies_s == pytest.approx(
         row.predicted_s
     )
@@ -87,8 +87,8 @@ def test_a_faster_case_of_one_side_counts_where_its_result_is_on_the_host():
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"seconds": 1e-4, "placement": "cc", "copy_s": 1e-4}, "transfer-bound"),
-        ({"seconds": 1e-4, "placement": "cc", "free_s": 0.98e-4}, "one-side-dominates"),
+        ({"seconds": 1e-4, "assignment": "cc", "copy_s": 1e-4}, "transfer-bound"),
+        ({"seconds": 1e-4, "assignment": "cc", "free_s": 0.98e-4}, "one-side-dominates"),
         ({"seconds": 1.2e-4}, "overhead-bound"),
         ({"seconds": 0.97e-4, "sessions": 2}, "noise"),
     ],
@@ -113,35 +113,35 @@ def test_a_software_adapter_is_no_second_side():
 def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
     run = run_with(seconds)
     assert only(run).mismatch == mismatch
-    assert ("placement-mismatch" in {finding.code for finding in findings(analyse(run))}) == mismatch
+    assert ("assignment-mismatch" in {finding.code for finding in findings(analyse(run))}) == mismatch
     text = " ".join(render([run], "plain", sections=("hybrid",)).split())
     assert ("differ by more than 25 %" in text) == mismatch
 
 
-def test_the_tables_fit_80_columns_and_a_run_without_placements_has_none():
-    text = render([placement_run()], "plain", sections=("hybrid",))
+def test_the_tables_fit_80_columns_and_a_run_without_assignments_has_none():
+    text = render([assignment_run()], "plain", sections=("hybrid",))
     assert max(map(len, text.splitlines())) <= 80
     run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
     assert "stages" not in render([run], "plain", sections=("hybrid",))
-    assert json.loads(render([run], "json"))["placements"] == []
+    assert json.loads(render([run], "json"))["assignments"] == []
 
 
 def test_json_has_the_rows_and_csv_a_line_for_each_stage():
-    rows = json.loads(render([placement_run()], "json"))["placements"]
-    lines = list(csv.DictReader(render([placement_run()], "csv").splitlines()))
+    rows = json.loads(render([assignment_run()], "json"))["assignments"]
+    lines = list(csv.DictReader(render([assignment_run()], "csv").splitlines()))
     for row in rows:
         own = [line for line in lines if line["case_id"] == row["id"]]
-        assert own[0]["placed_on"] == row["placement"]
+        assert own[0]["runs_on"] == row["assignment"]
         assert float(own[0]["predicted_s"]) == pytest.approx(row["predicted_s"])
-        assert [(line["stage"], line["placed_on"]) for line in own[1:]] == [
-            (one["stage"], one["placed_on"]) for one in row["stages"]
+        assert [(line["stage"], line["runs_on"]) for line in own[1:]] == [
+            (one["stage"], one["runs_on"]) for one in row["stages"]
         ]
 
 
-def test_merging_keeps_by_what_each_run_chose_and_refuses_two_placements():
-    one, two = placement_run(), msgspec.structs.replace(placement_run(), id="0" * 36)
+def test_merging_keeps_by_what_each_run_chose_and_refuses_two_assignments():
+    one, two = assignment_run(), msgspec.structs.replace(assignment_run(), id="0" * 36)
     together = merge_runs([one, two])
-    assert [[p.session for p in o.placings] for o in together.outcomes] == [[0, 6], [0, 6]]
+    assert [[p.session for p in o.assignment_times] for o in together.outcomes] == [[0, 6], [0, 6]]
     other = msgspec.structs.replace(run_with(2.2e-5, "cg"), id="0" * 36)
     with pytest.raises(InputError, match="what each side does differs"):
         merge_runs([run_with(2.2e-5), other])

@@ -1,4 +1,4 @@
-"""The planner against a search through all placements, with a cost of its own."""
+"""The planner against a search through all stage assignments, with a cost of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench.workloads.assignment import (
     NEAR,
-    PlacementCosts,
+    AssignmentCosts,
     StageCost,
     adding_up,
     nearest,
@@ -36,10 +36,10 @@ def chains(draw):
     wanted = [steps[-1].writes[0], *(["v0"] if draw(st.booleans()) else [])]
     at_first = {"x": draw(st.sampled_from(["c", "cg"])), "w": "cg"}
     down = {name: draw(SECONDS) for name in copies}
-    return PlacementCosts(steps, copies, down, draw(SECONDS), at_first, list(dict.fromkeys(wanted)))
+    return AssignmentCosts(steps, copies, down, draw(SECONDS), at_first, list(dict.fromkeys(wanted)))
 
 
-def seconds_of(costs, placement):
+def seconds_of(costs, assignment):
     """By the words of the design: each stage, each entry to the GPU, each value that is not there."""
     there = {(name, side) for name, sides in costs.given.items() for side in sides}
     total, last = 0.0, "c"
@@ -51,7 +51,7 @@ def seconds_of(costs, placement):
             total += (costs.up_s if side == "g" else costs.down_s)[name]
             there.add((name, side))
 
-    for step, side in zip(costs.steps, placement, strict=True):
+    for step, side in zip(costs.steps, assignment, strict=True):
         for name in step.reads:
             need(name, side)
         total += step.cpu_s if side == "c" else step.gpu_s
@@ -67,15 +67,15 @@ def seconds_of(costs, placement):
 
 def every(costs):
     sides = ["c" if step.gpu_s is None else "cg" for step in costs.steps]
-    return {placement: seconds_of(costs, placement) for placement in map("".join, itertools.product(*sides))}
+    return {assignment: seconds_of(costs, assignment) for assignment in map("".join, itertools.product(*sides))}
 
 
 @given(chains())
-def test_the_best_placement_is_that_of_a_search_through_all(costs):
+def test_the_best_assignment_is_that_of_a_search_through_all(costs):
     known = every(costs)
     best = nearest(costs)[0]
     assert best.seconds == pytest.approx(min(known.values()))
-    assert known[best.placement] == pytest.approx(best.seconds)
+    assert known[best.assignment] == pytest.approx(best.seconds)
 
 
 @given(chains())
@@ -84,13 +84,13 @@ def test_the_others_are_the_next_best_as_far_as_they_are_near(costs):
     wanted = [seconds for seconds in known[:3] if seconds <= NEAR * known[0]]
     found = nearest(costs)
     assert [one.seconds for one in found] == pytest.approx(wanted)
-    assert len({one.placement for one in found}) == len(found)
+    assert len({one.assignment for one in found}) == len(found)
 
 
 @given(chains())
-def test_every_placement_has_the_seconds_of_its_stages_and_copies(costs):
-    for placement, seconds in every(costs).items():
-        assert predicted_s(costs, placement) == pytest.approx(seconds)
+def test_every_assignment_has_the_seconds_of_its_stages_and_copies(costs):
+    for assignment, seconds in every(costs).items():
+        assert predicted_s(costs, assignment) == pytest.approx(seconds)
 
 
 @given(chains())
@@ -101,25 +101,25 @@ def test_free_copies_never_take_longer(costs):
 def test_a_copy_stays_valid():
     """Two stages on the GPU read x, one copy serves both; what the first wrote is there."""
     step = StageCost(5.0, 1.0, ("x",), ("a",)), StageCost(5.0, 1.0, ("x", "a"), ("b",))
-    costs = PlacementCosts(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
+    costs = AssignmentCosts(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
     assert predicted_s(costs, "gg") == 1.0 + 1.0 + 1.0 + 0.25 + 0.5
 
 
 def test_the_host_keeps_its_stages():
     steps = StageCost(9.0, None, ("t",), ("a",)), StageCost(9.0, 1.0, ("a",), ("b",))
-    costs = PlacementCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
-    assert [one.placement for one in nearest(costs)] == ["cg"]
+    costs = AssignmentCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
+    assert [one.assignment for one in nearest(costs)] == ["cg"]
     assert single_sides(steps) == ("cc", "cg")
 
 
 def test_a_long_chain_is_planned_in_time_and_exactly():
-    """Alternating sides by cheap copies: 600 stages have 2^600 placements."""
+    """Alternating sides by cheap copies: 600 stages have 2^600 stage assignments."""
     steps = [
         StageCost(1.0 if i % 2 else 3.0, 3.0 if i % 2 else 1.0, (f"v{i}",), (f"v{i + 1}",)) for i in range(600)
     ]
     copies = {f"v{i}": 0.1 for i in range(601)}
-    found = nearest(PlacementCosts(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
-    assert found[0].placement == "gc" * 300
+    found = nearest(AssignmentCosts(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
+    assert found[0].assignment == "gc" * 300
 
 
 @given(st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20), st.floats(1e-7, 1e-2))
