@@ -36,7 +36,7 @@ from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
-from gpubench.result.case import Case
+from gpubench.result.case import RESIDENT, Case
 from gpubench.result.run import Device, Staging
 
 # The share of the GPU until somebody says another.
@@ -46,7 +46,7 @@ EVEN = 0.5
 CHUNK = 8
 # Of fewer threads none is left over for moving data.
 FEWEST_THREADS = 3
-# Seconds that the choice of the threads that move data may take, and that of the CPU's implementation.
+# Seconds that the choice of the CPU's implementation may take.
 TUNING_S = 0.4
 # Bound CPU parts that are kept: a few operands and host outputs take turns.
 _KEPT = 32
@@ -80,19 +80,9 @@ class SplitLaunch(CutLaunch):
         # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
         self.fills_host = False
         # Threads that move the GPU's data while the others compute.
-        self.movers = self.mover_counts[0]
-
-    @property
-    def mover_counts(self) -> tuple[int, ...]:
-        """Counts of threads to move the GPU's data: none where one side has all of the work, or the data is little."""
-        if (
-            self.gpu is None
-            or not self.on_cpu
-            or self.gpu.sent_bytes <= INLINE_BYTES
-            or self.gpu.is_direct(None)
-        ):
-            return (0,)
-        return mover_counts(self.cpu.threads or 1, several=self.gpu.way.copies)
+        self.movers = 0
+        if self.gpu and self.on_cpu and self.gpu.sent_bytes > INLINE_BYTES and not self.gpu.is_direct(None):
+            self.movers = reserved_cores(self.cpu.threads or 1, several=self.gpu.way.copies)
 
 
 # So many launches of the CPU's part.
@@ -278,36 +268,27 @@ class Sides:
         )
 
 
-def mover_counts(threads: int, *, several: bool) -> tuple[int, ...]:
-    """Return how many threads may move data while the others compute, the likeliest count first.
-
-    `several`: threads copy, not one call of the driver's. A core that copies is worth more than one that computes where
-    the GPU alone, copies included, is faster than half of the CPU.
-    """
-    if threads < FEWEST_THREADS:
-        return (0,)
-    if not several:
-        return (max(1, threads // 8),)
-    counts = (threads // 4, threads // 2, threads // 8)
-    return tuple(dict.fromkeys(max(1, count) for count in counts))
+def reserved_cores(threads: int, *, several: bool) -> int:
+    """Return how many cores move data while the others compute; `several`: threads do that, not a call of the
+    driver's."""
+    return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
 class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A GPU's session and the CPU's, driven as one. `products` opens another session on the CPU, whose BLAS may be the
-    faster one."""
+    """A GPU's session and the CPU's, driven as one. `other` opens another session on the CPU, which may be the faster
+    one; it returns None if there is none."""
 
     def __init__(
-        self, device: Device, gpu: Session, cpu: Session, products: Callable[[], Session | None], autotune: bool
+        self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
     ) -> None:
         self.device = device
         self.limits = gpu.limits
         self.threads, self.blas = cpu.threads, cpu.blas
         self.gpu, self.cpu = gpu, cpu
-        self._products = functools.cache(products)
+        self._other = functools.cache(other)
         self._autotune = autotune
         self._sides = Sides(gpu)
         self._computing: dict[str, Session] = {}  # the CPU's session by workload
-        self._movers: dict[tuple[str, int], int] = {}  # threads that move data by case and the GPU's units
         self._fractions: dict[str, float] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._two_sided: dict[str, Any] = {}
@@ -374,78 +355,45 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return gpu_units(units, fraction) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
-        """Choose what computes each side's part, and how many threads move the GPU's data."""
+        """Choose what computes each side's part."""
         launch = self._cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
             self.gpu.tune(op, launch.gpu.case, launch.gpu.buffers)
-        if self._autotune and launch.on_cpu:
-            launch = self._tune_cpu(launch)
-            self._tune_movers(launch)
-            self._sides.forget()
-        launch.output.free()
-
-    def _tune_cpu(self, launch: SplitLaunch) -> SplitLaunch:
-        """Let the CPU choose its candidate; of a product time the other BLAS beside it. Returns the launch anew."""
-        op, case, arrays = launch.op, launch.case, cpu_arrays(launch)
-        if case.workload not in self._computing:
-            sessions = {"numpy": self.cpu}
-            kernel = op.kernel(self.cpu.device.backend, case.dtype)
-            if kernel is not None and kernel.library and (other := self._products()) is not None:
-                part = msgspec.structs.replace(
-                    case, params=dict(case.params), implementation="library", regime="resident"
-                )
-                if other.supports(op, msgspec.structs.replace(part, device_id=other.device.id)) is None:
-                    sessions["other"] = other
-            self._computing[case.workload] = self._fastest_cpu(launch, sessions)
-        launch = self._cut(op, case, launch.inputs, launch.output)
+        if not self._autotune or not launch.on_cpu:
+            return
         if isinstance(launch.cpu, protocols.Tunes):
-            launch.cpu.tune(op, cpu_case(launch), [view_of(launch.cpu, array) for array in arrays])
-        return launch
+            launch.cpu.tune(op, cpu_case(launch), cpu_arrays(launch))
+        if case.workload not in self._computing:
+            self._computing[case.workload] = self._choose_cpu(launch)
 
-    def _fastest_cpu(self, launch: SplitLaunch, sessions: dict[str, Session]) -> Session:
-        host = self._host_output(launch)
+    def _choose_cpu(self, launch: SplitLaunch) -> Session:
+        """Return the session on the CPU that computes its part faster, with all threads."""
+        other = self._other()
+        if other is None:
+            return self.cpu
+        part = msgspec.structs.replace(
+            launch.case, implementation="library", regime=RESIDENT, device_id=other.device.id
+        )
+        if other.supports(launch.op, part) is not None:
+            return self.cpu
+        sessions = {"own": self.cpu, "other": other}
+        host = self.cpu.host_array(launch.output.shape, launch.output.dtype, "tuned")
 
         def timer(name: str) -> Callable[[int], float]:
             launch.cpu = sessions[name]
+            self._sides.share_cores(launch, travels=False)
             compute = bind_cpu(launch, host)
 
             def took(repeat: int) -> float:
-                settle()  # threads of another BLAS may still spin
+                settle()  # threads of the other one may still spin
                 start = self.clock()
                 compute(repeat)
                 return self.clock() - start
 
             return took
 
-        names = tuple(sessions)
-        name = fastest(names, timer, clock=self.clock, budget_s=TUNING_S) if len(names) > 1 else names[0]
-        return sessions[name]
-
-    def _tune_movers(self, launch: SplitLaunch) -> None:
-        """Time whole calls with each count of threads that move data."""
-        key = (launch.case.id, launch.on_gpu)
-        counts = {str(count): count for count in launch.mover_counts}
-        if launch.case.resident or launch.gpu is None or len(counts) < 2 or key in self._movers:
-            return
-        host = self._host_output(launch)
-        launch.gpu.compile()
-        launch.begin()
-
-        def timer(name: str) -> Callable[[int], float]:
-            def took(repeat: int) -> float:
-                launch.movers = counts[name]
-                start = self.clock()
-                for _ in range(repeat):
-                    self._sides.together(launch, 1, host, again=True)
-                return self.clock() - start
-
-            return took
-
-        self._movers[key] = counts[fastest(tuple(counts), timer, clock=self.clock, budget_s=TUNING_S)]
-
-    def _host_output(self, launch: SplitLaunch) -> Array:
-        return self.cpu.host_array(launch.output.shape, launch.output.dtype, "tuned")
+        return sessions[fastest(tuple(sessions), timer, clock=self.clock, budget_s=TUNING_S)]
 
     def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
         """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
@@ -458,9 +406,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def _cut(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
         on_gpu = gpu_units(op.units(case.params), self._fractions.get(case.id, EVEN))
         cpu = self._computing.get(case.workload, self.cpu)
-        launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu)
-        launch.movers = self._movers.get((case.id, on_gpu), launch.movers)
-        return launch
+        return SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
@@ -561,12 +507,12 @@ class HybridBackend(Backend):
         scripted = gpu.cpu_beside() if isinstance(gpu, protocols.ScriptedPair) else None
         cpu = scripted or backends.load("numpy").open("numpy:0", threads, autotune=autotune)
 
-        def products() -> Session | None:
+        def other() -> Session | None:
             with contextlib.suppress(BackendUnavailable):
                 return None if scripted else backends.load("torch").open("torch:cpu", threads)
             return None
 
-        return SplitSession(_pair(gpu.device), gpu, cpu, products, autotune)
+        return SplitSession(_pair(gpu.device), gpu, cpu, other, autotune)
 
 
 def _pairs(backend: str) -> list[Device]:
