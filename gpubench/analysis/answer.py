@@ -17,7 +17,7 @@ from gpubench.analysis.machine import fact
 from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
 from gpubench.base.groups import group_by
-from gpubench.result.case import MANAGED, MAPPED, QUEUED, WAITED, Case, SeriesKey, beside_size
+from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Failure, Run
 
 NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
@@ -148,10 +148,11 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        """The situations of the table: data on the GPU, copied, in place. Where none was measured, what there is."""
+        """The situations of the table: data on the GPU, copied, and those that were asked for by name. Where none of
+        these was measured, what there is."""
         measured = set().union(*(entry.cells for entry in self.rows))
         home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
-        shown = [regime for regime in (home, ALWAYS, MAPPED, MANAGED) if regime in measured]
+        shown = [regime for regime in (home, ALWAYS, *ON_REQUEST) if regime in measured]
         return tuple(shown or sorted(measured)[:2])
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.samples import main_blocks, used_sessions, wall_samples
+from gpubench.analysis.samples import main_blocks, stage_medians, wall_samples
 from gpubench.base.groups import group_by
 from gpubench.base.plugins import wings
 from gpubench.curves import stats
@@ -215,7 +215,7 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     model_s = max(fraction * gpu.seconds, (1 - fraction) * cpu.seconds)
     better = contest.sides[contest.better]
     on_gpu = [other.time.estimate for other in cases if other.time is not None and is_gpu(other, case, QUEUED)]
-    reason = _split_reason(contest, _sides(run, outcome), min(on_gpu, default=None))
+    reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
         **contest.fields(recommended=reason is None), params=dict(beside_size(case.case.params)),
         baseline_id=better.id, fraction=fraction, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
@@ -252,23 +252,12 @@ def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
     return tuple((share, median(blocks[share])) for share in sorted(blocks))
 
 
-def _sides(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return what the sides of the split took alone and beside each other: medians over the used sessions."""
-    allowed = used_sessions(run)
-    sides: dict[str, list[float]] = {}
-    for parts in outcome.parts:
-        if allowed is None or parts.session in allowed:
-            for name, seconds in parts.stage_s.items():
-                sides.setdefault(name, []).extend(seconds[:1] and [median(seconds)])
-    return {name: median(seconds) for name, seconds in sides.items() if seconds}
-
-
 def _split_reason(
     contest: Contest, sides: Mapping[str, float], resident_s: float | None
 ) -> HybridReason | None:
     """Return the first that holds: what forbids a verdict, what the model says, then where the time went.
 
-    `sides` as in `Divides.sides`; `resident_s`: the GPU's seconds without transfers, where they were measured.
+    `sides` as in `samples.stage_medians`; `resident_s`: the GPU's seconds without transfers, where they were measured.
     """
     objection = contest.objection()
     if objection is None or objection:

@@ -456,6 +456,17 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
     return None
 
 
+def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
+    """Return the seconds of each side or stage beside a case: medians of those of the used sessions."""
+    allowed = used_sessions(run)
+    stages: dict[str, list[float]] = {}
+    for parts in outcome.parts:
+        if allowed is None or parts.session in allowed:
+            for name, seconds in parts.stage_s.items():
+                stages.setdefault(name, []).extend(seconds[:1] and [median(seconds)])
+    return {name: median(seconds) for name, seconds in stages.items() if seconds}
+
+
 COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops of one transfer alone
 
 

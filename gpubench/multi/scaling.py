@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from gpubench.analysis import thresholds
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
-from gpubench.analysis.samples import empty_launch_s, used_sessions
+from gpubench.analysis.samples import empty_launch_s, stage_medians, used_sessions
 from gpubench.analysis.speedup import fit_cases, pair_ratio
 from gpubench.analysis.thresholds import Extent, extent
 from gpubench.base.groups import group_by
@@ -190,13 +190,7 @@ def _seconds(case: CaseResult) -> float:
 
 def _balance(run: Run, outcome: Measurement) -> float | None:
     """Seconds of the fastest rank / of the slowest; None where the ranks were not timed alone."""
-    allowed = used_sessions(run)
-    ranks: dict[str, list[float]] = {}
-    for parts in outcome.parts:
-        if allowed is None or parts.session in allowed:
-            for name, seconds in parts.stage_s.items():
-                ranks.setdefault(name, []).extend(seconds)
-    times = [median(seconds) for seconds in ranks.values() if seconds]
+    times = list(stage_medians(run, outcome).values())
     return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import json
 
 import pytest
 from msgspec.structs import replace
 
-from gpubench import backends, kernels
+from gpubench import Policy, backends, kernels
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.pipelines import pipelines
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure.plan import Constraints, Target, count_sets, needs, workload
 from gpubench.measure.plan import Series as Curve
 from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
+from gpubench.report import render
 from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
 from gpubench.result.run import Selection
+from gpubench.result.store import load
 
 ARGUMENTS = ("--ops", "add,matmul", "--sizes", "1M", "--sizes", "matmul=256", "--regimes", "copied,streamed")
 OP = "add"
@@ -145,4 +149,34 @@ def test_ops_of_stages_have_no_pipelines(run):
     ended = run("--devices", "fake:cpu,fake:gpu", "--ops", "ffn", "--sizes", "ffn=16", "--regimes", "streamed")
     (skip,) = [o for o in ended.outcomes.values() if o["type"] == "skip"]
     assert skip["reason"] == "no-streams"
-    assert re.search("one after the other", skip["detail"])
+    assert "one after the other" in skip["detail"]
+
+
+def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):
+    measured = load(ran.folder / "r.json")
+    analysis = analyse(measured)
+    add, matmul = pipelines(analysis)
+    assert (add.case.case.op, add.bound, matmul.bound) == ("add", "upload", "upload")
+    assert add.gain == pytest.approx(add.copied.time.estimate / add.case.time.estimate)
+    assert add.lo < add.gain < add.hi
+    assert add.pays
+    assert add.reached == pytest.approx(max(add.stages_s.values()) / add.case.time.estimate)
+    assert 0.9 < add.reached < 1
+    assert "Pipelines, float32 on fake:gpu" in ran.out
+    assert "as a pipeline: write independent calls with page-locked arrays" in " ".join(ran.out.split())
+    assert "copied in a pipeline" in render([measured], "plain")
+    page = render([measured], "html")
+    assert "Write independent calls as a pipeline" in page
+    assert "copied in a pipeline" in page
+    rows = json.loads(render([measured], "json"))["pipelines"]
+    assert [row["id"] for row in rows] == [add.id, matmul.id]
+    alone = pipelines(analyse(measured, keep=lambda case: case.regime != "transfer-always"))
+    assert [(row.gain, row.copied_id, row.pays) for row in alone] == [(None, None, False)] * 2
+
+
+def test_advice_and_thresholds_know_pipelines(ran):
+    policy = Policy.load(ran.folder / "r.json")
+    answer = policy.choose("add", 1 << 20, regime="streamed")
+    assert answer.device_id == "fake:gpu"
+    assert 2 * answer.expected_s < policy.choose("add", 1 << 20, regime="copied").expected_s
+    assert policy.threshold("add", "streamed").situation == "streamed"

@@ -1,4 +1,5 @@
-"""The time breakdown of a call that copies both ways: for a terminal at the largest sizes, in full at all."""
+"""The time breakdown of a call that copies both ways, and what such calls gain as a pipeline: for a terminal at the
+largest sizes, in full at all."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, TimeBreakdown
+from gpubench.analysis.pipelines import STAGES, Pipeline, pipelines
 from gpubench.analysis.roofline import PoolOverhead, overheads
 from gpubench.base.groups import at_largest
 from gpubench.base.plugins.sections import Rows, section
@@ -17,6 +19,7 @@ from gpubench.report.wording import (
     devices_text,
     legend,
     mark,
+    ratio_text,
     seconds_text,
     share_text,
     shared_text,
@@ -24,6 +27,7 @@ from gpubench.report.wording import (
     time_interval_text,
     time_text,
 )
+from gpubench.result.case import STREAMED_CALLS
 
 _PARTS = {
     "alloc": "alloc", "upload": "up", "launch": "launch", "kernel": "kernel", "sync": "sync", "download": "down"
@@ -59,6 +63,8 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
     lines = [_MEANING] if rows else []
     lines += [_LARGEST] if len(rows) < len(everything) else []
     tables = [_table(analysis, rows, options)] if rows else []
+    tables += [_pipelines_table(analysis, options)] if pipelines(analysis) else []
+    lines += _pipeline_advice(analysis)
     overheads = overheads_table(analysis, unit, full=options.every_size)
     return Section(
         title="Where the time goes", lines=(*lines, *overhead_lines(analysis, unit)),
@@ -94,6 +100,55 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
         columns, mark_repeats(body, 1 + dtypes + devices), title=title,
         legend="; ".join(filter(None, words)),
     )  # fmt: skip
+
+
+_ROW = (
+    f"streamed: a call of {STREAMED_CALLS} in a row, with page-locked arrays, a set of buffers and a queue for each "
+    "call in flight, and one wait; bound: the slowest stage, each timed alone in such a row; of bound: its time / "
+    "streamed"
+)
+
+
+def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
+    """Return a row for each pipeline, at the largest sizes or at all."""
+    unit, rows = options.time_unit, list(pipelines(analysis))
+    if not options.every_size:
+        rows = at_largest(
+            rows, lambda row: (*row.case.case.series, row.case.case.device_id), lambda row: row.case.n
+        )
+    dtypes, devices, title = shared_text(analysis, [row.case.case for row in rows])
+    columns = heads(
+        "op", dtypes and "dtype", devices and "device", number("n"), number("copied"), number("streamed"),
+        number("gain"), *(number(stage, 2) for stage in STAGES), "bound", number("of bound"), number("sets", 1),
+    )  # fmt: skip
+    body = [
+        cells(
+            row.case.case.op, dtypes and row.case.case.dtype, devices and row.case.case.device_id, size_text(row.case),
+            time_text(row.copied.time if row.copied else None, unit),
+            time_text(row.case.time, unit) + mark(row.case.label),
+            Cell("-" if row.interval is None else ratio_text(row.interval), "good" if row.pays else "plain"),
+            *(seconds_text(row.stages_s.get(stage), unit) for stage in STAGES),
+            row.bound or "-", "-" if row.reached is None else share_text(row.reached), str(row.sets or "-"),
+        )
+        for row in rows
+    ]  # fmt: skip
+    title = f"Pipelines, {title}" if title else "Pipelines"
+    words = [_ROW, legend({row.case.label for row in rows})]
+    return Table(
+        columns, mark_repeats(body, 1 + dtypes + devices), title=title, legend="; ".join(filter(None, words))
+    )
+
+
+def _pipeline_advice(analysis: Analysis) -> list[str]:
+    """Return what to write, by the pipeline that gains most; or that there is nothing to gain."""
+    rows = [row for row in pipelines(analysis) if row.interval is not None]
+    best = max((row for row in rows if row.pays), key=lambda row: row.gain or 0.0, default=None)
+    if best is None or best.gain is None:
+        return ["No pipeline gains over calls that copy and wait: leave them as they are."] if rows else []
+    case = best.case.case
+    size = f"{case.op} {case.dtype} n = {size_text(best.case)} on {printable(case.device_id)}"
+    how = f"page-locked arrays, a stream for each of {best.sets or 2} sets of buffers, and one wait at the end"
+    return [f"{size} takes 1/{best.gain:.2g} of the time as a pipeline: write independent calls with {how}."]
 
 
 def rest_text(parts: TimeBreakdown) -> str:
@@ -211,4 +266,7 @@ def _pool_text(pool: PoolOverhead) -> str:
     )
 
 
-ROWS = (Rows("pool_overhead", PoolOverhead, lambda analysis: overheads(analysis).pools, order=60),)
+ROWS = (
+    Rows("pool_overhead", PoolOverhead, lambda analysis: overheads(analysis).pools, order=60),
+    Rows("pipelines", Pipeline, pipelines, order=65),
+)
