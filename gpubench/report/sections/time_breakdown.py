@@ -114,26 +114,29 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
-            rows, lambda row: (*row.case.case.series, row.case.case.device_id), lambda row: row.case.n
+            rows,
+            lambda pipe: (*pipe.case.case.series, pipe.case.case.device_id),
+            lambda pipe: pipe.case.n,
         )
-    dtypes, devices, title = shared_text(analysis, [row.case.case for row in rows])
+    dtypes, devices, title = shared_text(analysis, [pipe.case.case for pipe in rows])
     columns = heads(
         "op", dtypes and "dtype", devices and "device", number("n"), number("copied"), number("streamed"),
         number("gain"), *(number(stage, 2) for stage in STAGES), "bound", number("of bound"), number("sets", 1),
     )  # fmt: skip
     body = [
         cells(
-            row.case.case.op, dtypes and row.case.case.dtype, devices and row.case.case.device_id, size_text(row.case),
-            time_text(row.copied.time if row.copied else None, unit),
-            time_text(row.case.time, unit) + mark(row.case.label),
-            Cell("-" if row.interval is None else ratio_text(row.interval), "good" if row.pays else "plain"),
-            *(seconds_text(row.stages_s.get(stage), unit) for stage in STAGES),
-            row.bound or "-", "-" if row.reached is None else share_text(row.reached), str(row.sets or "-"),
+            pipe.case.case.op, dtypes and pipe.case.case.dtype, devices and pipe.case.case.device_id,
+            size_text(pipe.case),
+            time_text(pipe.copied.time if pipe.copied else None, unit),
+            time_text(pipe.case.time, unit) + mark(pipe.case.label),
+            Cell("-" if pipe.interval is None else ratio_text(pipe.interval), "good" if pipe.pays else "plain"),
+            *(seconds_text(pipe.stages_s.get(stage), unit) for stage in STAGES),
+            pipe.bound or "-", "-" if pipe.reached is None else share_text(pipe.reached), str(pipe.sets or "-"),
         )
-        for row in rows
+        for pipe in rows
     ]  # fmt: skip
     title = f"Pipelines, {title}" if title else "Pipelines"
-    words = [_ROW, legend({row.case.label for row in rows})]
+    words = [_ROW, legend({pipe.case.label for pipe in rows})]
     return Table(
         columns, mark_repeats(body, 1 + dtypes + devices), title=title, legend="; ".join(filter(None, words))
     )
@@ -141,8 +144,8 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
 
 def _pipeline_advice(analysis: Analysis) -> list[str]:
     """Return what to write, by the pipeline that gains most; or that there is nothing to gain."""
-    rows = [row for row in pipelines(analysis) if row.interval is not None]
-    best = max((row for row in rows if row.pays), key=lambda row: row.gain or 0.0, default=None)
+    rows = [pipe for pipe in pipelines(analysis) if pipe.interval is not None]
+    best = max((pipe for pipe in rows if pipe.pays), key=lambda pipe: pipe.gain or 0.0, default=None)
     if best is None or best.gain is None:
         return ["No pipeline gains over calls that copy and wait: leave them as they are."] if rows else []
     case = best.case.case
