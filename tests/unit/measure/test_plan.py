@@ -426,3 +426,13 @@ def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
     assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
     assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
     assert len(found[0].cases) == len(whole.cases)
+
+
+@pytest.mark.parametrize("device", ["hybrid:cupy:0", "group:cupy:0+1"])
+def test_devices_with_data_on_several_sides_make_no_call_in_place(device):
+    chosen = Selection(ops=["matmul"], sizes={"matmul": [64]}, regimes=["in-place-mapped"])
+    settings = Settings(scaling="strong")
+    within = Constraints((target(device),), chosen, None, settings=settings, named_regimes=True)
+    (item,) = plan.expand({"matmul": kernels.load("matmul")}, within)
+    assert not item.cases
+    assert {skip.reason for skip in item.skips} == {"not-in-place"}
