@@ -1,7 +1,5 @@
 """`gpubench advise` as a user runs it: where it looks, what it refuses, and the example of docs/advice.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -9,13 +7,12 @@ import sys
 from pathlib import Path
 
 import jsonschema
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.detect import inspect
 from gpubench.result.store import save
 from tests.architecture.test_imports import HEAVY, NEVER, loaded
-from tests.conftest import Program
 from tests.unit.report.builders import case, curve, measured, run_of
 
 ROOT = Path(__file__).parents[2]
@@ -28,18 +25,18 @@ RUN = run_of(
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     save(RUN, tmp_path / "run.json")
     return "run.json"
 
 
-def test_the_answer_comes_first(gpubench: Program, file: str) -> None:
+def test_the_answer_comes_first(gpubench, file):
     done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("matmul float32, n = 1024, copied at every call: cupy:0 (library)\n")
 
 
-def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:
+def test_where_the_data_is_decides(gpubench, file):
     host = gpubench("advise", "matmul", "--size", "256", "--from", file, "--format", "env")
     device = gpubench(
         "advise", "matmul", "--size", "256", "--data", "device", "--queued", "--from", file, "--format", "env"
@@ -53,26 +50,26 @@ def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:
     assert "GPUBENCH_ADVICE_BASIS=interpolated\n" in many.stdout
 
 
-def test_outside_of_the_measured_sizes_the_answer_is_unknown(gpubench: Program, file: str) -> None:
+def test_outside_of_the_measured_sizes_the_answer_is_unknown(gpubench, file):
     done = gpubench("advise", "matmul", "--size", "1G", "--from", file, "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["basis"], found["device_id"]) == (0, "unknown", None)
 
 
-def test_the_schema_is_that_of_the_answer(gpubench: Program, file: str) -> None:
+def test_the_schema_is_that_of_the_answer(gpubench, file):
     schema = json.loads(gpubench("schema", "advise").stdout)
     done = gpubench("advise", "matmul", "--size", "2000", "--from", file, "--format", "json")
     jsonschema.validate(json.loads(done.stdout), schema)
     assert schema["title"] == "gpubench-advise"
 
 
-def test_standard_input(gpubench: Program, file: str, tmp_path: Path) -> None:
+def test_standard_input(gpubench, file, tmp_path):
     text = (tmp_path / file).read_text(encoding="utf-8")
     done = gpubench("advise", "matmul", "--size", "1024", "--from", "-", input=text)
     assert done.returncode == 0
 
 
-def test_only_results_of_this_machine_answer(gpubench: Program, tmp_path: Path) -> None:
+def test_only_results_of_this_machine_answer(gpubench, tmp_path):
     foreign, own = tmp_path / "results" / "other", tmp_path / "results" / "own"
     foreign.mkdir(parents=True)
     own.mkdir()
@@ -81,27 +78,17 @@ def test_only_results_of_this_machine_answer(gpubench: Program, tmp_path: Path) 
     assert done.returncode == 4
     assert "no result of this machine" in done.stderr
     assert len(done.stderr.splitlines()) == 3
-    here = msgspec.structs.replace(RUN, machine=inspect(), label="mine")
+    here = replace(RUN, machine=inspect(), label="mine")
     save(here, own / "20260101T000000Z-00000001.json")
     done = gpubench("advise", "matmul", "--size", "1024")
     assert done.returncode == 0, done.stderr
     assert ", mine;" in done.stdout
 
 
-def test_what_run_has_just_saved_answers(gpubench: Program) -> None:
+def test_what_run_has_just_saved_answers(gpubench):
     run = [
-        "run",
-        "--ops",
-        "relu",
-        "--backends",
-        "numpy",
-        "--sizes",
-        "1k,4k,16k",
-        "--quick",
-        "--max-time",
-        "50ms",
-        "-q",
-    ]
+        "run", "--ops", "relu", "--backends", "numpy", "--sizes", "1k,4k,16k", "--quick", "--max-time", "50ms", "-q",
+    ]  # fmt: skip
     assert gpubench(*run, "--threads", "1").returncode == 0
     assert gpubench(*run).returncode == 0
     measured, between = (
@@ -114,7 +101,7 @@ def test_what_run_has_just_saved_answers(gpubench: Program) -> None:
 
 
 @pytest.mark.parametrize("format", ["table", "json", "env"])
-def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) -> None:
+def test_it_loads_what_a_report_loads(file, tmp_path, format):
     modules = loaded(["advise", "matmul", "--size", "1k", "--from", file, "--format", format], tmp_path)
     assert not modules & (
         HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.backends", "gpubench.detect"}
@@ -140,7 +127,7 @@ def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) ->
         (["matmul", "--size", "1k", "--from", "missing.json"], 4, "there is no such file"),
     ],
 )
-def test_mistakes(gpubench: Program, file: str, arguments: list[str], code: int, message: str) -> None:
+def test_mistakes(gpubench, file, arguments, code, message):
     source = [] if "--from" in arguments else ["--from", file]
     done = gpubench("advise", *arguments, *source)
     assert (done.returncode, done.stdout) == (code, "")
@@ -148,16 +135,16 @@ def test_mistakes(gpubench: Program, file: str, arguments: list[str], code: int,
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_no_result_at_all(gpubench: Program) -> None:
+def test_no_result_at_all(gpubench):
     done = gpubench("advise", "matmul", "--size", "1k")
     assert (done.returncode, done.stdout) == (4, "")
     assert "run `gpubench run` first" in done.stderr
 
 
-def test_the_examples_of_the_page_work(gpubench: Program, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_work(gpubench, tmp_path):
     """docs/advice.md: its commands and its program, on the results that a user would have."""
     page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
-    here = msgspec.structs.replace(RUN, machine=inspect())
+    here = replace(RUN, machine=inspect())
     (tmp_path / "results").mkdir()
     save(here, tmp_path / "results" / "20260101T000000Z-00000001.json")
     commands = re.findall(r"^gpubench (advise .*?)(?: +#.*)?$", page, re.M)
@@ -168,18 +155,13 @@ def test_the_examples_of_the_page_work(gpubench: Program, tmp_path: Path) -> Non
     program = "".join(re.findall(r"```python\n(.*?)```", page, re.S))
     assert "hybrid=True" in program
     ended = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["cupy", "numpy"]
 
 
-def test_the_answer_of_the_page_is_the_real_one(gpubench: Program) -> None:
+def test_the_answer_of_the_page_is_the_real_one(gpubench):
     page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- gpubench (.*?) -->\n```\n(.*?)```", page, re.S)
     assert shown

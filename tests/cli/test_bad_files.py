@@ -1,10 +1,7 @@
 """Files that cannot be used, as the user of `report` meets them: three lines, exit 4, nothing on stdout."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4
 GOOD = FIXTURE.read_bytes()
 
 
-def assert_refused(ended: Any, code: int, *parts: str) -> None:
+def assert_refused(ended, code, *parts):
     assert [line[:7] for line in ended.stderr.splitlines()] == ["error: ", "  why: ", "  fix: "]
     assert ended.stdout == ""
     assert ended.returncode == code
@@ -25,23 +22,20 @@ def assert_refused(ended: Any, code: int, *parts: str) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"", "empty"),
-        (GOOD[:-30], "truncated"),
-        (b"speedup: 200x", "not JSON"),
+        (b"", "empty"), (GOOD[:-30], "truncated"), (b"speedup: 200x", "not JSON"),
         (GOOD.replace(b'"schema_version": 4', b'"schema_version": 7', 1), "upgrade gpubench"),
         (GOOD.replace(b'"schema_version": 4', b'"schema_version": 1', 1), "measure again"),
-        (b'{"name": "gpubench-detect", "schema_version": 1}', "gpubench-detect"),
-        (b"[1, 2]", "gpubench-result"),
+        (b'{"name": "gpubench-detect", "schema_version": 1}', "gpubench-detect"), (b"[1, 2]", "gpubench-result"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (GOOD.replace(b'"reason": "unavailable"', b'"reason": "melted"', 1), "Invalid enum value 'melted'"),
     ],
-)
-def test_unusable_results(gpubench: Any, tmp_path: Path, content: bytes, part: str) -> None:
+)  # fmt: skip
+def test_unusable_results(gpubench, tmp_path, content, part):
     (tmp_path / "bad.json").write_bytes(content)
     assert_refused(gpubench("report", "bad.json"), ExitCode.INPUT, "bad.json", part)
 
 
-def test_a_folder_is_reported_without_what_is_no_result(gpubench: Any, tmp_path: Path) -> None:
+def test_a_folder_is_reported_without_what_is_no_result(gpubench, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "good.json").write_bytes(GOOD)
     (tmp_path / "r" / "package.json").write_text('{"name": "another program"}')
@@ -59,23 +53,23 @@ def test_a_folder_is_reported_without_what_is_no_result(gpubench: Any, tmp_path:
     ]
 
 
-def test_a_missing_file_and_a_folder(gpubench: Any, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder(gpubench, tmp_path):
     assert_refused(gpubench("report", "absent.json"), ExitCode.INPUT, "no such file")
     assert_refused(gpubench("report", "."), ExitCode.INPUT, "folder")
 
 
-def test_no_result_anywhere(gpubench: Any) -> None:
+def test_no_result_anywhere(gpubench):
     assert_refused(gpubench("report"), ExitCode.INPUT, "gpubench run")
 
 
-def test_standard_input(gpubench: Any) -> None:
+def test_standard_input(gpubench):
     ended = gpubench("report", "-", "--format", "markdown", input=GOOD.decode())
     assert ended.returncode == ExitCode.OK
     assert ended.stdout.endswith("\n")
     assert_refused(gpubench("report", "-", input=""), ExitCode.INPUT, "standard input")
 
 
-def test_a_file_that_detect_is_named_and_is_no_result(gpubench: Any, tmp_path: Path) -> None:
+def test_a_file_that_detect_is_named_and_is_no_result(gpubench, tmp_path):
     (tmp_path / "empty.json").write_text("{}")
     assert_refused(gpubench("detect", "--results", "empty.json"), ExitCode.INPUT, "empty.json")
 
@@ -83,17 +77,15 @@ def test_a_file_that_detect_is_named_and_is_no_result(gpubench: Any, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--format", "tabel"), "did you mean 'table'?"),
-        (("-o", "no/such/folder/report.md"), "does not exist"),
-        (("--format", "csv", "-o", "."), "folder"),
-        (("--format", "csv", "-o", os.devnull), "regular file"),
+        (("--format", "tabel"), "did you mean 'table'?"), (("-o", "no/such/folder/report.md"), "does not exist"),
+        (("--format", "csv", "-o", "."), "folder"), (("--format", "csv", "-o", os.devnull), "regular file"),
     ],
-)
-def test_reports_that_cannot_be_written(gpubench: Any, arguments: tuple[str, ...], part: str) -> None:
+)  # fmt: skip
+def test_reports_that_cannot_be_written(gpubench, arguments, part):
     assert_refused(gpubench("report", str(FIXTURE), *arguments), ExitCode.USAGE, part)
 
 
-def test_the_newest_result_is_found(gpubench: Any, tmp_path: Path, home: Path) -> None:
+def test_the_newest_result_is_found(gpubench, tmp_path, home):
     for path in (
         tmp_path / "results" / "m" / "20260101T000000Z-aaaaaaaa.json",
         home / ".local" / "share" / "gpubench" / "results" / "x.json",
@@ -110,25 +102,22 @@ NO_FILE_HAS_THIS = "a" * 300  # like a folder that one may not enter, it cannot 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("report", NO_FILE_HAS_THIS),
-        ("compare", f"{NO_FILE_HAS_THIS}=base.json", "new.json"),
-        ("advise", "matmul", "--size", "64", "--from", NO_FILE_HAS_THIS),
-        ("noise", NO_FILE_HAS_THIS),
-        ("merge", NO_FILE_HAS_THIS, "-o", "all.json"),
-        ("detect", "--results", NO_FILE_HAS_THIS),
+        ("report", NO_FILE_HAS_THIS), ("compare", f"{NO_FILE_HAS_THIS}=base.json", "new.json"),
+        ("advise", "matmul", "--size", "64", "--from", NO_FILE_HAS_THIS), ("noise", NO_FILE_HAS_THIS),
+        ("merge", NO_FILE_HAS_THIS, "-o", "all.json"), ("detect", "--results", NO_FILE_HAS_THIS),
     ],
-)
-def test_files_that_cannot_be_looked_at(gpubench: Any, arguments: tuple[str, ...]) -> None:
+)  # fmt: skip
+def test_files_that_cannot_be_looked_at(gpubench, arguments):
     assert_refused(gpubench(*arguments), ExitCode.INPUT)
 
 
-def test_folders_that_cannot_be_looked_at(gpubench: Any) -> None:
+def test_folders_that_cannot_be_looked_at(gpubench):
     ended = gpubench("report", str(FIXTURE), "--plots", NO_FILE_HAS_THIS)
     assert_refused(ended, ExitCode.USAGE, "File name too long")
     ended = gpubench("run", "--dry-run", "--backends", "numpy", "--results-dir", NO_FILE_HAS_THIS)
     assert_refused(ended, ExitCode.USAGE, "File name too long")
 
 
-def test_a_configuration_that_cannot_be_looked_at_is_none(gpubench: Any) -> None:
+def test_a_configuration_that_cannot_be_looked_at_is_none(gpubench):
     ended = gpubench("report", str(FIXTURE), env={"XDG_CONFIG_HOME": f"/{NO_FILE_HAS_THIS}"})
     assert ended.returncode == ExitCode.OK, ended.stderr

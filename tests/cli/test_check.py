@@ -1,33 +1,21 @@
 """`gpubench check`: two environments in turns, what is compared, and what stops it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.forking import Starter, drives_a_device, environment
+from tests.forking import drives_a_device, environment
 
 PLAN = ("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7")
 SMALL = (
-    "--sizes",
-    "100",
-    "--backends",
-    "numpy",
-    "--implementations",
-    "library",
-    "--max-samples",
-    "4",
-    "--max-time",
+    "--sizes", "100", "--backends", "numpy", "--implementations", "library", "--max-samples", "4", "--max-time",
     "5ms",
-)
+)  # fmt: skip
 FUNCTION = """
 import gpubench
 
@@ -42,11 +30,11 @@ def _(rng, n):
 
 
 @pytest.fixture
-def environments(tmp_path: Path, starter: Starter) -> Callable[..., Path]:
+def environments(tmp_path, starter):
     """environments(NAME, KEY=VALUE...): a folder like that of a virtual environment, whose gpubench has these
     variables."""
 
-    def make(name: str, **variables: str) -> Path:
+    def make(name, **variables):
         program = tmp_path / name / "bin" / "gpubench"
         program.parent.mkdir(parents=True)
         words = " ".join(f"{key}={value}" for key, value in variables.items())
@@ -57,7 +45,7 @@ def environments(tmp_path: Path, starter: Starter) -> Callable[..., Path]:
     return make
 
 
-def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter, tmp_path) -> None:
+def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter, tmp_path):
     sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.5")
     ended = starter.run(
         "check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
@@ -76,14 +64,14 @@ def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter,
     assert (again.returncode, "has a base.json" in again.stderr) == (2, True)
 
 
-def test_an_unchanged_version_passes(environments, starter, tmp_path) -> None:
+def test_an_unchanged_version_passes(environments, starter, tmp_path):
     sides = [str(environments(name, GPUBENCH_FAKE_NOISE="0.01")) for name in ("a", "b")]
     ended = starter.run("check", *sides, "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
     assert ended.returncode == 0, ended.stderr + ended.stdout
     assert "1 same" in ended.stdout
 
 
-def test_a_broken_case_keeps_no_regression_from_being_found(environments, starter, tmp_path) -> None:
+def test_a_broken_case_keeps_no_regression_from_being_found(environments, starter, tmp_path):
     sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.3")
     plan = [word.replace("fake:cpu", "fake:cpu,fake:wrong") for word in PLAN]
     ended = starter.run("check", *map(str, sides), "--", *plan, cwd=tmp_path, env=environment(tmp_path))
@@ -100,7 +88,7 @@ def test_a_broken_case_keeps_no_regression_from_being_found(environments, starte
     ],
     ids=["text", "result", "inputs"],
 )
-def test_each_version_measures_its_own_functions(environments, starter, tmp_path, base, head, differs) -> None:
+def test_each_version_measures_its_own_functions(environments, starter, tmp_path, base, head, differs):
     program = environments("both")
     for name, change in (("base", base), ("head", head)):
         (tmp_path / name).mkdir()
@@ -115,7 +103,7 @@ def test_each_version_measures_its_own_functions(environments, starter, tmp_path
     assert len(list((tmp_path / "results").glob("check-*/*.json"))) == 2
 
 
-def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environments, starter, tmp_path) -> None:
+def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environments, starter, tmp_path):
     program = str(environments("both"))
     ended = starter.run("check", program, program, "--", "--ops", "ad", cwd=tmp_path, env=environment(tmp_path))
     assert ended.returncode == 2
@@ -124,16 +112,8 @@ def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environmen
     missing = starter.run("check", program, "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
     assert (missing.returncode, "NEW: there is no gpubench in absent" in missing.stderr) == (2, True)
     folder = starter.run(
-        "check",
-        program,
-        program,
-        "--base-folder",
-        "absent",
-        "--",
-        *PLAN,
-        cwd=tmp_path,
-        env=environment(tmp_path),
-    )
+        "check", program, program, "--base-folder", "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path),
+    )  # fmt: skip
     assert (folder.returncode, "--base-folder" in folder.stderr) == (2, True)
     gate = starter.run(
         "check", program, program, "--fail-on", "slowest", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
@@ -143,20 +123,15 @@ def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environmen
 
 
 BROKEN = {
-    "is no program": (None, 2, "cannot be started"),
-    "is killed": ("kill -9 $$", 1, "was ended by SIGKILL"),
-    "saves nothing": (
-        "echo 'error: cannot save the results' >&2; exit 1",
-        1,
-        "why: error: cannot save the results",
-    ),
+    "is no program": (None, 2, "cannot be started"), "is killed": ("kill -9 $$", 1, "was ended by SIGKILL"),
+    "saves nothing": ("echo 'error: cannot save the results' >&2; exit 1", 1, "why: error: cannot save the results"),
     "is not UTF-8": ("printf 'error: \\201 is lost' >&2; exit 5", 5, "is lost"),
     "measures nothing": ("exit 0", 1, "it said nothing"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("script", "code", "said"), BROKEN.values(), ids=BROKEN)
-def test_a_base_that_cannot_be_run_is_told_at_once(environments, starter, tmp_path, script, code, said) -> None:
+def test_a_base_that_cannot_be_run_is_told_at_once(environments, starter, tmp_path, script, code, said):
     program = tmp_path / "base"
     program.write_text("no program" if script is None else planned(script))
     program.chmod(0o644 if script is None else 0o755)
@@ -173,7 +148,7 @@ def test_a_base_that_cannot_be_run_is_told_at_once(environments, starter, tmp_pa
 
 
 @pytest.mark.parametrize("options", [("-o", "absent/report.md"), ("--results-dir", "base"), ("--summary",)])
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(starter, tmp_path, options) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(starter, tmp_path, options):
     program = tmp_path / "base"
     program.write_text(planned("touch measured"))
     program.chmod(0o755)
@@ -182,13 +157,11 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(star
     assert not (tmp_path / "measured").exists()
 
 
-def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tmp_path) -> None:
+def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tmp_path):
     program = tmp_path / "base"
     program.write_text(
-        planned(
-            'trap "touch kept/base.json; exit 143" TERM; sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!'
-        )
-    )
+        planned('trap "touch kept/base.json; exit 143" TERM; sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!'),
+    )  # fmt: skip
     program.chmod(0o755)
     words = ("check", "base", "base", "--results-dir", "kept", "-q")
     with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
@@ -199,7 +172,7 @@ def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tm
     assert (tmp_path / "kept" / "base.json").exists()
 
 
-def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path) -> None:
+def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path):
     program = tmp_path / "base"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpubench "$@"\n')
     program.chmod(0o755)
@@ -219,6 +192,6 @@ def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path) -> Non
     assert not psutil.wait_procs(children, 10)[1]
 
 
-def planned(script: str) -> str:
+def planned(script):
     """Return a program that has a plan, and whose runs are `script`."""
     return f'#!/bin/sh\ncase "$*" in *--dry-run) exit 0;; esac\n{script}\n'

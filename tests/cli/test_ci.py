@@ -1,11 +1,8 @@
 """Options for a CI, with the environment of a GitHub runner: files that are appended to, messages, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ RUN = (
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> dict[str, str]:
+def runner(tmp_path):
     """The variables of a step; the summary holds what an earlier command of the step wrote."""
     (tmp_path / "summary.md").write_text("before, no newline", encoding="utf-8")
     (tmp_path / "output").write_text("", encoding="utf-8")
@@ -33,7 +30,7 @@ def runner(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
     save(base, tmp_path / "base.json")
     save(new, tmp_path / "new.json")
@@ -47,12 +44,12 @@ ACTION_OUTPUTS = set(
 )
 
 
-def outputs(folder: Path) -> dict[str, str]:
+def outputs(folder):
     lines = (folder / "output").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_compare_tells_a_runner_everything(gpubench: Any, folder: Path, runner: dict[str, str]) -> None:
+def test_compare_tells_a_runner_everything(gpubench, folder, runner):
     ended = gpubench("compare", "base.json", "new.json", "--summary", env=runner)
     assert ended.returncode == 3
     assert outputs(folder) == {
@@ -65,25 +62,19 @@ def test_compare_tells_a_runner_everything(gpubench: Any, folder: Path, runner: 
     assert ended.stdout.startswith("Base: ")
 
 
-def test_two_commands_of_one_step_append(gpubench: Any, folder: Path, runner: dict[str, str]) -> None:
+def test_two_commands_of_one_step_append(gpubench, folder, runner):
     for _ in range(2):
         assert gpubench("report", "r.json", "--summary", env=runner).returncode == 0
     assert (folder / "summary.md").read_text(encoding="utf-8").count("## gpubench report\n") == 2
     written = outputs(folder)
     assert [written[name] for name in ("verdict", "slower", "faster", "unsure", "gpu_wins")] == [
-        "ok",
-        "",
-        "",
-        "",
-        "1",
-    ]
+        "ok", "", "", "", "1",
+    ]  # fmt: skip
     assert written.keys() <= ACTION_OUTPUTS, "action.yml passes on all of them"
 
 
 @pytest.mark.parametrize("written", [0, 990_000, 999_000, 999_990, 1_000_100])
-def test_the_summary_stays_below_the_limit(
-    gpubench: Any, folder: Path, runner: dict[str, str], written: int
-) -> None:
+def test_the_summary_stays_below_the_limit(gpubench, folder, runner, written):
     """GitHub discards a summary above 1 MiB as a whole, with what came before."""
     (folder / "summary.md").write_bytes(b"x" * written)
     ended = gpubench("report", "full.json", "--summary", env=runner)
@@ -96,28 +87,22 @@ def test_the_summary_stays_below_the_limit(
         assert "**truncated**" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_summary_may_be_a_stream_which_is_not_read(gpubench: Any, folder: Path) -> None:
+def test_a_summary_may_be_a_stream_which_is_not_read(gpubench, folder):
     ended = gpubench(
-        "report",
-        "r.json",
-        "--format",
-        "csv",
-        "--summary",
-        env={"GITHUB_STEP_SUMMARY": "/dev/stdout"},
-        timeout=30,
-    )
+        "report", "r.json", "--format", "csv", "--summary", env={"GITHUB_STEP_SUMMARY": "/dev/stdout"}, timeout=30,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "## gpubench report" in ended.stdout
 
 
-def test_a_summary_without_a_runner_is_a_usage_error(gpubench: Any, folder: Path) -> None:
+def test_a_summary_without_a_runner_is_a_usage_error(gpubench, folder):
     for words in (("report", "r.json"), ("compare", "base.json", "new.json"), RUN):
         ended = gpubench(*words, "--summary")
         assert (ended.returncode, ended.stdout) == (2, "")
         assert "GITHUB_STEP_SUMMARY is not set" in ended.stderr
 
 
-def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench: Any, folder: Path) -> None:
+def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench, folder):
     ended = gpubench(*RUN, "--summary", env={"GITHUB_STEP_SUMMARY": str(folder / "absent" / "s.md")})
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "cannot write" in ended.stderr
@@ -130,16 +115,14 @@ def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench: Any, fold
         (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
     ],
 )  # fmt: skip
-def test_when_messages_are_written(
-    gpubench: Any, folder: Path, words: list[str], variables: dict[str, str], reported: bool
-) -> None:
+def test_when_messages_are_written(gpubench, folder, words, variables, reported):
     ended = gpubench("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
     assert ended.returncode == 3
     assert ("::error" in ended.stderr) == reported
     assert "::" not in ended.stdout
 
 
-def test_a_comment_starts_with_its_marker_and_fits(gpubench: Any, folder: Path) -> None:
+def test_a_comment_starts_with_its_marker_and_fits(gpubench, folder):
     ended = gpubench(
         "report", "full.json", "--format", "markdown", "--marker", "bench/1", "--max-bytes", "2000"
     )
@@ -160,16 +143,14 @@ def test_a_comment_starts_with_its_marker_and_fits(gpubench: Any, folder: Path) 
         (["--min-speedup", "*@numpy=2"], "selects no case that has a speedup"), (["--fail-on", "slower"], "--fail-on"),
     ],
 )  # fmt: skip
-def test_bad_words_are_three_lines(gpubench: Any, folder: Path, words: list[str], reported: str) -> None:
+def test_bad_words_are_three_lines(gpubench, folder, words, reported):
     ended = gpubench("report", "r.json", *words)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert reported in ended.stderr
     assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
 
 
-def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(
-    gpubench: Any, tmp_path: Path, runner: dict[str, str]
-) -> None:
+def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(gpubench, tmp_path, runner):
     ended = gpubench(
         *RUN, "--min-speedup", "add=2", "--fail-on", "incomplete", "-o", "g.json", "--summary", env=runner
     )
@@ -182,7 +163,7 @@ def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(
     assert "### Gates" in (tmp_path / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_broken_case_outweighs_a_gate(gpubench: Any, tmp_path: Path) -> None:
+def test_a_broken_case_outweighs_a_gate(gpubench, tmp_path):
     ended = gpubench(
         "run", "--devices", "fake:cpu,fake:wrong", *RUN[3:], "--min-speedup", "add=2", "-o", "g.json"
     )  # fmt: skip
@@ -190,13 +171,13 @@ def test_a_broken_case_outweighs_a_gate(gpubench: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "wrong-result"
 
 
-def test_a_gate_that_will_look_at_nothing_is_refused_before_measuring(gpubench: Any, tmp_path: Path) -> None:
+def test_a_gate_that_will_look_at_nothing_is_refused_before_measuring(gpubench, tmp_path):
     ended = gpubench(*RUN, "--min-speedup", "matmul=2", "-o", "g.json")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert not (tmp_path / "g.json").exists()
 
 
-def test_a_run_whose_gates_hold_is_quiet(gpubench: Any, tmp_path: Path) -> None:
+def test_a_run_whose_gates_hold_is_quiet(gpubench, tmp_path):
     ended = gpubench(*RUN, "--min-speedup", "add/n>=1M/*/*/resident=2", "-o", "g.json")
     assert ended.returncode == 0
     assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "ok"
@@ -208,7 +189,7 @@ _FILES = ("h.json", "i.json")
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory):
     """Two results whose every text is a command, at the start of what is printed and where a line is wrapped."""
     folder = tmp_path_factory.mktemp("hostile")
     (tmp := folder / "plain.json").write_bytes(dumps(full_run()))
@@ -235,23 +216,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(("compare", *_FILES, "--format", format) for format in ("table", "plain", "markdown", "csv", "json")),
         ("report", "h.json", "--color", "always", "--format", "table"),
         ("report", "i.json", "--by-device", "--sections", "raw,environment,warnings,machines"),
-        ("report", *_FILES, "--claims", "claims.json"),
-        ("report", "--", "::error::no such file"),
-        ("report", "##[error]no such file"),
-        ("advise", "matmul", "--size", "64", "--from", "h.json"),
-        ("advise", "::error::op", "--size", "64"),
-        ("merge", *_FILES, "-o", "##[error].json"),
-        ("noise", *_FILES),
-        ("run", "--devices", "::error::x"),
-        ("run", "--ops", "##[error]x", "--verbose"),
-        ("run", "--config", "::error::x.toml"),
-        ("##vso[task.complete]",),
+        ("report", *_FILES, "--claims", "claims.json"), ("report", "--", "::error::no such file"),
+        ("report", "##[error]no such file"), ("advise", "matmul", "--size", "64", "--from", "h.json"),
+        ("advise", "::error::op", "--size", "64"), ("merge", *_FILES, "-o", "##[error].json"), ("noise", *_FILES),
+        ("run", "--devices", "::error::x"), ("run", "--ops", "##[error]x", "--verbose"),
+        ("run", "--config", "::error::x.toml"), ("##vso[task.complete]",),
     ],
     ids=" ".join,
-)
-def test_no_text_becomes_a_command_of_the_runner(
-    gpubench: Any, hostile: Path, runner: dict[str, str], command: tuple[str, ...]
-) -> None:
+)  # fmt: skip
+def test_no_text_becomes_a_command_of_the_runner(gpubench, hostile, runner, command):
     done = gpubench(*command, env=runner, cwd=hostile)
     assert done.stdout or done.stderr
     assert "Traceback" not in done.stderr or "--verbose" in command
@@ -259,9 +232,7 @@ def test_no_text_becomes_a_command_of_the_runner(
     assert not COMMAND.search(done.stderr), COMMAND.search(done.stderr)
 
 
-def test_a_run_shows_no_command_and_its_file_keeps_the_text(
-    gpubench: Any, tmp_path: Path, runner: dict[str, str]
-) -> None:
+def test_a_run_shows_no_command_and_its_file_keeps_the_text(gpubench, tmp_path, runner):
     for options in (("--format", "plain"), ("--format", "jsonl"), ("--format", "json"), ()):
         done = gpubench(*RUN, "--label", HOSTILE, "-o", "r.json", *options, env=runner, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -271,6 +242,6 @@ def test_a_run_shows_no_command_and_its_file_keeps_the_text(
     assert HOSTILE in json.dumps(json.loads(reported))
 
 
-def test_elsewhere_a_text_shows_as_it_is(gpubench: Any, hostile: Path) -> None:
+def test_elsewhere_a_text_shows_as_it_is(gpubench, hostile):
     quiet = dict.fromkeys(("CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"), "")
     assert "##[error]pwn" in gpubench("report", "h.json", env=quiet, cwd=hostile).stdout

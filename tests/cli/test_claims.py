@@ -1,12 +1,9 @@
 """`run --ops claims`: one command measures what a table of claims is about."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis import claims as table
 from gpubench.cli.claims import ClaimPlan
@@ -14,7 +11,7 @@ from gpubench.result.case import parse_case_id, selector
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
 
 
-def test_the_command_measures_every_claim_of_the_built_in_table(gpubench: Any) -> None:
+def test_the_command_measures_every_claim_of_the_built_in_table(gpubench):
     devices = "numpy:0,fake:gpu,hybrid:fake:gpu"
     planned = gpubench("run", "--ops", "claims", "--devices", devices, "--dry-run", "--json").stdout
     cases = [parse_case_id(text) for text in json.loads(planned)["cases"]]
@@ -38,16 +35,16 @@ def test_the_command_measures_every_claim_of_the_built_in_table(gpubench: Any) -
         ("matmul/n=1024/float32/tuned/resident-queued@wgpu:1", False),
     ],
 )
-def test_each_device_measures_what_it_can_answer(case_id: str, measured: bool) -> None:
+def test_each_device_measures_what_it_can_answer(case_id, measured):
     devices = [
-        CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu"),
-        msgspec.structs.replace(SOFTWARE, id="wgpu:1", backend="wgpu"),
+        CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu"),
+        replace(SOFTWARE, id="wgpu:1", backend="wgpu"),
     ]  # fmt: skip
     keep = ClaimPlan(table.load(table.BUILTIN)).keep(devices, None)
     assert keep(parse_case_id(case_id)) is measured
 
 
-def test_a_table_of_ones_own_is_measured_at_its_sizes(gpubench: Any, tmp_path: Any) -> None:
+def test_a_table_of_ones_own_is_measured_at_its_sizes(gpubench, tmp_path):
     ours = tmp_path / "ours.toml"
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "relu/n=3k/float32"\nspeedup = 2\n')
     words = ("run", "--ops", "claims", "--claims", str(ours), "--devices", "numpy:0", "--dry-run")

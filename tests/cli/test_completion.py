@@ -1,7 +1,5 @@
 """Shell completion: the script that a shell loads, and what the program answers it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,10 +10,8 @@ import pytest
 from gpubench.cli.options import commands
 
 PROGRAM = [
-    sys.executable,
-    "-c",
-    "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli import main; sys.exit(main())",
-]
+    sys.executable, "-c", "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli import main; sys.exit(main())",
+]  # fmt: skip
 
 
 def program(*arguments, **environ):

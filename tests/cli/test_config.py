@@ -1,7 +1,5 @@
 """Options come from the command line, the environment, the project's file, the user's file, in this order."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from gpubench.cli.command import read_settings, user_file
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A repository with a folder deep inside, and a home outside of it."""
     (tmp_path / "repo" / ".git").mkdir(parents=True)
     (tmp_path / "repo" / "a" / "b").mkdir(parents=True)
@@ -21,7 +19,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any]:
+def settings(place, command="run", **changes):
     environ = {"HOME": str(place / "home"), **changes.pop("environ", {})}
     arguments: dict[str, Any] = {
         "file": None,
@@ -33,12 +31,12 @@ def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any
     return {name: setting.value for name, setting in found.items()}
 
 
-def write(path: Path, text: str) -> Path:
+def write(path, text):
     path.write_text(text)
     return path
 
 
-def test_precedence(place: Path) -> None:
+def test_precedence(place):
     write(place / "home" / ".config" / "gpubench" / "config.toml", "[run]\nsessions = 1\nops = 'add'\n")
     assert settings(place) == {"sessions": "1", "ops": "add"}
     write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
@@ -49,7 +47,7 @@ def test_precedence(place: Path) -> None:
     assert settings(place, files_wanted=False) == {}
 
 
-def test_files_outside_the_repository_are_not_read(place: Path) -> None:
+def test_files_outside_the_repository_are_not_read(place):
     write(place / "gpubench.toml", "[run]\nsessions = 9\n")
     write(place / "repo" / "pyproject.toml", "[tool.other]\nx = 1\n")
     assert settings(place) == {}
@@ -67,12 +65,12 @@ def test_files_outside_the_repository_are_not_read(place: Path) -> None:
         ("it is broken, and nothing of ours", {}),
     ],
 )
-def test_a_project_that_does_not_name_us_is_not_read(place: Path, text: str, found: dict[str, str]) -> None:
+def test_a_project_that_does_not_name_us_is_not_read(place, text, found):
     write(place / "repo" / "pyproject.toml", text)
     assert settings(place) == found
 
 
-def test_a_named_file_is_the_only_one(place: Path) -> None:
+def test_a_named_file_is_the_only_one(place):
     write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
     named = write(
         place / "mine.toml", "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
@@ -80,7 +78,7 @@ def test_a_named_file_is_the_only_one(place: Path) -> None:
     assert settings(place, file=str(named)) == {"ops": "matmul,add", "tag": ["a", "b"], "quiet": True}
 
 
-def test_each_command_takes_its_own_table(place: Path) -> None:
+def test_each_command_takes_its_own_table(place):
     write(
         place / "repo" / "gpubench.toml",
         "[run]\nsessions = 2\n[ops]\nformat = 'json'\n[common]\ncolor = 'never'\n",
@@ -88,33 +86,24 @@ def test_each_command_takes_its_own_table(place: Path) -> None:
     assert settings(place, "ops") == {"format": "json", "color": "never"}
 
 
-def test_variables(place: Path) -> None:
+def test_variables(place):
     environ = {
-        "GPUBENCH_TAG": "a b",
-        "GPUBENCH_DRY_RUN": "1",
-        "GPUBENCH_OPS": "add,mul",
-        "GPUBENCH_SESSIONS": "",
-    }
+        "GPUBENCH_TAG": "a b", "GPUBENCH_DRY_RUN": "1", "GPUBENCH_OPS": "add,mul", "GPUBENCH_SESSIONS": "",
+    }  # fmt: skip
     assert settings(place, environ=environ) == {"tag": ["a", "b"], "dry_run": "1", "ops": "add,mul"}
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("[run]\nsesions = 2\n", "did you mean 'sessions'?"),
-        ("[rnu]\nsessions = 2\n", "did you mean 'run'?"),
-        ("[common]\nsessions = 2\n", "'sessions' in [common]"),
-        ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
-        ("[run]\ndry-run = 'yes'\n", "true or false"),
-        ("[run]\nsessions = true\n", "a number"),
-        ("[run]\nsessions = {a = 1}\n", "a number"),
-        ("[run]\ndry-run = [true]\n", "true or false"),
-        ("run = 3\n", "[run]"),
-        ("[run\n", "cannot be read"),
-        ("\x00", "cannot be read"),
+        ("[run]\nsesions = 2\n", "did you mean 'sessions'?"), ("[rnu]\nsessions = 2\n", "did you mean 'run'?"),
+        ("[common]\nsessions = 2\n", "'sessions' in [common]"), ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
+        ("[run]\ndry-run = 'yes'\n", "true or false"), ("[run]\nsessions = true\n", "a number"),
+        ("[run]\nsessions = {a = 1}\n", "a number"), ("[run]\ndry-run = [true]\n", "true or false"),
+        ("run = 3\n", "[run]"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
     ],
-)
-def test_mistakes_in_files(place: Path, text: str, part: str) -> None:
+)  # fmt: skip
+def test_mistakes_in_files(place, text, part):
     write(place / "repo" / "gpubench.toml", text)
     with pytest.raises(ConfigError) as caught:
         settings(place)
@@ -123,14 +112,14 @@ def test_mistakes_in_files(place: Path, text: str, part: str) -> None:
     assert "gpubench.toml" in error.message
 
 
-def test_a_named_file_must_be_there(place: Path) -> None:
+def test_a_named_file_must_be_there(place):
     with pytest.raises(ConfigError, match="cannot be read"):
         settings(place, file="absent.toml")
     with pytest.raises(ConfigError, match="contradict"):
         settings(place, file="absent.toml", files_wanted=False)
 
 
-def test_the_program_obeys(gpubench: Any, tmp_path: Path) -> None:
+def test_the_program_obeys(gpubench, tmp_path):
     write(tmp_path / "gpubench.toml", "[ops]\nformat = 'json'\n")
     assert json.loads(gpubench("ops").stdout)["name"] == "gpubench-ops"
     assert gpubench("ops", "--format", "markdown").stdout.startswith("| op |")
@@ -138,7 +127,7 @@ def test_the_program_obeys(gpubench: Any, tmp_path: Path) -> None:
     assert gpubench("ops", "--no-config").stdout.startswith("vector")
 
 
-def test_show_config_names_each_source(gpubench: Any, tmp_path: Path) -> None:
+def test_show_config_names_each_source(gpubench, tmp_path):
     write(tmp_path / "gpubench.toml", "[common]\nascii = true\n")
     shown = gpubench("ops", "--show-config", "--format", "json", env={"GPUBENCH_COLOR": "never"})
     assert shown.returncode == 0
@@ -150,14 +139,14 @@ def test_show_config_names_each_source(gpubench: Any, tmp_path: Path) -> None:
     assert any(line.startswith("ascii = true  # ") and "gpubench.toml" in line for line in lines)
 
 
-def test_a_bad_value_names_where_it_stands(gpubench: Any) -> None:
+def test_a_bad_value_names_where_it_stands(gpubench):
     ended = gpubench("run", env={"GPUBENCH_SESSIONS": "many"})
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: GPUBENCH_SESSIONS")
     assert "override it with --sessions" in ended.stderr
 
 
-def test_help_works_with_a_broken_file(gpubench: Any, tmp_path: Path) -> None:
+def test_help_works_with_a_broken_file(gpubench, tmp_path):
     write(tmp_path / "gpubench.toml", "[run\n")
     assert gpubench("ops", "--help").returncode == 0
     assert gpubench("ops").returncode == 2
@@ -172,6 +161,6 @@ def test_help_works_with_a_broken_file(gpubench: Any, tmp_path: Path) -> None:
         ("win32", {"APPDATA": "/r"}, "/r/gpubench/config.toml"),
     ],
 )
-def test_the_user_file_of_each_platform(platform: str, environ: dict[str, str], path: str) -> None:
+def test_the_user_file_of_each_platform(platform, environ, path):
     assert user_file(environ, platform) == Path(path)
     assert user_file({}, platform) is None

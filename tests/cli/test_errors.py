@@ -1,13 +1,9 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +12,7 @@ from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.cli import command, exit
 
 
-def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
+def assert_three_lines(ended, code, *parts):
     what, why, fix = ended.stderr.splitlines()
     assert what.startswith("error: ")
     assert why.startswith("  why: ")
@@ -45,18 +41,18 @@ def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
         (("run", "--sessions", "many"), ("--sessions", "'many'")),
     ],
 )
-def test_bad_command_lines(gpubench: Any, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
+def test_bad_command_lines(gpubench, arguments, parts):
     assert_three_lines(gpubench(*arguments), ExitCode.USAGE, *parts)
 
 
-def test_no_command_shows_the_help_and_fails(gpubench: Any) -> None:
+def test_no_command_shows_the_help_and_fails(gpubench):
     ended = gpubench()
     assert ended.returncode == ExitCode.USAGE
     assert ended.stdout == ""
     assert "Usage: gpubench" in ended.stderr
 
 
-def test_a_mistyped_option_that_resembles_nothing() -> None:
+def test_a_mistyped_option_that_resembles_nothing():
     assert suggest("--zzzzzz", ["--format"]) == ""
     with pytest.raises(UsageError) as caught:
         require_choice("zzz", ["table", "json"], "--format")
@@ -64,17 +60,17 @@ def test_a_mistyped_option_that_resembles_nothing() -> None:
     assert require_choice("json", ["table", "json"], "--format") == "json"
 
 
-def test_the_beginning_of_several_names_suggests_them_all() -> None:
+def test_the_beginning_of_several_names_suggests_them_all():
     names = ["mul", "mlp_forward", "mlp_backward"]
     assert suggest("mlp", names) == "did you mean 'mlp_backward' or 'mlp_forward'?"
 
 
-def test_suggestions_ignore_case() -> None:
+def test_suggestions_ignore_case():
     assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = False) -> int:
-    def fail(arguments: object, invocation: dict[str, Any]) -> int:
+def _run(monkeypatch, error, verbose=False):
+    def fail(arguments, invocation):
         invocation["verbose"] = verbose
         raise error
 
@@ -82,17 +78,15 @@ def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = 
     return exit.guard([])
 
 
-def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(arguments: list[str]) -> int:
+def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch):
+    def load(arguments):
         raise KeyboardInterrupt  # while a module is loaded
 
     monkeypatch.setattr(cli, "_run", load)
     assert cli.main([]) == ExitCode.INTERRUPTED
 
 
-def test_each_exception_has_its_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     assert (
         _run(monkeypatch, InputError("unreadable", "what\nbroken", why="because", hint="do")) == ExitCode.INPUT
     )
@@ -107,24 +101,20 @@ def test_each_exception_has_its_exit_code(
     assert capsys.readouterr().err == "no such luck\n"
 
 
-def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench: Any, tmp_path: Path) -> None:
+def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench, tmp_path):
     for name in ("random", "json", "queue", "typer"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
     ended = gpubench("ops", "--format", "json")
     assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
 
 
-def test_verbose_adds_the_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_adds_the_traceback(monkeypatch, capsys):
     assert _run(monkeypatch, InputError("unreadable", "what"), verbose=True) == ExitCode.INPUT
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oops"), OSError(5, "Input/output error"), BrokenPipeError()])
-def test_anything_else_is_a_bug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
+def test_anything_else_is_a_bug(monkeypatch, capsys, error):
     """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
     assert _run(monkeypatch, error) == ExitCode.FAILED
     reported = capsys.readouterr().err
@@ -147,11 +137,10 @@ sys.exit(exit.guard([]))
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGINT, ExitCode.INTERRUPTED)]
 )
-def test_signals(number: signal.Signals, code: int) -> None:
+def test_signals(number, code):
     with subprocess.Popen(
         [sys.executable, "-c", _WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "waiting\n"
         child.send_signal(number)
         _, reported = child.communicate(timeout=100)
@@ -159,7 +148,7 @@ def test_signals(number: signal.Signals, code: int) -> None:
     assert "Traceback" not in reported
 
 
-def test_the_parser_still_has_the_shape_we_translate() -> None:
+def test_the_parser_still_has_the_shape_we_translate():
     """`command` recognises the parser's exceptions by these names, which typer does not export."""
     assert command.ParserUsageError.__name__ == "UsageError"
     module = sys.modules[command.ParserUsageError.__module__]

@@ -1,11 +1,8 @@
 """`-h` is one screen of what people use, `--help` is everything under headings; both come from the declarations."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 from importlib import import_module
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,7 @@ LONG = ("run", "noise")
 
 
 @pytest.mark.parametrize("command", ["", *commands()])
-def test_the_short_help_is_one_screen_with_three_examples(gpubench: Any, command: str) -> None:
+def test_the_short_help_is_one_screen_with_three_examples(gpubench, command):
     ended = gpubench(*command.split(), "-h")
     lines = ended.stdout.splitlines()
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -29,7 +26,7 @@ def test_the_short_help_is_one_screen_with_three_examples(gpubench: Any, command
 
 
 @pytest.mark.parametrize("command", LONG)
-def test_the_short_help_of_a_long_command_has_the_options_that_people_use(gpubench: Any, command: str) -> None:
+def test_the_short_help_of_a_long_command_has_the_options_that_people_use(gpubench, command):
     shown = gpubench(command, "-h").stdout
     for option in ("--ops", "--sizes", "--mode", "--quick", "--budget", "--output"):
         assert f"{option} " in shown, option
@@ -38,7 +35,7 @@ def test_the_short_help_of_a_long_command_has_the_options_that_people_use(gpuben
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench: Any, command: str) -> None:
+def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench, command):
     blocks = gpubench(command, "--help").stdout.split("\n\n")
     under = {block.partition(":\n")[0]: block for block in blocks}
     for declared in commands()[command].declared.values():
@@ -51,7 +48,7 @@ def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench: An
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, command: str) -> None:
+def test_the_examples_are_command_lines_that_gpubench_takes(gpubench, command):
     for line in commands()[command].examples:
         _, _, words = line.rpartition("gpubench ")
         words, _, _ = words.partition(" >")
@@ -61,7 +58,7 @@ def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, comma
 
 
 @pytest.mark.parametrize("command", commands())
-def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: str) -> None:
+def test_an_option_without_a_default_is_needed_and_no_other_is_known(command):
     kind = commands()[command]
     needed = {name: "x" for name, found in kind.declared.items() if found.required}
     options = kind(**needed)
@@ -78,7 +75,7 @@ def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: st
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_is_handed_its_options_as_one_value(command: str) -> None:
+def test_a_command_is_handed_its_options_as_one_value(command):
     kind = commands()[command]
     function = getattr(import_module(kind.module or f"gpubench.cli.{command}"), command)
     parameters = inspect.signature(function, eval_str=True).parameters
@@ -88,7 +85,7 @@ def test_a_command_is_handed_its_options_as_one_value(command: str) -> None:
 
 @pytest.mark.parametrize("columns", [1, 20, 39, 51, 66])
 @pytest.mark.parametrize("command", ["", "run", "compare", "advise"])
-def test_help_is_as_wide_as_the_terminal(gpubench: Any, command: str, columns: int) -> None:
+def test_help_is_as_wide_as_the_terminal(gpubench, command, columns):
     """Below 20 columns lines have 20. An example that is broken can be pasted as it stands."""
     for flag in ("-h", "--help"):
         shown = gpubench(*command.split(), flag, env={"COLUMNS": str(columns)})

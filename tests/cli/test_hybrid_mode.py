@@ -1,7 +1,5 @@
 """`run --mode`: which sides are planned, what is refused, and what detection is quoted for."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,10 +1,6 @@
 """`gpubench noise` as a user runs it: measured or from a file, thresholds that compare takes, and the gate."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -12,13 +8,13 @@ import pytest
 from gpubench.base.errors import GpubenchError
 from gpubench.cli.noise import judge_sessions
 from gpubench.cli.options import commands
-from gpubench.result.run import Outcome, Stop
+from gpubench.result.run import Stop
 from gpubench.result.store import save
 from tests.unit.report.builders import failed, skipped
 from tests.unit.report.sides import CASES, a_run, pair, timed
 
 
-def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_path: Path) -> None:
+def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench, tmp_path):
     ended = gpubench(
         "noise", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--quick",
         "--min-samples", "5", "--max-time", "20ms", "--no-progress", "-o", "noise.json", "--results-dir", "kept",
@@ -36,7 +32,7 @@ def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_pat
     assert json.loads(again.stdout)["cases"] == document["cases"]
 
 
-def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
+def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them():
     run, noise = commands()["run"], commands()["noise"]
     taken = noise.measuring()
     without = {"check_only", "label", "tag", "context", "energy"}  # about the file of a run, and no time
@@ -47,7 +43,7 @@ def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     quiet, _ = pair(k=10, sigma=0.004)
     # Every second session of one case is slower, by chance of the order: half of the permutations say so.
     times = [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)]
@@ -58,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_gate_on_false_alarms(gpubench: Any, folder: Path) -> None:
+def test_the_gate_on_false_alarms(gpubench, folder):
     assert gpubench("noise", "quiet.json", "--check").returncode == 0
     loud = gpubench("noise", "loud.json", "--check")
     document = json.loads(gpubench("noise", "loud.json", "--format", "json").stdout)
@@ -67,7 +63,7 @@ def test_the_gate_on_false_alarms(gpubench: Any, folder: Path) -> None:
     assert gpubench("noise", "loud.json").returncode == 0, "only --check makes it a gate"
 
 
-def test_compare_takes_what_noise_wrote(gpubench: Any, folder: Path) -> None:
+def test_compare_takes_what_noise_wrote(gpubench, folder):
     assert gpubench("noise", "quiet.json", "-o", "noise.json").returncode == 0
     plain = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
     assert plain.returncode == 3
@@ -82,7 +78,7 @@ def test_compare_takes_what_noise_wrote(gpubench: Any, folder: Path) -> None:
     assert typed.returncode == 3
 
 
-def test_the_thresholds_go_through_a_pipe(gpubench: Any, folder: Path) -> None:
+def test_the_thresholds_go_through_a_pipe(gpubench, folder):
     piped = gpubench("noise", "quiet.json", "-o", "-")
     gpubench("noise", "quiet.json", "-o", "noise.json")
     assert piped.stdout == (folder / "noise.json").read_text()
@@ -97,29 +93,27 @@ def test_the_thresholds_go_through_a_pipe(gpubench: Any, folder: Path) -> None:
     assert (named.returncode, read.returncode) == (3, 3)
 
 
-def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(
-    gpubench: Any, folder: Path
-) -> None:
+def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(gpubench, folder):
     (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
     assert gpubench("noise", "quiet.json").returncode == 0
     assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
 
 
 @pytest.mark.parametrize("format", ["table", "plain", "markdown", "json"])
-def test_formats_are_the_same_bytes_for_the_same_file(gpubench: Any, folder: Path, format: str) -> None:
+def test_formats_are_the_same_bytes_for_the_same_file(gpubench, folder, format):
     first, second = (gpubench("noise", "quiet.json", "--format", format) for _ in range(2))
     assert first.returncode == 0
     assert first.stdout == second.stdout
     assert CASES[0].id.split("/")[0] in first.stdout
 
 
-def test_json_follows_its_schema(gpubench: Any, folder: Path) -> None:
+def test_json_follows_its_schema(gpubench, folder):
     schema = json.loads(gpubench("schema", "noise").stdout)
     document = json.loads(gpubench("noise", "quiet.json", "--format", "json").stdout)
     jsonschema.validate(document, schema)
 
 
-def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
+def test_filter_chooses_cases_of_a_file(gpubench, folder):
     found = gpubench("noise", "quiet.json", "--filter", "matmul/n=64", "--format", "json")
     assert [row["id"] for row in json.loads(found.stdout)["cases"]] == [CASES[0].id]
 
@@ -135,9 +129,7 @@ def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
         (["quiet.json", "--seed", "1"], 2, "--seed"), (["quiet.json", "--no-save"], 2, "--no-save"),
     ],
 )  # fmt: skip
-def test_bad_input_is_three_lines(
-    gpubench: Any, folder: Path, words: list[str], code: int, reported: str
-) -> None:
+def test_bad_input_is_three_lines(gpubench, folder, words, code, reported):
     ended = gpubench("noise", *words)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert reported in ended.stderr
@@ -154,8 +146,8 @@ def test_bad_input_is_three_lines(
     ],
 )  # fmt: skip
 def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
-    gpubench: Any, device: str, options: list[str], code: int, reported: str
-) -> None:
+    gpubench, device, options, code, reported
+):
     asked = options if "--ops" in options else ["--ops", "add", "--sizes", "1k", *options]
     ended = gpubench("noise", "--devices", device, "--quick", "--max-time", "20ms", "--no-save", "-q", *asked)
     assert (ended.returncode, ended.stdout) == (code, "")
@@ -179,8 +171,8 @@ def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_sa
     ],
 )  # fmt: skip
 def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
-    outcomes: list[Outcome], sessions: int, ending: int, code: int, reported: str
-) -> None:
+    outcomes, sessions, ending, code, reported
+):
     with pytest.raises(GpubenchError) as raised:
         judge_sessions(a_run(outcomes, sessions, exit_code=ending), 5)
     assert (reported in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
@@ -196,9 +188,7 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
         ('{"name": "gpubench-noise", "schema_version": 2}', "missing required field"),
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_thresholds_is_told(
-    gpubench: Any, folder: Path, content: str, reported: str
-) -> None:
+def test_a_file_that_holds_no_thresholds_is_told(gpubench, folder, content, reported):
     (folder / "noise.json").write_text(content)
     ended = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
     assert (ended.returncode, ended.stdout) == (4, "")

@@ -1,9 +1,6 @@
 """`gpubench ops` and `gpubench schema`."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import jsonschema
 import pytest
@@ -22,7 +19,7 @@ REQUIRED = {
 ON_THE_HOST = {name for name in kernels.computing_ops() if kernels.load(name).host is not None}
 
 
-def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gpubench: Any) -> None:
+def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gpubench):
     ended = gpubench("ops")
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
@@ -33,12 +30,12 @@ def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gp
     assert "  matmul                C = A B of n x n matrices" in lines
 
 
-def test_the_list_says_what_the_declarations_say() -> None:
+def test_the_list_says_what_the_declarations_say():
     ops = {name: kernels.load(name) for name in kernels.names()}
     assert kernels.listing() == {name: (op.group, op.summary) for name, op in ops.items()}
 
 
-def test_a_name_gets_the_rest(gpubench: Any) -> None:
+def test_a_name_gets_the_rest(gpubench):
     matmul, forward = gpubench("ops", "matmul", "mlp_forward").stdout.split("\n\n")
     assert "a[n,n] b[n,n] -> out[n,n]" in matmul
     assert "2 n^3" in matmul
@@ -50,13 +47,13 @@ def test_a_name_gets_the_rest(gpubench: Any) -> None:
     assert max(map(len, matmul.splitlines())) <= 80
 
 
-def test_a_group_gets_the_rest_of_its_ops(gpubench: Any) -> None:
+def test_a_group_gets_the_rest_of_its_ops(gpubench):
     listed = json.loads(gpubench("ops", "matrix", "--format", "json").stdout)["ops"]
     assert [op["name"] for op in listed] == list(kernels.groups()["matrix"])
 
 
 @pytest.mark.parametrize("arguments", [("ops", "matmull"), ("run", "--ops", "matmull")])
-def test_a_misspelt_op_gets_the_closest_few(gpubench: Any, arguments: tuple[str, ...]) -> None:
+def test_a_misspelt_op_gets_the_closest_few(gpubench, arguments):
     ended = gpubench(*arguments)
     assert ended.returncode == 2
     _, why, fix = ended.stderr.splitlines()
@@ -64,7 +61,7 @@ def test_a_misspelt_op_gets_the_closest_few(gpubench: Any, arguments: tuple[str,
     assert fix == "  fix: did you mean 'matmul'? `gpubench ops` lists them all"
 
 
-def test_json_says_who_has_what(gpubench: Any) -> None:
+def test_json_says_who_has_what(gpubench):
     listed = {op["name"]: op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
     assert listed.keys() >= REQUIRED
     for op in listed.values():
@@ -86,7 +83,7 @@ def test_json_says_who_has_what(gpubench: Any) -> None:
     assert listed["matmul"]["implementations"]["cupy"] == ["library", "tuned"]
 
 
-def test_markdown_is_one_table(gpubench: Any) -> None:
+def test_markdown_is_one_table(gpubench):
     lines = gpubench("ops", "--format", "markdown").stdout.splitlines()
     assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
 
@@ -94,55 +91,49 @@ def test_markdown_is_one_table(gpubench: Any) -> None:
 @pytest.mark.parametrize(
     ("cost", "text"),
     [
-        (lambda n: 0, "0"),
-        (lambda n: n, "n"),
-        (lambda n: n - 1, "n - 1"),
-        (lambda n: 2 * n**3, "2 n^3"),
-        (lambda n: 8 * n + 4, "8 n + 4"),
-        (lambda n: 4 * n * n + 8 * n - 1, "4 n^2 + 8 n - 1"),
-        (lambda n: n * n - n, "n^2 - n"),
-        (lambda n: max(1, n // 1024), "n/1024"),
-        (lambda n: 1024, "1024"),
+        (lambda n: 0, "0"), (lambda n: n, "n"), (lambda n: n - 1, "n - 1"), (lambda n: 2 * n**3, "2 n^3"),
+        (lambda n: 8 * n + 4, "8 n + 4"), (lambda n: 4 * n * n + 8 * n - 1, "4 n^2 + 8 n - 1"),
+        (lambda n: n * n - n, "n^2 - n"), (lambda n: max(1, n // 1024), "n/1024"), (lambda n: 1024, "1024"),
         (lambda n: n * n.bit_length(), "448 at n=64"),
     ],
-)
-def test_costs_as_formulas(cost: Any, text: str) -> None:
+)  # fmt: skip
+def test_costs_as_formulas(cost, text):
     assert formula(cost) == text
 
 
 @pytest.mark.parametrize("name", documents())
-def test_schemas(gpubench: Any, name: str) -> None:
+def test_schemas(gpubench, name):
     full = json.loads(gpubench("schema", name).stdout)
     jsonschema.Draft202012Validator.check_schema(full)
     assert full["title"] == name
     assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
 
 
-def test_the_default_schema_is_the_result(gpubench: Any) -> None:
+def test_the_default_schema_is_the_result(gpubench):
     assert json.loads(gpubench("schema").stdout)["title"] == "gpubench-result"
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ops", "-h"), ("schema", "--help")])
-def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[str, ...]) -> None:
+def test_help_and_version_write_to_stdout_alone(gpubench, arguments):
     ended = gpubench(*arguments)
     assert ended.returncode == 0
     assert ended.stderr == ""
     assert "gpubench" in ended.stdout
 
 
-def test_the_help_of_report_names_every_section(gpubench: Any) -> None:
+def test_the_help_of_report_names_every_section(gpubench):
     reported = " ".join(gpubench("report", "--help").stdout.split())
     assert ", ".join(sections.names()) in reported
 
 
-def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:
+def test_help_says_in_whole_sentences_what_each_command_does(gpubench):
     commands = gpubench("--help").stdout.split("Commands:")[1]
     assert "..." not in commands
     assert all(len(line) <= 80 for line in commands.splitlines())
 
 
 @pytest.mark.parametrize("command", ["detect", "run", "report", "ops", "schema"])
-def test_every_command_takes_the_shared_options(gpubench: Any, command: str) -> None:
+def test_every_command_takes_the_shared_options(gpubench, command):
     reported = gpubench(command, "--help").stdout
     for option in ("--quiet", "--verbose", "--color", "--ascii", "--no-progress", "--config", "--show-config"):
         assert option in reported

@@ -1,15 +1,11 @@
 """Progress: what a narrow terminal shows, and lines that are never cut."""
 
-from __future__ import annotations
-
 import io
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.processes import CpuTimes
 from gpubench.cli import progress
@@ -18,7 +14,6 @@ from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
     CaseStarted,
-    Event,
     RunDone,
     RunStarted,
     SessionAgain,
@@ -38,24 +33,22 @@ BLOCK = BlockDone(ID, 4, 12, 1, 3, 53.1e-6, 0.004, 20, 42.0)
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 @pytest.mark.parametrize(
     ("precision", "text"),
     [
-        (0.004, "53.1 us ± 0.4 %"),
-        (0.99999, "53.1 us ± 100 %"),
-        (0.339, "53.1 us ± 33.9 %"),
+        (0.004, "53.1 us ± 0.4 %"), (0.99999, "53.1 us ± 100 %"), (0.339, "53.1 us ± 33.9 %"),
         (18.633, "53.1 us ± more than 100 %"),
     ],
-)
-def test_a_precision_has_three_digits(precision: float, text: str) -> None:
-    assert progress.describe(msgspec.structs.replace(BLOCK, precision=precision)) == text
+)  # fmt: skip
+def test_a_precision_has_three_digits(precision, text):
+    assert progress.describe(replace(BLOCK, precision=precision)) == text
 
 
-def shown(stream: io.StringIO, *events: Event, plan: str = "", searches: bool = False) -> str:
+def shown(stream, *events, plan="", searches=False):
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     if plan:
         display.say(plan)
@@ -67,19 +60,19 @@ def shown(stream: io.StringIO, *events: Event, plan: str = "", searches: bool = 
 
 
 @pytest.fixture(autouse=True)
-def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def _narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(progress, "REDRAW_S", 0.0)
 
 
-def lines(text: str) -> list[str]:
+def lines(text):
     """What a terminal was given, without the codes that move its cursor."""
     return [part for part in re.split(r"[\r\n]|\x1b\[[0-9;?]*[A-Za-z]", text) if part]
 
 
-def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate() -> None:
+def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate():
     text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"), plan="Measuring matmul")
     assert lines(text)[0] == "Measuring matmul"
     line = next(line for line in lines(text) if line.startswith("0:42 left"))
@@ -88,7 +81,7 @@ def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate() -
     assert len(line) <= 80
 
 
-def test_nothing_stays_on_a_terminal() -> None:
+def test_nothing_stays_on_a_terminal():
     """The cursor goes up as many lines as were drawn, and each of them is cleared."""
     text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"), plan="Measuring matmul")
     ending = text.rpartition("0:42 left")[2]
@@ -96,25 +89,25 @@ def test_nothing_stays_on_a_terminal() -> None:
     assert "warning" not in ending
 
 
-def done(number: int, cases: int, size: int | None = None) -> CaseDone:
+def done(number, cases, size=None):
     case = parse_case_id(ID.replace("n=16384", f"n={size or number}"))
     return CaseDone(measured(case, 1e-3), number, cases, 0, 1e-3, None, None)
 
 
-def test_a_case_that_a_search_sharpens_has_one_line() -> None:
+def test_a_case_that_a_search_sharpens_has_one_line():
     sharpened = [done(number, 40, size=1024) for number in range(2, 40)]
     text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), *sharpened, searches=True)
     assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
 
 
-def test_a_plan_that_grows_is_told() -> None:
+def test_a_plan_that_grows_is_told():
     text = shown(io.StringIO(), RunStarted(2, 1, None), done(1, 2), done(2, 4), done(3, 4))
     assert [line.split("]")[0] for line in text.splitlines()] == [
         "[  1/2", "2 more cases, 4 in all", "[  2/4", "[  3/4",
     ]  # fmt: skip
 
 
-def test_a_search_does_not_say_how_many_cases_there_are() -> None:
+def test_a_search_does_not_say_how_many_cases_there_are():
     text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), done(2, 40), searches=True)
     assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
 
@@ -123,11 +116,11 @@ def test_a_search_does_not_say_how_many_cases_there_are() -> None:
     ("seconds", "text"),
     [(1, "a few seconds"), (12, "about 10 seconds"), (60, "about a minute"), (170, "about 3 minutes"), (9000, "about 2 hours")],
 )  # fmt: skip
-def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
+def test_a_duration_as_people_say_it(seconds, text):
     assert progress.about(seconds) == text
 
 
-def test_a_plan_names_few_ops_and_counts_many() -> None:
+def test_a_plan_names_few_ops_and_counts_many():
     assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
     assert progress.plan_text(["mine.pca", "a.sort", "b.sort"], 20.0).startswith(
         "Measuring pca, a.sort and b.sort,"
@@ -138,13 +131,13 @@ def test_a_plan_names_few_ops_and_counts_many() -> None:
 @pytest.mark.parametrize(
     ("budget_s", "reported"), [(60.0, []), (20.0, ["Without a GPU it takes about 20 seconds."])]
 )
-def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[str]) -> None:
+def test_without_a_gpu_the_shorter_time_is_told(budget_s, reported):
     """The first line comes before the devices are known."""
     planned = Settings(budget_s=60.0)
 
-    def find(tell: Callable[[Selection, Settings], None]) -> Any:
+    def find(tell):
         tell(Selection(ops=["add"] * 14), planned)
-        settings = msgspec.structs.replace(planned, budget_s=budget_s)
+        settings = replace(planned, budget_s=budget_s)
         return SimpleNamespace(settings=settings, load=lambda: None, searches=False, repeats=False)
 
     stream = io.StringIO()
@@ -153,11 +146,10 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[
     assert stream.getvalue().splitlines() == ["Measuring 14 ops, at most a minute", *reported]
 
 
-def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
+def test_a_busy_machine_is_told_with_what_will_be_done():
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
     reported = progress.busy(before, quiet._replace(busy_s=6.0), repeats=True)
-    assert reported is not None
     assert reported.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
     assert "measured again" in reported
     once = progress.busy(before, quiet._replace(busy_s=6.0), repeats=False)
@@ -167,7 +159,7 @@ def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "FORCE_COLOR"])
-def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_the_live_line_has_no_style(monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     failure = Failure(id=ID, case=CASE, reason="error", detail="[red]it broke[/red] at 3.5")
     done = CaseDone(failure, 4, 12, 1, None, None, None)
@@ -180,21 +172,21 @@ def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: s
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_a_repeated_session_is_told_with_its_reason(stream: type[io.StringIO]) -> None:
+def test_a_repeated_session_is_told_with_its_reason(stream):
     reported = shown(stream(), RunStarted(12, 3, None), SessionAgain(0.234, 1, 16), done(13, 16))
     assert "Session 2 runs again: others took 23 % of the CPUs. 16 cases in all" in reported
     assert "more cases" not in reported, "it is reported once"
 
 
 @pytest.mark.parametrize("kind", [Skip, Failure])
-def test_a_plain_line_with_a_reason_is_whole(kind: type[Skip] | type[Failure]) -> None:
+def test_a_plain_line_with_a_reason_is_whole(kind):
     outcome: Outcome = kind(id=ID, case=CASE, reason="unavailable", detail=REASON)
     text = shown(io.StringIO(), CaseDone(outcome, 4, 12, 0, None, None, None))
     assert text.endswith(f"{REASON}\n")
     assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=REASON))) == f"warning: {REASON}\n"
 
 
-def test_a_terminal_shows_the_answer_so_far_and_a_pipe_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_answer_so_far_and_a_pipe_does_not(monkeypatch):
     monkeypatch.setattr(progress, "TABLE_S", 0.0)
     monkeypatch.setenv("LINES", "40")
     saved: list[Run] = []
@@ -210,11 +202,11 @@ def test_a_terminal_shows_the_answer_so_far_and_a_pipe_does_not(monkeypatch: pyt
     assert len(saved) == 2, "what is shown is saved all the same"
 
 
-def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch):
     """A table that takes 0.1 s to derive is derived once in 5 s."""
     now, drawn = [100.0], []
 
-    def slow(self: AnswerSoFar, run: Run, width: int) -> list[str]:
+    def slow(self, run, width):
         now[0] += 0.1
         drawn.append(now[0])
         return ["a table"]

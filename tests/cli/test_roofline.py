@@ -1,11 +1,7 @@
 """`run --ops roofline`: each device gets sizes of its own, and what is given wins."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.cli.selection import Host, choose_sizes, find_presets, peak_sizes
 from gpubench.result.case import parse_case_id
@@ -14,10 +10,10 @@ from tests.unit.report.builders import CPU, GPU, SOFTWARE
 
 GIB = 2**30
 HOST = Host(64 * GIB, 16)
-BIG = msgspec.structs.replace(GPU, memory_bytes=140 * GIB, usable_bytes=70 * GIB)
+BIG = replace(GPU, memory_bytes=140 * GIB, usable_bytes=70 * GIB)
 
 
-def peaks(**more: Any) -> Selection:
+def peaks(**more):
     return Selection(ops=["copy", "matmul"], regimes=["resident-queued"], **more)
 
 
@@ -31,14 +27,12 @@ def test_a_large_gpu_copies_what_no_cache_holds():
 @pytest.mark.parametrize(
     ("device", "host", "copy", "matmul"),
     [
-        (msgspec.structs.replace(GPU, memory_bytes=GIB, usable_bytes=GIB), HOST, 2**24, (2048, 4096)),
-        (msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
-        (CPU, HOST, 2**26, (2048, 4096)),
-        (CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
-        (CPU, Host(None, None), 2**26, (1024, 2048)),
-        (SOFTWARE, HOST, 2**25, (512,)),
+        (replace(GPU, memory_bytes=GIB, usable_bytes=GIB), HOST, 2**24, (2048, 4096)),
+        (replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
+        (CPU, HOST, 2**26, (2048, 4096)), (CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
+        (CPU, Host(None, None), 2**26, (1024, 2048)), (SOFTWARE, HOST, 2**25, (512,)),
     ],
-)
+)  # fmt: skip
 def test_what_is_small_takes_less(device, host, copy, matmul):
     assert peak_sizes("copy", "float32", device, host) == (copy,)
     assert peak_sizes("matmul", "float32", device, host) == matmul
@@ -78,7 +72,7 @@ def test_the_word_is_recognised(text, found):
     assert find_presets(text) == ["roofline"] * found
 
 
-def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:
+def test_the_plan_has_resident_data_alone(gpubench):
     ended = gpubench("run", "--ops", "roofline", "--devices", "numpy:0,fake:gpu", "--dry-run")
     assert ended.returncode == 0, ended.stderr
     cases = [line for line in ended.stdout.splitlines() if "@" in line]
@@ -90,7 +84,7 @@ def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:
     assert "/transfer-always@fake:gpu" in ended.stdout
 
 
-def test_a_wrong_word_finds_it(gpubench: Any) -> None:
+def test_a_wrong_word_finds_it(gpubench):
     ended = gpubench("run", "--ops", "rooflin", "--dry-run")
     assert ended.returncode == 2
     assert "did you mean 'roofline'?" in ended.stderr

@@ -1,12 +1,8 @@
 """`run` as a command on scripted devices: what it writes where, plans, checks and options that only show."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +12,11 @@ FAKE = ("--devices", "fake:cpu,fake:gpu", "--quick", "--min-samples", "5", "--ma
 ADD = (*FAKE, "--ops", "add", "--sizes", "1k")
 
 
-def files(folder: Path) -> list[str]:
+def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_every_kind_of_output_at_once(gpubench: Any, tmp_path: Path) -> None:
+def test_every_kind_of_output_at_once(gpubench, tmp_path):
     names = ["r.json", "r.json.gz", "r.md", "r.csv", "r.txt"]
     ended = gpubench("run", *ADD, *(part for name in names for part in ("-o", name)))
     assert ended.returncode == 0, ended.stderr
@@ -36,7 +32,7 @@ def test_every_kind_of_output_at_once(gpubench: Any, tmp_path: Path) -> None:
     assert {"saved r.json", "saved r.json.gz"} <= set(ended.stdout.splitlines())
 
 
-def test_report_says_the_same_as_run_did(gpubench: Any, tmp_path: Path) -> None:
+def test_report_says_the_same_as_run_did(gpubench, tmp_path):
     for format in ("plain", "markdown", "csv"):
         ran = gpubench("run", *ADD, "--format", format, "-o", f"{format}.json")
         assert ran.returncode == 0, ran.stderr
@@ -44,15 +40,13 @@ def test_report_says_the_same_as_run_did(gpubench: Any, tmp_path: Path) -> None:
         assert reported.stdout == ran.stdout
 
 
-def test_json_on_stdout_is_the_result_document(gpubench: Any, tmp_path: Path) -> None:
+def test_json_on_stdout_is_the_result_document(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--format", "json", "-o", "r.json")
     assert ended.returncode == 0
     assert json.loads(ended.stdout) == json.loads((tmp_path / "r.json").read_text())
 
 
-def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
-    gpubench: Any, tmp_path: Path
-) -> None:
+def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued")
     assert ended.returncode == 0
     (path,) = files(tmp_path)
@@ -65,14 +59,14 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
     assert "saved r.json" in full.stderr.splitlines()
 
 
-def test_a_dash_is_standard_output_and_no_file(gpubench: Any, tmp_path: Path) -> None:
+def test_a_dash_is_standard_output_and_no_file(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", "-o", "-")
     assert ended.returncode == 0
     assert files(tmp_path) == []
     assert "Speedup" in ended.stdout
 
 
-def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
+def test_no_save_keeps_nothing(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save")
     assert ended.returncode == 0
     assert files(tmp_path) == []
@@ -84,20 +78,20 @@ def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
     "asked",
     [["--full"], ["--format", "table"], ["--sections", "speedup"], ["--columns", "n"], ["--sort", "time"]],
 )
-def test_who_asks_for_more_than_the_answer_gets_the_report(gpubench: Any, asked: list[str]) -> None:
+def test_who_asks_for_more_than_the_answer_gets_the_report(gpubench, asked):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", *asked)
     assert ended.returncode == 0, ended.stderr
     assert "Speedup" in ended.stdout
 
 
-def test_the_screen_has_the_gates_and_claims_that_were_asked_for(gpubench: Any) -> None:
+def test_the_screen_has_the_gates_and_claims_that_were_asked_for(gpubench):
     ended = gpubench("run", *ADD, "--no-save", "--claims", "builtin", "--min-speedup", "add=1000")
     assert ended.returncode == 3
     assert "min-speedup add=1000: FAILED" in ended.stdout
     assert "Claims: " in ended.stdout
 
 
-def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench: Any, tmp_path: Path) -> None:
+def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench, tmp_path):
     ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "4k,1k,1k", "--dry-run", "-o", "r.json")
     assert ended.returncode == 0
     assert files(tmp_path) == []
@@ -114,13 +108,13 @@ def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench: Any, tmp_path: 
     assert ended.stderr == ""
 
 
-def test_a_dry_run_tells_what_will_be_skipped(gpubench: Any) -> None:
+def test_a_dry_run_tells_what_will_be_skipped(gpubench):
     ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1G", "--dtypes", "f64,f32", "--dry-run")
     assert ended.returncode == 0
     assert "out-of-memory" in ended.stdout
 
 
-def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None:
+def test_check_only_checks_without_timing(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--check-only", "-o", "r.json")
     assert ended.returncode == 0, ended.stderr
     outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
@@ -131,7 +125,7 @@ def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None
         assert not outcome.get("blocks")
 
 
-def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench: Any, tmp_path: Path) -> None:
+def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench, tmp_path):
     """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
     ended = gpubench("run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "-o", "r.json")
     assert ended.returncode == 0, ended.stderr
@@ -149,7 +143,7 @@ def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench: Any
     assert set(planned.stdout.splitlines()) >= {outcome["id"] for outcome in run["outcomes"]}
 
 
-def test_a_check_that_its_budget_ends_says_what_it_left_out(gpubench: Any, tmp_path: Path) -> None:
+def test_a_check_that_its_budget_ends_says_what_it_left_out(gpubench, tmp_path):
     ended = gpubench(
         "run", "--devices", "fake:gpu", "--ops", "add,matmul", "--check-only", "--budget", "1ms", "-o", "r.json"
     )
@@ -160,7 +154,7 @@ def test_a_check_that_its_budget_ends_says_what_it_left_out(gpubench: Any, tmp_p
     assert "cases were not checked" in gpubench("report", "r.json", "--sections", "warnings").stdout
 
 
-def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:
+def test_check_only_finds_a_wrong_result(gpubench):
     ended = gpubench(
         "run", "--devices", "fake:wrong", "--ops", "add", "--sizes", "1k", "--check-only", "--no-save"
     )
@@ -168,7 +162,7 @@ def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:
     assert "add on fake gave wrong numbers" in ended.stdout
 
 
-def test_quiet_and_no_progress(gpubench: Any) -> None:
+def test_quiet_and_no_progress(gpubench):
     quiet = gpubench("run", *ADD, "--regimes", "resident-queued", "-q", "-o", "r.json")
     assert (quiet.returncode, quiet.stderr) == (0, "")
     assert "saved r.json" in quiet.stdout
@@ -176,7 +170,7 @@ def test_quiet_and_no_progress(gpubench: Any) -> None:
     assert calm.stderr == ""
 
 
-def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) -> None:
+def test_what_is_asked_for_is_what_is_measured(gpubench, tmp_path):
     ended = gpubench(
         "run", *FAKE, "--ops", "add,relu", "--sizes", "1k", "--sizes", "relu=2k", "--dtypes", "f32,f64",
         "--regimes", "transfer-once,resident", "--calls", "3", "--skip", "add/*/float64", "-o", "r.json",
@@ -193,7 +187,7 @@ def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) ->
     assert result["selection"]["calls"] == 3
 
 
-def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> None:
+def test_inputs_of_one_value_carry_a_warning(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--inputs", "zeros", "--full", "-o", "r.json")
     assert ended.returncode == 0
     result = json.loads((tmp_path / "r.json").read_text())
@@ -201,7 +195,7 @@ def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> N
     assert "zeros" in ended.stdout
 
 
-def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path, home: Path) -> None:
+def test_the_result_names_no_path_user_or_host(gpubench, tmp_path, home):
     import socket
 
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "-o", str(tmp_path / "r.json"))
@@ -213,7 +207,7 @@ def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path, ho
     assert "r.json" in json.loads(text)["argv"]
 
 
-def test_the_search_finds_where_the_gpu_begins_to_win(gpubench: Any, tmp_path: Path) -> None:
+def test_the_search_finds_where_the_gpu_begins_to_win(gpubench, tmp_path):
     """The script's break-even is known: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12, so n = 16,900 (resident)."""
     ended = gpubench(
         "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--skip", "add/n>=2M", "--budget", "4s", "-o", "r.json",

@@ -1,11 +1,7 @@
 """`run` with shapes, variants, named implementations and switches: what is measured, skipped and written down."""
 
-from __future__ import annotations
-
 import io
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +15,12 @@ FAKE = ("--devices", "fake:cpu,fake:gpu", *SHORT)
 BOTH = ("resident@fake:cpu", "resident-queued@fake:gpu")
 
 
-def outcomes(folder: Path) -> dict[str, Any]:
+def outcomes(folder):
     found = json.loads((folder / "r.json").read_text())
     return {outcome["id"]: outcome for outcome in found["outcomes"]}
 
 
-def test_every_shape_is_measured_checked_and_reported(gpubench: Any, tmp_path: Path) -> None:
+def test_every_shape_is_measured_checked_and_reported(gpubench, tmp_path):
     ended = gpubench(
         "run", *FAKE, "--ops", "matmul,add", "--sizes", "64", "--params", "m=16,32,k=8", "--params", "matmul:batch=3"
     )  # fmt: skip
@@ -41,7 +37,7 @@ def test_every_shape_is_measured_checked_and_reported(gpubench: Any, tmp_path: P
     assert selection["params"] == {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}
 
 
-def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench: Any, tmp_path: Path) -> None:
+def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench, tmp_path):
     ended = gpubench("run", *FAKE, "--ops", "softmax", "--sizes", "1000,1024", "--params", "columns=256")
     assert ended.returncode == 0, ended.stderr
     found = outcomes(tmp_path)
@@ -51,7 +47,7 @@ def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench: Any, tmp_path: Pat
     assert found["softmax/n=1024,columns=256/float32/library/resident-queued@fake:gpu"]["type"] == "measurement"
 
 
-def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) -> None:
+def test_the_search_follows_each_shape_by_itself(gpubench, tmp_path):
     ended = gpubench(
         "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul", "--params", "m=4,64", "--budget", "5s",
         "--regimes", "resident-queued", "--skip", "matmul/n>=2k", "-o", "r.json",
@@ -63,8 +59,8 @@ def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) 
 
 
 def test_a_named_implementation_that_is_missing_is_listed_and_the_default_is_not_a_wall_of_skips(
-    gpubench: Any, tmp_path: Path
-) -> None:
+    gpubench, tmp_path
+):
     base = ("run", *FAKE, "--ops", "add", "--sizes", "1k")
     assert gpubench(*base).returncode == 0
     assert [o["type"] for o in outcomes(tmp_path).values()] == ["measurement", "measurement"]
@@ -75,7 +71,7 @@ def test_a_named_implementation_that_is_missing_is_listed_and_the_default_is_not
     assert "fake has no tuned implementation" in skipped["detail"]
 
 
-def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path) -> None:
+def test_variants_that_a_backend_lacks_are_listed(gpubench, tmp_path):
     ended = gpubench(
         "run", *FAKE, "--ops", "matmul,add", "--sizes", "64", "--variant", "naive,tiled", "--variant", "naive"
     )
@@ -87,7 +83,7 @@ def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path)
     assert json.loads((tmp_path / "r.json").read_text())["selection"]["variants"] == ["naive", "tiled"]
 
 
-def test_tf32_and_autotuning_are_written_down(gpubench: Any, tmp_path: Path) -> None:
+def test_tf32_and_autotuning_are_written_down(gpubench, tmp_path):
     ended = gpubench(
         "run", *FAKE, "--ops", "matmul", "--sizes", "64", "--allow-tf32", "--no-autotune", "--full"
     )
@@ -101,7 +97,7 @@ def test_tf32_and_autotuning_are_written_down(gpubench: Any, tmp_path: Path) -> 
     assert "adds no row" in " ".join(ended.stdout.split())
 
 
-def test_a_check_without_timing_times_no_candidates(gpubench: Any, tmp_path: Path) -> None:
+def test_a_check_without_timing_times_no_candidates(gpubench, tmp_path):
     ended = gpubench("run", *FAKE, "--ops", "matmul", "--sizes", "64", "--check-only")
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "r.json").read_text())
@@ -110,29 +106,22 @@ def test_a_check_without_timing_times_no_candidates(gpubench: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("autotune", [True, False])
-def test_a_backend_is_told_whether_to_tune(monkeypatch: pytest.MonkeyPatch, autotune: bool) -> None:
+def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
     reported = []
 
-    def open_it(device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
+    def open_it(device_id, threads=None, *, autotune=True):
         reported.append(autotune)
         raise BackendUnavailable("it need not open")
 
     monkeypatch.setattr(backends.load("fake"), "open", open_it)
     request = protocol.Open(
-        id=1,
-        device_id="fake:gpu",
-        threads=None,
-        seed=1,
-        inputs="random",
-        scratch="",
-        since=0.0,
-        autotune=autotune,
-    )
+        id=1, device_id="fake:gpu", threads=None, seed=1, inputs="random", scratch="", since=0.0, autotune=autotune,
+    )  # fmt: skip
     assert isinstance(worker.DeviceWorker(io.BytesIO()).answer(request), protocol.Refused)
     assert reported == [autotune]
 
 
-def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path) -> None:
+def test_more_threads_than_cpus_are_a_usage_error(gpubench, tmp_path):
     ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1k", "--threads", "100000")
     assert ended.returncode == 2
     assert "CPUs that may be used" in ended.stderr
@@ -142,19 +131,12 @@ def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "sessions"),
     [
-        ("--budget 60s", 1),
-        ("--budget 4m", 2),
-        ("--budget 5m", 3),
-        ("--budget 2h", 3),
-        ("--budget 5m --sessions 1", 1),
-        ("--budget 5m --quick", 1),
-        ("--budget 5m --sizes 1k", 1),
+        ("--budget 60s", 1), ("--budget 4m", 2), ("--budget 5m", 3), ("--budget 2h", 3),
+        ("--budget 5m --sessions 1", 1), ("--budget 5m --quick", 1), ("--budget 5m --sizes 1k", 1),
         ("--budget 10s --sizes 1k", 1),
     ],
-)
-def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(
-    gpubench: Any, options: str, sessions: int
-) -> None:
+)  # fmt: skip
+def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(gpubench, options, sessions):
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
     ended = gpubench("run", "--ops", "add", "--devices", "fake:cpu,fake:gpu", "--dry-run", *options.split())
     assert ended.returncode == 0, ended.stderr

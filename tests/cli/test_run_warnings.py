@@ -1,7 +1,5 @@
 """What `run` says of the machine before it measures."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.cli import request as warnings

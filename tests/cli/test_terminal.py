@@ -1,16 +1,13 @@
 """A report on a real terminal: its width, its colours, and what switches them off."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
 from gpubench.result.store import save
-from tests.forking import Starter, outside
+from tests.forking import outside
 from tests.unit.report.samples import full_run
 
 ESCAPE = "\x1b"
@@ -23,7 +20,7 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def on_terminal(folder, starter: Starter) -> Callable[..., str]:
+def on_terminal(folder, starter):
     """What `gpubench report` writes to a terminal of its own."""
 
     def written(*arguments, **environ):
@@ -51,16 +48,11 @@ def on_terminal(folder, starter: Starter) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("arguments", "environ", "colored"),
     [
-        ([], {}, True),
-        ([], {"NO_COLOR": "1"}, False),
-        ([], {"NO_COLOR": ""}, True),
-        ([], {"TERM": "dumb"}, False),
-        ([], {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
-        ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, True),
-        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {}, True), ([], {"NO_COLOR": "1"}, False), ([], {"NO_COLOR": ""}, True), ([], {"TERM": "dumb"}, False),
+        ([], {"TERM": "dumb", "FORCE_COLOR": "1"}, True), ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True), (["--color", "never"], {"FORCE_COLOR": "1"}, False),
     ],
-)
+)  # fmt: skip
 def test_colour(on_terminal, arguments, environ, colored):
     text = on_terminal(*arguments, **environ)
     assert "the GPU" in text

@@ -1,9 +1,7 @@
 """`run --cluster` without a cluster: what nodes are given, what is refused, what the document says, the exit codes."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.cli import selection
 from gpubench.fleet.cluster import node_arguments, worst
@@ -66,7 +64,7 @@ def test_the_worst_code_wins_as_documented():
     assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
 
 
-def node(host: str, id: str, gpus: float = 2) -> EngineNode:
+def node(host, id, gpus=2):
     return EngineNode(id=id, host=host, cpus=2, gpus=gpus)
 
 
@@ -123,7 +121,7 @@ def test_health_measures_gpus_alone_and_each_op_at_one_size():
     asked = Selection(ops=list(HEALTH_OPS), regimes=["resident-queued"])
     found, _ = selection.choose_sizes("health", asked, [CPU, GPU], selection.Host(None, None), None)
     assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
-    given = msgspec.structs.replace(asked, sizes={"matmul": [64]})
+    given = replace(asked, sizes={"matmul": [64]})
     assert selection.choose_sizes("health", given, [CPU, GPU], selection.Host(None, None), None)[0].sizes[
         "matmul"
     ] == [64]

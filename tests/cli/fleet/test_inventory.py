@@ -1,7 +1,5 @@
 """`detect --cluster` without a cluster: what nodes are asked, what is refused, what is told, the exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -20,7 +18,7 @@ RECORDED = Path(__file__).parents[2] / "detect" / "two-h200.detect.json"
 SOON = FleetLimits(queue_s=0.05, silence_s=0.05, deadline_s=60)
 
 
-def answer(document: bytes | None = None):
+def answer(document=None):
     document = RECORDED.read_bytes() if document is None else document
     return [HELLO, *pieces(wire.RESULT, document), ended()]
 
@@ -64,16 +62,13 @@ def test_nodes_that_answer_are_listed_with_gpus_named_as_in_results():
 @pytest.mark.parametrize(
     ("script", "reason", "code"),
     [
-        ([HELLO], "hung", 1),
-        ([], "busy", 5),
-        ([Arrival("bad", reason="died", why="its process ended")], "died", 1),
+        ([HELLO], "hung", 1), ([], "busy", 5), ([Arrival("bad", reason="died", why="its process ended")], "died", 1),
         ([wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc"))], "version-skew", 1),
-        (answer(b'{"name": "gpubench-result", "schema_version": 1}'), "failed", 1),
-        (answer(b"no JSON"), "failed", 1),
+        (answer(b'{"name": "gpubench-result", "schema_version": 1}'), "failed", 1), (answer(b"no JSON"), "failed", 1),
         ([HELLO, ended(1, "error: no room")], "failed", 1),
     ],
     ids=["hung", "busy", "died", "skew", "wrong", "junk", "empty"],
-)
+)  # fmt: skip
 def test_a_node_that_does_not_answer_has_a_row_with_its_reason(script, reason, code):
     found, ends_with = ask({"good": answer(), "bad": script})
     assert inventory_headline(found).startswith(f"Fleet: 1 of 2 nodes answered, 2 GPUs; 1 {reason} (bad)")

@@ -1,14 +1,12 @@
 """Linear algebra of some dozen rows, against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from gpubench.curves.process import cholesky, dot, solve_lower
 
 
-def positive(rows: int, seed: int) -> np.ndarray:
+def positive(rows, seed):
     """A symmetric positive definite matrix."""
     square = np.random.default_rng(seed).normal(size=(rows, rows))
     return square @ square.T + rows * np.eye(rows)

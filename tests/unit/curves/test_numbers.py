@@ -4,15 +4,13 @@ The runs have what decides somewhere: steps, families, outliers, sessions, gaps,
 what they give changes what gpubench prints; `python -m tests.unit.curves.test_numbers` prints them anew.
 """
 
-from __future__ import annotations
-
 import math
 import random
 
 import numpy as np
 import pytest
 
-from gpubench.curves import Margin, Threshold, TimeCurve, TimedSizes, compare, doubt, fit, interval
+from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
 from gpubench.curves.families import fixed_and_per_n, traffic_of
 from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Point, Walk, Warp, points
 from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of
@@ -88,7 +86,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def heights(curve: TimeCurve):
+def heights(curve):
     """Mean and standard deviation at four places."""
     found = [curve.at(math.log(n)) for n in (2000, 30_000, 400_000, 6_000_000)]
     return [float(f"{value:.6g}") for height in found for value in (height.mean, math.sqrt(height.variance))]
@@ -126,7 +124,7 @@ RUNS = {
 }  # fmt: skip
 
 
-def numbers(threshold: Threshold):
+def numbers(threshold):
     """Four numbers of a threshold, and of its margins at three places ratio, deviation and chance."""
     count = len(threshold.margins)
     places = [threshold.margins[i] for i in (0, count // 2, count * 2 // 3)]

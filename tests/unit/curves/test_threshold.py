@@ -1,7 +1,5 @@
 """Where two curves cross, and how sure that is."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,12 +1,10 @@
 """The curve of one contender: through its points, between them, and with what its family knows."""
 
-from __future__ import annotations
-
 import math
 import statistics
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.curves import TimedSizes, fit, kind_of
 from tests.unit.curves.simulated import LADDER, OF_KIND, apart, cpu, exact, gpu
@@ -184,7 +182,7 @@ def test_an_op_that_lies_apart_from_its_family_is_left_alone():
         return 2.5 * cpu(n, power=0.9)
 
     series = family(cpu)
-    series["own"] = msgspec.structs.replace(series["own"], blocks=exact(other, LADDER, sessions=6))
+    series["own"] = replace(series["own"], blocks=exact(other, LADDER, sessions=6))
     curve = fit(series)["own"]
     for n in LADDER:
         assert seconds(curve, n) == pytest.approx(other(n), rel=0.1)
@@ -207,7 +205,7 @@ def test_ops_of_other_traffic_share_the_launch_and_the_cost_of_a_byte_on_a_gpu()
 @pytest.mark.parametrize("more", [{"traffic": 0.0}, {"family": None}])
 def test_without_a_family_or_a_constant_traffic_nothing_is_shared(more):
     everything = family(cpu, relatives=stepping)
-    series = {key: msgspec.structs.replace(one, **more) for key, one in everything.items()}
+    series = {key: replace(one, **more) for key, one in everything.items()}
     together, alone = fit(series)["own"], fit({"own": series["own"]})["own"]
     assert together.at(math.log(300_000)) == alone.at(math.log(300_000))
 
@@ -219,7 +217,7 @@ def test_without_a_family_or_a_constant_traffic_nothing_is_shared(more):
 def test_the_order_of_contenders_and_sizes_changes_nothing(power):
     everything = family(stepping, relatives=stepping)
     mixed = {
-        key: msgspec.structs.replace(one, blocks=dict(reversed(one.blocks.items())))
+        key: replace(one, blocks=dict(reversed(one.blocks.items())))
         for key, one in reversed(everything.items())
     }
     before, after = fit(everything), fit(mixed)

@@ -1,13 +1,8 @@
 """Runs for the final screen: many ops with known thresholds and gains in two situations."""
 
-from __future__ import annotations
+from msgspec.structs import replace
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
-
-from gpubench.result.case import Case
-from gpubench.result.run import Outcome, Run, RunWarning, Selection
+from gpubench.result.run import Outcome, RunWarning, Selection
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
 SUITE = (
@@ -15,21 +10,21 @@ SUITE = (
 )  # fmt: skip
 VECTOR = (1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216)
 SIDE = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-WEBGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan")
-SECOND = msgspec.structs.replace(GPU, id="cupy:1")
+WEBGPU = replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan")
+SECOND = replace(GPU, id="cupy:1")
 WAITED, QUEUED, ALWAYS = "resident-waited", "resident-queued", "transfer-always"
 
 
-def op_case(op: str, n: int, regime: str = "resident", device: str = "numpy:0", **more: str) -> Case:
+def op_case(op, n, regime="resident", device="numpy:0", **more):
     """As `case`, with matmul alone in its group."""
     found = case(op, n, regime=regime, device=device, **more)
-    return msgspec.structs.replace(found, calls=10) if regime == "transfer-once" else found
+    return replace(found, calls=10) if regime == "transfer-once" else found
 
 
 def op_rows(
-    op: str, ratios: Mapping[str, Mapping[int, float]], *, device: str = "cupy:0", cpu_s: float = 1e-3,
-    dtype: str = "float32", shifts: Sequence[float] = (), cpu: bool = True,
-) -> list[Outcome]:  # fmt: skip
+    op, ratios, *, device = "cupy:0", cpu_s = 1e-3,
+    dtype = "float32", shifts = (), cpu = True,
+):  # fmt: skip
     """For each regime and size a GPU case `ratio` times as fast as the CPU's, in 5 sessions, which `shifts` set apart."""
     sizes = sorted(set().union(*ratios.values()))
     found: list[Outcome] = []
@@ -42,20 +37,20 @@ def op_rows(
     return found
 
 
-def rising(sizes: Sequence[int], threshold: float, slope: float = 0.5) -> dict[int, float]:
+def rising(sizes, threshold, slope=0.5):
     """Ratios that cross 1 at `threshold`."""
     return {n: (n / threshold) ** slope for n in sizes}
 
 
-def answer_run(outcomes: Sequence[Outcome], *, named: Mapping[str, list[int]] | None = None, **more) -> Run:
+def answer_run(outcomes, *, named=None, **more):
     """A run of 55 seconds; `named`: the sizes that were asked for, by op."""
     run = run_of(outcomes, **more)
     ops = sorted({outcome.case.op for outcome in outcomes})
     selection = Selection(ops=ops, sizes=dict(named or {}))
-    return msgspec.structs.replace(run, selection=selection, finished_at="2026-01-02T03:05:00Z")
+    return replace(run, selection=selection, finished_at="2026-01-02T03:05:00Z")
 
 
-def suite_run(*, sessions: int = 5) -> Run:
+def suite_run(*, sessions=5):
     """14 ops in three situations: queued calls pay four times earlier than waited ones, copies pay for three ops alone."""
     found: list[Outcome] = []
     for i, op in enumerate(SUITE):
@@ -67,7 +62,7 @@ def suite_run(*, sessions: int = 5) -> Run:
     return answer_run(found, sessions=sessions)
 
 
-def one_op_run() -> Run:
+def one_op_run():
     """One op in its four situations, one of them without a threshold."""
     ratios = {
         QUEUED: rising(VECTOR, 23_000), WAITED: rising(VECTOR, 154_000), "transfer-once": rising(VECTOR, 149_000),
@@ -76,17 +71,15 @@ def one_op_run() -> Run:
     return answer_run(op_rows("add", ratios))
 
 
-def named_run() -> Run:
+def named_run():
     """One op at two sizes that were asked for."""
     ratios = {
-        QUEUED: {1024: 21.0, 4096: 24.0},
-        WAITED: {1024: 6.7, 4096: 22.0},
-        ALWAYS: {1024: 0.25, 4096: 7.0},
-    }
+        QUEUED: {1024: 21.0, 4096: 24.0}, WAITED: {1024: 6.7, 4096: 22.0}, ALWAYS: {1024: 0.25, 4096: 7.0},
+    }  # fmt: skip
     return answer_run(op_rows("matmul", ratios), named={"matmul": [1024, 4096]})
 
 
-def no_gpu_run() -> Run:
+def no_gpu_run():
     """Plain NumPy and another implementation; the latter is faster for two of three ops."""
     found: list[Outcome] = []
     for op, plain_s, tuned_s in (("softmax", 1.69e-3, 8e-4), ("add", 1.37e-4, 1.38e-4), ("gelu", 2e-3, 1e-3)):

@@ -1,13 +1,9 @@
 """Hand-built runs: each case is given its time, so that every answer is known."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from gpubench.base.messages import Reason
 from gpubench.result.case import QUEUED, RESIDENT, Case
 from gpubench.result.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
 from gpubench.result.run import (
@@ -25,12 +21,10 @@ from gpubench.result.run import (
     Parts,
     Planned,
     Run,
-    RunWarning,
     Selection,
     SessionRecord,
     Settings,
     Skip,
-    StageClock,
     StageTimes,
     Stop,
     WorkerRecord,
@@ -57,9 +51,9 @@ SOFTWARE = Device(
 
 
 def case(
-    op: str = "matmul", n: int = 1024, implementation: str = "library", regime: str = "resident",
-    device: str = "numpy:0", dtype: str = "float32", variant: str | None = None,
-) -> Case:  # fmt: skip
+    op = "matmul", n = 1024, implementation = "library", regime = "resident",
+    device = "numpy:0", dtype = "float32", variant = None,
+):  # fmt: skip
     """`resident` on a GPU stands for `resident-queued`."""
     calls = 10 if regime == "transfer-once" else None
     group = GROUPS.get(op, "vector")
@@ -68,16 +62,16 @@ def case(
     return Case(op, group, {"n": n}, dtype, implementation, regime, device, calls, variant)  # type: ignore[arg-type]
 
 
-def regime_of(calls: int | None) -> str:
+def regime_of(calls):
     """The id of a call's regime: calls that share a copy; None: on data that stays, queued."""
     return QUEUED if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
 
 
 def measured(
-    what: Case, seconds: float, *, sessions: int = 3, factors: Sequence[float] = QUIET, repeat: int = 10_000,
-    cold_s: float | None = None, hot_s: float | None = None, parts: Parts | None = None, discarded: dict[str, str] | None = None,
-    stop: str = "precision", shifts: Sequence[float] = (),
-) -> Measurement:  # fmt: skip
+    what, seconds, *, sessions = 3, factors = QUIET, repeat = 10_000,
+    cold_s = None, hot_s = None, parts = None, discarded = None,
+    stop = "precision", shifts = (),
+):  # fmt: skip
     """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample; `shifts`: a
     further factor of each session."""
     flops, size = work(what)
@@ -99,10 +93,10 @@ def measured(
 
 
 def in_stages(
-    found: Measurement, seconds: dict[str, float], *, launch_s: float = 0.0, gap_s: float = 0.0, rest_s: float = 0.0,
-    stamping_s: float = 0.0, recording_s: tuple[float, float] | None = None, clock: StageClock = "host",
-    alone: float = 0.8,
-) -> Measurement:  # fmt: skip
+    found, seconds, *, launch_s = 0.0, gap_s = 0.0, rest_s = 0.0,
+    stamping_s = 0.0, recording_s = None, clock = "host",
+    alone = 0.8,
+):  # fmt: skip
     """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`; `stamping_s` is
     in the stages and not in the whole. `recording_s`: up to the first submit, and in all, which changes no other time."""
     span_s = sum(seconds.values()) + gap_s
@@ -119,16 +113,16 @@ def in_stages(
         )
         for session in sorted({block.session for block in found.blocks})
     ]  # fmt: skip
-    return msgspec.structs.replace(found, stages=times)
+    return replace(found, stages=times)
 
 
 def split(
-    what: Case, alone: tuple[float, float], seconds: float, *, fraction: float = 0.75, sessions: int = 3,
-    factors: Sequence[float] = QUIET, sides: dict[str, list[float]] | None = None, sweep: bool = True,
-) -> Measurement:  # fmt: skip
+    what, alone, seconds, *, fraction = 0.75, sessions = 3,
+    factors = QUIET, sides = None, sweep = True,
+):  # fmt: skip
     """A case split over CPU and GPU: swept in session 0 (`alone`: the CPU's and the GPU's seconds), then `seconds`."""
     found = measured(what, seconds, sessions=sessions, factors=factors)
-    blocks = [msgspec.structs.replace(block, fraction=fraction) for block in found.blocks]
+    blocks = [replace(block, fraction=fraction) for block in found.blocks]
     swept = [
         Block(
             session=0, round=place, position=0, phase="sweep", fraction=share, repeat=10, warmup=1,
@@ -138,18 +132,18 @@ def split(
         if share <= 1
     ]  # fmt: skip
     parts = [Parts(session=i, stage_s=sides or {}) for i in range(sessions)]
-    return msgspec.structs.replace(found, blocks=[*(swept if sweep else []), *blocks], parts=parts)
+    return replace(found, blocks=[*(swept if sweep else []), *blocks], parts=parts)
 
 
 def assigned(
-    what: Case, stages: dict[str, tuple[float, float]], assignment: str, seconds: float, *, copy_s: float = 1e-6,
-    beside_s: dict[str, float] | None = None, free_s: float | None = None, sessions: int = 3,
-    factors: Sequence[float] = QUIET,
-) -> Measurement:  # fmt: skip
+    what, stages, assignment, seconds, *, copy_s = 1e-6,
+    beside_s = None, free_s = None, sessions = 3,
+    factors = QUIET,
+):  # fmt: skip
     """A workload on two sides, `stages` with the seconds of each: chosen in session 0, then `seconds`. A change of sides
     and the way home from the GPU cost a copy."""
 
-    def predicted_s(one: str) -> float:
+    def predicted_s(one):
         spent = sum(sides[letter == "g"] for sides, letter in zip(stages.values(), one, strict=True))
         return spent + copy_s * sum(a != b for a, b in itertools.pairwise(f"{one}c"))
 
@@ -157,7 +151,7 @@ def assigned(
     predicted = {one: predicted_s(one) for one in (*both.values(), assignment)}
     beside = beside_s or {side: predicted[one] for side, one in both.items()}
     found = measured(what, seconds, sessions=sessions, factors=factors)
-    blocks = [msgspec.structs.replace(block, assignment=assignment, beside_s=beside) for block in found.blocks]
+    blocks = [replace(block, assignment=assignment, beside_s=beside) for block in found.blocks]
     swept = [
         Block(
             session=0, round=place, position=0, phase="sweep", assignment=one, beside_s=beside, repeat=10, warmup=1,
@@ -172,10 +166,10 @@ def assigned(
         gpu_whole_s=[copy_s + sum(gpu_s for _, gpu_s in stages.values())],
         free_s=free_s or sum(min(sides) for sides in stages.values()),
     )  # fmt: skip
-    return msgspec.structs.replace(found, blocks=[*swept, *blocks], assignment_times=[assignment_times])
+    return replace(found, blocks=[*swept, *blocks], assignment_times=[assignment_times])
 
 
-def work(what: Case) -> tuple[int, int]:
+def work(what):
     """FLOP and bytes of one launch: two inputs and an output, but for a copy and for overheads."""
     n = what.params["n"]
     if what.group == "overhead":
@@ -185,19 +179,19 @@ def work(what: Case) -> tuple[int, int]:
     return (2 * n**3, 3 * 4 * n * n) if what.op == "matmul" else (n, 3 * 4 * n)
 
 
-def skipped(what: Case, reason: Reason = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:
+def skipped(what, reason="out-of-memory", detail="needs 9 GiB of 4 GiB"):
     return Skip(id=what.id, case=what, reason=reason, detail=detail)
 
 
-def failed(what: Case, reason: Reason = "wrong-result", detail: str = "largest error 0.5 at [3, 7]") -> Failure:
+def failed(what, reason="wrong-result", detail="largest error 0.5 at [3, 7]"):
     return Failure(id=what.id, case=what, reason=reason, detail=detail, phase="check")
 
 
-def planned(what: Case) -> Planned:
+def planned(what):
     return Planned(id=what.id, case=what)
 
 
-def machine() -> Machine:
+def machine():
     """Two of two CPUs and one GPU of 16 GiB."""
     gpu = Gpu(
         id="GPU-1", name=Fact("Test GPU", "ok", "nvml"),
@@ -210,10 +204,10 @@ def machine() -> Machine:
 
 
 def run_of(
-    outcomes: Sequence[Outcome], *, devices: Sequence[Device] = (CPU, GPU), sessions: int = 5,
-    complete: bool = True, exit_reason: str = "ok", threads: int = 2, warnings: Sequence[RunWarning] = (),
-    with_machine: bool = True, settings: Settings | None = None,
-) -> Run:  # fmt: skip
+    outcomes, *, devices = (CPU, GPU), sessions = 5,
+    complete = True, exit_reason = "ok", threads = 2, warnings = (),
+    with_machine = True, settings = None,
+):  # fmt: skip
     blas = Blas(library="openblas", version="0.3.29", kernel="Haswell")
     workers = [
         WorkerRecord(
@@ -237,9 +231,9 @@ def run_of(
 
 
 def curve(
-    ratios: dict[int, float], *, regime: str = "resident", cpu_s: float = 1e-3, device: str = "cupy:0",
-    factors: Sequence[float] = QUIET, sessions: int = 5,
-) -> list[Outcome]:  # fmt: skip
+    ratios, *, regime = "resident", cpu_s = 1e-3, device = "cupy:0",
+    factors = QUIET, sessions = 5,
+):  # fmt: skip
     """A CPU case and a GPU case of each size, the GPU `ratio` times faster, in so many sessions that no prior counts."""
     found: list[Outcome] = []
     for n, ratio in ratios.items():

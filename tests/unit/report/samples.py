@@ -1,16 +1,14 @@
 """The run of the golden files: every kind of outcome once, times of a plausible machine."""
 
 import functools
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import Analysis
 from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import WAITED
 from gpubench.result.machine import Cache, Fact, Platform
-from gpubench.result.run import Environment, Git, Outcome, Parts, Run, RunWarning
+from gpubench.result.run import Environment, Git, Outcome, Parts, RunWarning
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -30,7 +28,7 @@ from tests.unit.report.builders import (
 NOISY = (0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)
 
 
-def full_run() -> Run:
+def full_run():
     """CPU, GPU and software adapter; a win, a loss, a break-even, a skip, a failure, a noisy case."""
     found: list[Outcome] = []
     for n in (64, 256, 1024, 4096):
@@ -40,22 +38,19 @@ def full_run() -> Run:
         found += _gpu_cases(n, gpu_s, copy_s)
     for n in (65536, 1048576, 16777216):
         found += [
-            measured(case("relu", n), n * 8 / 2e10),
-            measured(case("relu", n, "tuned"), n * 8 / 3e10, factors=NOISY),
+            measured(case("relu", n), n * 8 / 2e10), measured(case("relu", n, "tuned"), n * 8 / 3e10, factors=NOISY),
             measured(case("relu", n, device="cupy:0"), 8e-6 + n * 8 / 2e12),
             measured(case("relu", n, regime="transfer-always", device="cupy:0"), 3e-5 + n * 8 / 1e10),
             measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 1e10),
-            skipped(
-                case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"
-            ),
-        ]
+            skipped(case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"),
+        ]  # fmt: skip
     found += _peak_cases() + _overhead_cases()
     found.append(failed(case("add", 1000, "tuned", device="cupy:0")))
     found.append(skipped(case("add", 2**36, device="cupy:0")))
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
 
 
-def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
+def _gpu_cases(n, gpu_s, copy_s):
     parts = Parts(
         session=0, compile_s=0.3, first_launch_s=2e-3, alloc_s=[2e-6], upload_s=[copy_s * 0.7], launch_s=[4e-6],
         sync_s=[5e-6], single_s=[gpu_s + 9e-6], download_s=[copy_s * 0.3],
@@ -69,20 +64,18 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
     ]
 
 
-def _peak_cases() -> list[Outcome]:
+def _peak_cases():
     """A copy that is out of cache, its vendor's implementation, and a rung of the ladder of matmul."""
     n = 2**26
     rung = case(n=4096, implementation="tuned", device="cupy:0", variant="naive")
     return [
-        measured(case("copy", n, "tuned"), 0.05),
-        measured(case("copy", n, device="cupy:0"), 7e-4, hot_s=6.8e-4),
+        measured(case("copy", n, "tuned"), 0.05), measured(case("copy", n, device="cupy:0"), 7e-4, hot_s=6.8e-4),
         measured(case("copy", n, "tuned", device="cupy:0"), 3e-4, hot_s=2.9e-4),
-        measured(case("copy", 2**20, "tuned", device="cupy:0"), 2e-5, hot_s=1e-6),
-        measured(rung, 0.03, hot_s=0.029),
-    ]
+        measured(case("copy", 2**20, "tuned", device="cupy:0"), 2e-5, hot_s=1e-6), measured(rung, 0.03, hot_s=0.029),
+    ]  # fmt: skip
 
 
-def _overhead_cases() -> list[Outcome]:
+def _overhead_cases():
     sizes = [2**10, 2**20, 2**24, 2**30]
     found: list[Outcome] = [
         measured(case("open", 1, device="cupy:0"), 0.4), measured(case("launch", 1, device="cupy:0"), 6e-6),
@@ -96,7 +89,7 @@ def _overhead_cases() -> list[Outcome]:
     return found
 
 
-def hybrid_run() -> Run:
+def hybrid_run():
     """Splits that pay, that cannot, that lose for a reason, and one whose device gave up."""
     found: list[Outcome] = []
     for n, regime, cpu_s, gpu_s, both_s, sides in (
@@ -111,14 +104,12 @@ def hybrid_run() -> Run:
         share = round(cpu_s / (cpu_s + gpu_s), 2)
         found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=6, sides=sides))
     found.append(
-        skipped(
-            case(n=1, implementation="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut"
-        )
-    )
+        skipped(case(n=1, implementation="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut"),
+    )  # fmt: skip
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
 
-def stages_run() -> Run:
+def stages_run():
     """A workload in stages: on the CPU, on a GPU whose stages do not add up at the smaller size, and on an adapter that
     waits for each stage."""
     found: list[Outcome] = []
@@ -138,7 +129,7 @@ def stages_run() -> Run:
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
 
 
-def assignment_run() -> Run:
+def assignment_run():
     """A workload on two sides: a mixture pays where its input is on both, and the GPU alone wins where all is copied."""
     found: list[Outcome] = []
     stages = {"hidden": (4.3e-5, 6.6e-6), "logits": (2.4e-6, 6e-6), "probabilities": (1e-6, 6e-6)}
@@ -151,7 +142,7 @@ def assignment_run() -> Run:
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
 
-def cpu_run() -> Run:
+def cpu_run():
     """A machine without a GPU; cupy and wgpu say why they are absent."""
     found: list[Outcome] = []
     for n in (65536, 1048576):
@@ -167,7 +158,7 @@ def cpu_run() -> Run:
     return run_of(found, devices=(CPU,), warnings=warnings, with_machine=False)
 
 
-def software_run() -> Run:
+def software_run():
     """The only adapter is a program."""
     found: list[Outcome] = []
     for n in (65536, 1048576, 16777216):
@@ -178,7 +169,7 @@ def software_run() -> Run:
     return run_of(found, devices=(CPU, SOFTWARE), with_machine=False)
 
 
-def interrupted_run() -> Run:
+def interrupted_run():
     """Stopped in the first session: one case measured, one failed, the rest planned."""
     found: list[Outcome] = [measured(case(n=64), 4e-6, sessions=1), failed(case(n=64, device="cupy:0"), "timeout",
                             "no answer within 60 s while sampling")]  # fmt: skip
@@ -186,7 +177,7 @@ def interrupted_run() -> Run:
     return run_of(found, sessions=1, complete=False, exit_reason="interrupted")
 
 
-def tool_run() -> Run:
+def tool_run():
     """Short enough to be read in the formats of other tools, with all that these tell of a machine and a commit."""
     gpu_s = 1e-3
     found: list[Outcome] = [
@@ -213,11 +204,11 @@ def tool_run() -> Run:
 
 
 @functools.cache
-def analysed(*makes: Callable[[], Run]) -> list[Analysis]:
+def analysed(*makes):
     """The analyses of runs by the functions that make them, once for all tests."""
     return analyse_runs([make() for make in makes])
 
 
-def drawn(*makes: Callable[[], Run], format: str = "plain", **look: object) -> str:
+def drawn(*makes, format="plain", **look):
     """Their report."""
     return draw_report(analysed(*makes), format, RenderOptions(**look))

@@ -81,10 +81,8 @@ def gpus_of_two_kinds():
     """`add` is as fast on both, `copy` is not."""
     slow = dict.fromkeys(ENDS, 3.0)
     rows = [
-        *op_rows("add", {WAITED: WINS}),
-        *beside({WAITED: WINS}, "cupy:1"),
-        *op_rows("copy", {WAITED: WINS}),
-    ]
+        *op_rows("add", {WAITED: WINS}), *beside({WAITED: WINS}, "cupy:1"), *op_rows("copy", {WAITED: WINS}),
+    ]  # fmt: skip
     return answer_run([*rows, *beside({WAITED: slow}, "cupy:1", "copy")], devices=(CPU, GPU, SECOND))
 
 

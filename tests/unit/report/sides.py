@@ -1,20 +1,18 @@
 """Two sides of a comparison: runs whose sessions have the time that a test gives them."""
 
 import random
-from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
-from gpubench.result.case import Case
-from gpubench.result.run import Block, Fingerprint, Measurement, Outcome, Run
+from gpubench.result.run import Block, Fingerprint
 from tests.unit.report.builders import QUIET, case, measured, run_of
 
 CASES = tuple(case(n=n) for n in (64, 128, 256, 512))
 
 
-def timed(what: Case, session_s: Sequence[float], **changes: object) -> Measurement:
+def timed(what, session_s, **changes):
     """A case that took `session_s[i]` in session i, give or take half a percent within it."""
     blocks = [
         Block(session=i, round=0, position=0, repeat=10_000, wall_s=[seconds * factor for factor in QUIET])
@@ -23,7 +21,7 @@ def timed(what: Case, session_s: Sequence[float], **changes: object) -> Measurem
     return replace(measured(what, 1.0), blocks=blocks, **changes)
 
 
-def a_run(outcomes: Sequence[Outcome], sessions: int = 5, *, second: int = 0, **changes: object) -> Run:
+def a_run(outcomes, sessions=5, *, second=0, **changes):
     """A run whose sessions start every two seconds from `second` on: 0 and 1 take turns."""
     run = run_of(outcomes, sessions=sessions)
     sizes: dict[str, list[int]] = {}
@@ -39,9 +37,9 @@ def a_run(outcomes: Sequence[Outcome], sessions: int = 5, *, second: int = 0, **
 
 
 def pair(
-    slow: Mapping[str, float] | None = None, *, k: int = 5, sigma: float = 0.01, seed: int = 1,
-    cases: Sequence[Case] = CASES,
-) -> tuple[Run, Run]:  # fmt: skip
+    slow = None, *, k = 5, sigma = 0.01, seed = 1,
+    cases = CASES,
+):  # fmt: skip
     """Base and new in turns; `slow` maps case ids to new / base, sessions vary by `sigma`."""
     chance = random.Random(seed)
     sides = []
@@ -54,13 +52,13 @@ def pair(
     return sides[0], sides[1]
 
 
-def on_machine(run: Run, **fields: str) -> Run:
+def on_machine(run, **fields):
     """The run with these fields in the fingerprint of its machine."""
     prints = replace(run.fingerprint, machine=Fingerprint(hash="1" * 12, fields=fields))
     return replace(run, fingerprint=prints)
 
 
-def busy_turns(what: Case, turns: Sequence[Sequence[float]], *, second: int = 0, load: float = 0.5) -> Run:
+def busy_turns(what, turns, *, second=0, load=0.5):
     """A run of one case in which every session was measured again at once, never quietly: `turns[i]` are the times of
     session i and of its repeats; each of these was a bit less disturbed than the one before."""
     times = [seconds for turn in turns for seconds in turn]
@@ -78,22 +76,22 @@ def busy_turns(what: Case, turns: Sequence[Sequence[float]], *, second: int = 0,
     return replace(run, sessions=records)
 
 
-def compared(base: Run, new: Run, options: CompareOptions | None = None, *more: Run):
+def compared(base, new, options=None, *more):
     """The comparison of BASE with one new run, or with several."""
     news = [("new.json", new), *((f"new {i}", run) for i, run in enumerate(more, 2))]
     return compare(("base.json", base), news, options or CompareOptions())
 
 
-def verdicts(comparison) -> list[str]:
+def verdicts(comparison):
     """The verdict on each case, in the order of the file."""
     return [row.verdict for row in comparison.cases]
 
 
-def gate(comparison, name: str):
+def gate(comparison, name):
     return next(gate for gate in comparison.gates if gate.name == name)
 
 
-def with_blocks(run: Run, change, ids=None) -> Run:
+def with_blocks(run, change, ids=None):
     """The run with every block changed, or those of the cases `ids`."""
     outcomes = [
         replace(row, blocks=[change(block) for block in row.blocks]) if ids is None or row.id in ids else row
@@ -102,34 +100,34 @@ def with_blocks(run: Run, change, ids=None) -> Run:
     return replace(run, outcomes=outcomes)
 
 
-def first_replaced(run: Run, *outcomes: Outcome) -> Run:
+def first_replaced(run, *outcomes):
     """The run with these outcomes in the place of its first."""
     return replace(run, outcomes=[*outcomes, *run.outcomes[1:]])
 
 
-def started_late(run: Run) -> Run:
+def started_late(run):
     """The run whose sessions all began after those of any other."""
     return replace(run, sessions=[replace(one, started_at="2026-02-02T00:00:00Z") for one in run.sessions])
 
 
-def clocked(run: Run, hertz: float) -> Run:
+def clocked(run, hertz):
     return with_blocks(run, lambda block: replace(block, clock_hz=[hertz]))
 
 
-def throttled(run: Run, ids=None) -> Run:
+def throttled(run, ids=None):
     every = {str(i): "throttled" for i in range(len(QUIET))}
     return with_blocks(run, lambda block: replace(block, discarded=every), ids)
 
 
-def contended(run: Run) -> Run:
+def contended(run):
     return replace(run, sessions=[replace(session, foreign_cpu_share=0.5) for session in run.sessions])
 
 
-def noisy(run: Run, ids) -> Run:
+def noisy(run, ids):
     wide = (0.8, 1.2, 0.85, 1.15, 1.0, 1.0, 0.82, 1.18, 0.9, 1.1)
     return with_blocks(run, lambda block: replace(block, wall_s=[1e-3 * factor for factor in wide]), ids)
 
 
-def untrue(run: Run, ids=None) -> Run:
+def untrue(run, ids=None):
     """A sample of less than 100 steps of its clock is no measurement."""
     return with_blocks(run, lambda block: replace(block, repeat=1, wall_s=[1e-9] * 10), ids)

@@ -103,10 +103,8 @@ def test_the_difference_is_taken_within_each_turn():
 
 def test_without_events_is_said_of_ncu_and_the_cold_clock_alone():
     rows = [
-        pairing([4], [2], tool="ncu, flushed"),
-        pairing([4], [4]),
-        pairing([2], [2], tool="ncu", clock="hot"),
-    ]
+        pairing([4], [2], tool="ncu, flushed"), pairing([4], [4]), pairing([2], [2], tool="ncu", clock="hot"),
+    ]  # fmt: skip
     found = Agreement("now", "GPU", None, {}, {}, {"nothing, cold": 1.3e-6}, rows)
     (row,) = accuracy_page.without_events(found)
     assert row.ours_s == pytest.approx([2.7e-6])

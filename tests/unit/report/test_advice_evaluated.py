@@ -1,20 +1,16 @@
 """benchmarks/advice.py: what an answer for a size that is left out costs, and what no rule could know of it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.advice import again, questions
 from gpubench.result.store import files
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
-WGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+WGPU = replace(GPU, id="wgpu:0", backend="wgpu")
 
 
-def saved(folder: Path, name: str, *, wgpu_at_1024: float) -> Path:
+def saved(folder, name, *, wgpu_at_1024):
     """The CPU takes 1 ms, cupy:0 0.1 ms, and wgpu:0 0.2 ms, but at n = 1024; four sessions of one block."""
     found = []
     for n in (256, 1024, 4096):
@@ -23,7 +19,7 @@ def saved(folder: Path, name: str, *, wgpu_at_1024: float) -> Path:
             regime = "resident" if device == "numpy:0" else "transfer-always"
             found.append(measured(case(n=n, regime=regime, device=device), taken, sessions=4))
     path = folder / name
-    files.save(msgspec.structs.replace(run_of(found, devices=(CPU, GPU, WGPU), sessions=4), id=name), path)
+    files.save(replace(run_of(found, devices=(CPU, GPU, WGPU), sessions=4), id=name), path)
     return path
 
 

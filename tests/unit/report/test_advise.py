@@ -97,11 +97,9 @@ def test_a_regime_that_was_not_measured_is_unknown():
 
 def test_the_fastest_implementation_at_the_size_counts():
     both = [
-        gpu(256, 1e-4),
-        gpu(4096, 4e-4),
-        gpu(256, 2e-4, implementation="tuned"),
+        gpu(256, 1e-4), gpu(4096, 4e-4), gpu(256, 2e-4, implementation="tuned"),
         gpu(4096, 2e-4, implementation="tuned"),
-    ]
+    ]  # fmt: skip
     assert [ask([*CPU_SIZES, *both], n).implementation for n in (300, 4000)] == ["library", "tuned"]
 
 
@@ -239,10 +237,8 @@ def test_timings_of_a_sweep_advise_nothing():
     for n in (1024, 2000, 2048):
         expected, found = ask(RISING, n), ask([*wrong, *alone], n)
         assert (found.candidates, found.basis, found.gain) == (
-            expected.candidates,
-            expected.basis,
-            expected.gain,
-        )
+            expected.candidates, expected.basis, expected.gain,
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------- splits
@@ -278,10 +274,8 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     assert "cupy:0 (library)" in text.partition("cannot split")[2]
     document, gain = msgspec.json.decode(render(advice, "json"), type=Advice), pytest.approx(1 / 0.78, rel=1e-4)
     assert (document.device_id, document.backend, document.implementation) == (
-        "hybrid:cupy:0",
-        "hybrid",
-        "tuned",
-    )
+        "hybrid:cupy:0", "hybrid", "tuned",
+    )  # fmt: skip
     assert document.time.estimate == pytest.approx(0.78e-3)
     assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", gain)
     assert (document.split.fraction, document.split.ratio) == (0.75, gain)

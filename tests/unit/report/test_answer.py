@@ -177,10 +177,8 @@ def shaped(op, shape, regime):
         return op_rows(op, {regime: curves[shape]})
     what = op_case(op, low, regime, "cupy:0")
     instead = {
-        "wrong": failed(what),
-        "failed": failed(what, "timeout", "no answer " * 20),
-        "skip": skipped(what),
-    }
+        "wrong": failed(what), "failed": failed(what, "timeout", "no answer " * 20), "skip": skipped(what),
+    }  # fmt: skip
     return [measured(op_case(op, low), 1e-3, sessions=5), instead[shape]]
 
 

@@ -1,9 +1,7 @@
 """The answer of a run that goes on: its table fills, and only what has changed is derived anew."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis import analyse
 from gpubench.report.layout import RenderOptions
@@ -14,7 +12,7 @@ from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_r
 
 def after(run, count):
     """The run when so many of its outcomes are known."""
-    return msgspec.structs.replace(run, outcomes=run.outcomes[:count], complete=False, finished_at=None)
+    return replace(run, outcomes=run.outcomes[:count], complete=False, finished_at=None)
 
 
 def lines(run, width=80):
@@ -23,7 +21,7 @@ def lines(run, width=80):
 
 def test_every_op_has_its_row_from_the_first_cell_on():
     run = suite_run()
-    run = msgspec.structs.replace(run, selection=Selection(ops=list(SUITE)))
+    run = replace(run, selection=Selection(ops=list(SUITE)))
     assert lines(after(run, 0)) == []
     early = lines(after(run, 60))
     assert [line.split()[0] for line in early[3:]] == sorted(SUITE)

@@ -1,7 +1,5 @@
 """Runs that lack something, or contradict themselves: every output has an answer, and no wrong one."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.analysis.policy import Policy

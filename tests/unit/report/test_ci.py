@@ -46,10 +46,8 @@ def told(slow=None, *, options=None, k=5, broken=()):
 def test_a_comparison_in_a_few_words(words, verdict, counts, code, errors, unsure):
     found = told(**words)
     assert (found.verdict, (found.slower, found.faster, found.unsure), found.exit_code) == (
-        verdict,
-        counts,
-        code,
-    )
+        verdict, counts, code,
+    )  # fmt: skip
     assert (len(found.errors), sum("UNSURE (few-sessions)" in text for text in found.warnings)) == (
         errors,
         unsure,
@@ -64,12 +62,8 @@ def reported(outcomes, code, *gates):
 def test_reports_in_a_few_words():
     plain = reported(curve({64: 0.5, 256: 4.0}), 0)
     assert (plain.verdict, plain.slower, plain.faster, plain.unsure, plain.gpu_wins) == (
-        "ok",
-        None,
-        None,
-        None,
-        1,
-    )
+        "ok", None, None, None, 1,
+    )  # fmt: skip
     gated = reported(curve({64: 0.5}), 3, "matmul=2")
     assert (gated.verdict, gated.exit_code) == ("failed", 3)
     assert gated.errors[0].startswith("min-speedup matmul=2: FAILED: below 2x: matmul/n=64/")

@@ -207,12 +207,8 @@ def test_mistakes_in_a_file(tmp_path, text, why):
 
 def table(format, width=80, **more):
     return section(
-        curve({512: 14.0, 1024: 40.0, 2048: 140.0}),
-        *claims_room.load("builtin"),
-        format=format,
-        width=width,
-        **more,
-    )
+        curve({512: 14.0, 1024: 40.0, 2048: 140.0}), *claims_room.load("builtin"), format=format, width=width, **more,
+    )  # fmt: skip
 
 
 def test_the_table_counts_and_names_the_baseline():

@@ -1,12 +1,10 @@
 """`gpubench report` as a user runs it: formats, files, stdin, messages and exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.cli.rendering import chosen_format, table_width, wants_color
@@ -39,7 +37,7 @@ def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
     place = folder / "results" / "machine"
     place.mkdir(parents=True)
     for day in (2, 1, 3):
-        run = msgspec.structs.replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
+        run = replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
         save(run, place / f"2026010{day}T000000Z-0000000{day}.json")
     done = gpubench("results", "--format", "json", cwd=folder)
     assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["1", "2", "3"]
@@ -56,9 +54,9 @@ def test_a_folder_of_several_machines_has_a_table_for_each(gpubench, folder):
     place.mkdir()
     for day, cpu in ((1, "First CPU"), (2, "Second CPU"), (3, "First CPU")):
         run = full_run()
-        host = msgspec.structs.replace(run.machine.cpu, model=Fact(cpu, "ok", "proc"))
-        machine = msgspec.structs.replace(run.machine, cpu=host)
-        save(msgspec.structs.replace(run, machine=machine, id=str(day)), place / f"{day}.json")
+        host = replace(run.machine.cpu, model=Fact(cpu, "ok", "proc"))
+        machine = replace(run.machine, cpu=host)
+        save(replace(run, machine=machine, id=str(day)), place / f"{day}.json")
     text = gpubench("results", cwd=folder).stdout
     headings = [line for line in text.splitlines() if line.startswith("results: ")]
     assert ["First" in line for line in headings] == [True, False]

@@ -303,10 +303,8 @@ def test_failed_missing_and_added_cases():
     told = [[(row.id, row.reason) for row in part] for part in (result.failed, result.missing, result.added)]
     assert told == [[(FIRST, "wrong-result")], [(SECOND, "out-of-memory")], [(case(n=7).id, "absent")]]
     assert (result.exit_code, gate(result, "failed").passed, gate(result, "missing").passed) == (
-        3,
-        False,
-        False,
-    )
+        3, False, False,
+    )  # fmt: skip
     # What failed before is no news, and a repaired case no regression; n=7 is missing where it was.
     assert compared(replace(base, outcomes=rows), new).exit_code == 3
     assert compared(replace(base, outcomes=rows[:4]), new).exit_code == 0

@@ -120,10 +120,8 @@ def test_a_demand_is_met_told_or_failed_by_the_interval_of_base_over_new(place, 
     result = compared(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
     (only,) = result.gates
     assert (only.passed, bool(only.near), bool(only.ids)) == (
-        outcome != "low",
-        outcome == "near",
-        outcome == "low",
-    )
+        outcome != "low", outcome == "near", outcome == "low",
+    )  # fmt: skip
     assert (only.name, only.selector, only.least) == ("min-speedup", "matmul/n=64", least)
     assert of_comparison(result).verdict == word
 

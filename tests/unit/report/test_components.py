@@ -1,12 +1,10 @@
 """The components of scatter: each level less what the level inside it explains, on runs whose scatter is known."""
 
-from __future__ import annotations
-
 import json
 import random
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.samples import components
 from gpubench.report import render
@@ -22,8 +20,8 @@ def scattered(draw, seconds, *, sessions=4, blocks=4, levels=(0.10, 0.10, 0.02),
         for i in range(blocks):
             level = session * draw.lognormvariate(0, levels[1])
             wall = [level * draw.lognormvariate(0, levels[2]) for _ in range(5)]
-            found.append(msgspec.structs.replace(block, round=i, warmup=0, wall_s=wall))
-    return msgspec.structs.replace(what, blocks=found)
+            found.append(replace(block, round=i, warmup=0, wall_s=wall))
+    return replace(what, blocks=found)
 
 
 @pytest.mark.parametrize("levels", [(0.10, 0.10, 0.02), (0.02, 0.15, 0.02), (0.10, 0.02, 0.05)])
@@ -48,10 +46,8 @@ def test_devices_and_lengths_stand_apart_and_what_was_not_repeated_is_null():
         )
     )
     assert [(row.device_id, row.launches) for row in rows] == [
-        ("cupy:0", "long"),
-        ("numpy:0", "short"),
-        ("numpy:0", "middle"),
-    ]
+        ("cupy:0", "long"), ("numpy:0", "short"), ("numpy:0", "middle"),
+    ]  # fmt: skip
     assert [row.blocks is None for row in rows] == [True, True, False]
     assert [row.sessions is None for row in rows] == [False, True, True]
 

@@ -155,12 +155,8 @@ def test_where_all_rows_have_one_cpu_the_line_above_says_it(format):
 
 @pytest.mark.parametrize(
     ("baseline", "said"),
-    [
-        ("library", "library, OpenBLAS"),
-        ("tuned", "tuned, numba, OpenBLAS"),
-        ("library@numpy:0", "library, OpenBLAS"),
-    ],
-)
+    [("library", "library, OpenBLAS"), ("tuned", "tuned, numba, OpenBLAS"), ("library@numpy:0", "library, OpenBLAS")],
+)  # fmt: skip
 def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
     assert analyse(CONTEST, baseline=baseline).baseline.startswith(f"vs numpy {said}")
 

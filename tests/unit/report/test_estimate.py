@@ -348,10 +348,8 @@ def test_what_was_not_measured_is_a_row_with_a_reason():
     rows = analyse(run_of([skipped(case()), failed(case(n=2)), planned(case(n=4))], complete=False)).cases
     told = {(row.outcome, row.reason, row.time) for row in rows}
     assert told == {
-        ("skip", "out-of-memory", None),
-        ("failure", "wrong-result", None),
-        ("planned", "not-reached", None),
-    }
+        ("skip", "out-of-memory", None), ("failure", "wrong-result", None), ("planned", "not-reached", None),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("hot_s", [1.2e-3, 0.7e-3])

@@ -1,9 +1,7 @@
 """The answer about a user's own function: what is written on both sides, and below it the best code of both."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.policy import Policy
@@ -11,24 +9,24 @@ from gpubench.analysis.thresholds import find_threshold
 from gpubench.report import analyse_runs, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
-from gpubench.result.run import Run, RunWarning
+from gpubench.result.run import RunWarning
 from tests.unit.report.builders import case, measured, run_of, skipped
 
 SIZES = [2**k for k in range(8, 24, 2)]
 
 
-def seconds(fixed_s: float, each_s: float) -> dict[int, float]:
+def seconds(fixed_s, each_s):
     return {n: fixed_s + n * each_s for n in SIZES}
 
 
-def run(code: dict[tuple[str, str], dict[int, float]]) -> Run:
+def run(code):
     """A run of `mine.f` with these times by device and implementation, waited for on a GPU."""
     rows = []
     for (device, implementation), times in code.items():
         for n, time in times.items():
             regime = "resident" if device in ("numpy:0", "torch:cpu") else "resident-waited"
             what = case("mine.f", n=n, implementation=implementation, device=device, regime=regime)
-            rows.append(measured(msgspec.structs.replace(what, group="function"), time))
+            rows.append(measured(replace(what, group="function"), time))
     return run_of(rows)
 
 
@@ -36,7 +34,7 @@ WRITTEN = {("numpy:0", "library"): seconds(1e-6, 1e-8), ("cupy:0", "library"): s
 COMPILED = {("numpy:0", "tuned"): seconds(1e-6, 1e-9), ("cupy:0", "tuned"): seconds(2e-5, 1e-10)}
 
 
-def screen(run: Run) -> str:
+def screen(run):
     (analysis,) = analyse_runs([run])
     lines = answer_screen(analysis, RenderOptions(command=""))
     return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
@@ -92,12 +90,12 @@ LEFT_OUT = [
     ("count", "words"),
     [(1, "first is left out: it returns nothing: return the result."), (2, "Left out: first and second.")],
 )
-def test_the_screen_names_functions_that_were_left_out(count: int, words: str):
-    assert words in screen(msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT[:count]))
+def test_the_screen_names_functions_that_were_left_out(count, words):
+    assert words in screen(replace(run(WRITTEN), warnings=LEFT_OUT[:count]))
 
 
 def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
-    shown = msgspec.structs.replace(run(WRITTEN), warnings=LEFT_OUT)
+    shown = replace(run(WRITTEN), warnings=LEFT_OUT)
     assert "gpubench report" not in screen(shown)
     (analysis,) = analyse_runs([shown])
     lines = answer_screen(analysis, RenderOptions(command="gpubench report x.json"))
@@ -108,13 +106,13 @@ def test_the_screen_says_from_which_size_on_a_function_raises():
     detail = "it raises ValueError: too large (mine.py, line 5)"
     raised = [skipped(case("mine.f", n=n), "bad-function", detail) for n in (2**26, 2**25)]
     shown = run(WRITTEN)
-    text = screen(msgspec.structs.replace(shown, outcomes=[*shown.outcomes, *raised]))
+    text = screen(replace(shown, outcomes=[*shown.outcomes, *raised]))
     assert f"f at n = 32 M: {detail}." in text
 
 
 def test_a_roofline_without_flops_says_what_to_tell():
     told = run(WRITTEN)
-    outcomes = [msgspec.structs.replace(outcome, flops=0) for outcome in told.outcomes]
-    text = render([msgspec.structs.replace(told, outcomes=outcomes)], "plain", sections=["roofline"])
+    outcomes = [replace(outcome, flops=0) for outcome in told.outcomes]
+    text = render([replace(told, outcomes=outcomes)], "plain", sections=["roofline"])
     assert "Not told: the FLOPs of mine.f; say flops= to see them here." in text
     assert "nothing to show" not in text

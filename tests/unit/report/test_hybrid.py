@@ -117,9 +117,6 @@ def test_the_document_has_the_rows():
     first = rows[0]
     assert first["lo"] <= first["gain"] <= first["hi"]
     assert (first["fraction"], first["n"], first["regime"], first["gain"]) == (
-        0.75,
-        1024,
-        "resident-queued",
-        pytest.approx(1.282, abs=1e-3),
-    )
+        0.75, 1024, "resident-queued", pytest.approx(1.282, abs=1e-3),
+    )  # fmt: skip
     assert [share for share, _ in first["curve"]] == [0.0, 0.7, 0.75, 0.8, 1.0]

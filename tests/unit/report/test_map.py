@@ -1,15 +1,13 @@
 """The map: every colour is of a ratio that was measured, or lies between two; nothing is said beyond them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
 
 import altair
-import msgspec
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.analysis.winners import FULL, STRAIGHT, ratio_map, tint
@@ -283,9 +281,7 @@ def test_the_axis_names_its_ends_and_powers_of_eight_between():
 
 def test_machines_share_a_lane():
     slower = suite_run()
-    analyses = analyse_runs(
-        [suite_run(), msgspec.structs.replace(slower, id="00000000-0000-4000-8000-000000000009")]
-    )
+    analyses = analyse_runs([suite_run(), replace(slower, id="00000000-0000-4000-8000-000000000009")])
     view = overlay_view(analyses, ["A: one", "B: other"])
     for rows in view.panels.values():
         assert len(rows) == 2 * len(view.ends.lanes)

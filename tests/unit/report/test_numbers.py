@@ -1,7 +1,5 @@
 """An estimate and its interval are printed in one unit and with the same digits."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +19,10 @@ def decimals(number):
 @pytest.mark.parametrize(
     ("low", "estimate", "high", "time", "ends"),
     [
-        (68e-6, 72e-6, 187e-6, "72 us", "[68, 187] us"),
-        (99.5e-6, 99.96e-6, 100.4e-6, "100 us", "[100, 100] us"),
-        (990e-6, 999.7e-6, 1010e-6, "1.00 ms", "[0.99, 1.01] ms"),
-        (0.435, 0.448, 0.476, "448 ms", "[435, 476] ms"),
+        (68e-6, 72e-6, 187e-6, "72 us", "[68, 187] us"), (99.5e-6, 99.96e-6, 100.4e-6, "100 us", "[100, 100] us"),
+        (990e-6, 999.7e-6, 1010e-6, "1.00 ms", "[0.99, 1.01] ms"), (0.435, 0.448, 0.476, "448 ms", "[435, 476] ms"),
     ],
-)
+)  # fmt: skip
 def test_a_time_and_its_interval_agree(low, estimate, high, time, ends):
     found = interval(low, estimate, high)
     assert (time_text(found), time_interval_text(found)) == (time, ends)

@@ -1,11 +1,9 @@
 """docs/performance.md: its tables come from result files, its prose stays, and every command of the plan is valid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import performance
 from benchmarks.performance_page import NOTHING, command, files_of, rewrite
@@ -14,8 +12,8 @@ from gpubench.result.case import select_cases
 from gpubench.result.store import dumps
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
-WGPU = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1")
-DEVICES = (CPU, msgspec.structs.replace(GPU, gpu_id="GPU-1"), WGPU)
+WGPU = replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1")
+DEVICES = (CPU, replace(GPU, gpu_id="GPU-1"), WGPU)
 BLOCKS = ("runs", "peaks", "matmul", "shapes", "ladder", "memory", "rows", "dtypes", "overheads")
 PAGE = "Prose.\n<!-- files: old.json -->\n" + "\n".join(
     f"<!-- begin: {name} -->\nstale\n<!-- end: {name} -->\nwords about {name}" for name in BLOCKS
@@ -45,21 +43,13 @@ def outcomes():
 def page(tmp_path):
     run = run_of(outcomes(), devices=DEVICES)
     argv = [
-        "run",
-        "--ops",
-        "add,matmul",
-        "--results-dir",
-        "x",
-        "--tag",
-        "performance",
-        "--quick",
-        "--no-progress",
-    ]
+        "run", "--ops", "add,matmul", "--results-dir", "x", "--tag", "performance", "--quick", "--no-progress",
+    ]  # fmt: skip
     overheads = run_of(
         [measured(case("upload", 2**30, "tuned", device="cupy:0"), 2**30 / 55e9)], devices=DEVICES
     )
-    (tmp_path / "a.json").write_bytes(dumps(msgspec.structs.replace(run, argv=argv)))
-    later = msgspec.structs.replace(overheads, id="2", argv=["run"], started_at="2026-01-03T00:00:00Z")
+    (tmp_path / "a.json").write_bytes(dumps(replace(run, argv=argv)))
+    later = replace(overheads, id="2", argv=["run"], started_at="2026-01-03T00:00:00Z")
     (tmp_path / "b.json").write_bytes(dumps(later))
     return rewrite(PAGE, ["b.json", "a.json"], tmp_path)
 

@@ -72,11 +72,8 @@ def test_one_call_on_data_that_stays_is_waited_for(regime, device):
 def test_the_answer_at_a_measured_size():
     found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
     assert (found.device_id, found.backend, found.implementation, found.basis) == (
-        "cupy:0",
-        "cupy",
-        "library",
-        "measured",
-    )
+        "cupy:0", "cupy", "library", "measured",
+    )  # fmt: skip
     assert (found.expected_s, found.gain) == (pytest.approx(5e-4), pytest.approx(2.0))
     assert POLICY.ops == ("matmul", "relu")
     with pytest.raises(AttributeError):
@@ -90,13 +87,8 @@ def test_it_says_what_advise_says(n, calls, op):
 
 @pytest.mark.parametrize(
     ("op", "shape", "n"),
-    [
-        ("matmul", (512, 512), 512),
-        ("matmul", {"n": 512}, 512),
-        ("relu", (128, 8, 4), 4096),
-        ("relu", (4096,), 4096),
-    ],
-)
+    [("matmul", (512, 512), 512), ("matmul", {"n": 512}, 512), ("relu", (128, 8, 4), 4096), ("relu", (4096,), 4096)],
+)  # fmt: skip
 def test_the_shape_of_an_array_is_its_size(op, shape, n):
     assert POLICY.choose(op, shape=shape) == POLICY.choose(op, shape=n)
     assert POLICY.choose(op, shape=shape).basis == "interpolated"

@@ -88,10 +88,8 @@ def test_a_split_with_copies_is_a_reason_even_if_nothing_resident_was_compared()
 
 def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
     rows = [
-        *curve({64: 1 / 8, 128: 4.0}, regime=WAITED),
-        measured(case(n=4096), 1.0),
-        *pair("relu", 64, 4e-3, WAITED),
-    ]
+        *curve({64: 1 / 8, 128: 4.0}, regime=WAITED), measured(case(n=4096), 1.0), *pair("relu", 64, 4e-3, WAITED),
+    ]  # fmt: skip
     assert of([*rows, *curve({256: 100.0}, regime="transfer-always")]).s == pytest.approx(1.0)
 
 
@@ -167,10 +165,8 @@ def test_the_document_has_it_by_its_schema():
     jsonschema.validate(found, msgspec.json.schema(ReportDocument))
     told = found["recommendation"]
     assert (told["mode"], told["confidence"], told["measured"]["splits"][0]["reason"]) == (
-        "hybrid",
-        "measured",
-        None,
-    )
+        "hybrid", "measured", None,
+    )  # fmt: skip
     assert [row["recommended"] for row in found["hybrid"]] == [True]
 
 

@@ -1,7 +1,5 @@
 """Sections register themselves: those of gpubench, of a wing, and of a package by its entry point."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io
@@ -26,7 +24,7 @@ EXAMPLE = re.search(r'```python\n("""The five cases.*?)```', PAGE, re.DOTALL)[1]
 def outside(tmp_path, monkeypatch):
     """A function that installs a package with a section, as pip would leave it behind."""
 
-    def package(name: str, module: str) -> None:
+    def package(name, module):
         install(tmp_path / name, f"package_{name}", module, sections={name: f"package_{name}"})
         monkeypatch.syspath_prepend(str(tmp_path / name))
         importlib.invalidate_caches()

@@ -1,13 +1,11 @@
 """Selectors: what matches, and the message for what is none."""
 
-from __future__ import annotations
-
 import contextlib
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.result.case import parse_case_id, select_cases, selector
@@ -41,7 +39,7 @@ def test_does_not_match(text):
 
 @pytest.mark.parametrize("regime", ["resident", "resident-waited", "resident-queued"])
 def test_resident_stands_for_all_data_that_stays(regime):
-    one = msgspec.structs.replace(case(), regime=regime)
+    one = replace(case(), regime=regime)
     assert selector("*/*/*/*/resident")(one)
     assert selector(f"*/*/*/*/{regime}")(one)
     assert selector("*/*/*/*/resident-waited")(one) == (regime == "resident-waited")
@@ -86,13 +84,13 @@ def test_a_plain_implementation_is_not_its_variants(implementation, variants):
     found = {
         variant
         for variant in (None, "naive", "register")
-        if selector(f"matmul/*/*/{implementation}")(msgspec.structs.replace(BIG, variant=variant))
+        if selector(f"matmul/*/*/{implementation}")(replace(BIG, variant=variant))
     }
     assert found == variants
 
 
 def test_params_beside_the_size_can_be_named_or_left_open():
-    wide = msgspec.structs.replace(BIG, params={"n": 4096, "m": 16, "k": 8})
+    wide = replace(BIG, params={"n": 4096, "m": 16, "k": 8})
     for text in ("matmul/n=4096", "matmul/n=4096,m=16", "matmul/n>=1k,k=8,m=16", wide.id):
         assert selector(text)(wide)
     for text in ("matmul/n=4096,m=17", "matmul/n=4096,batch=2"):
@@ -108,7 +106,7 @@ shapes = st.dictionaries(st.sampled_from(["m", "k", "batch", "columns"]), st.int
     st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]), variants, shapes
 )  # fmt: skip
 def test_every_case_id_selects_its_case_and_reads_back(op, n, implementation, variant, shape):
-    what = msgspec.structs.replace(case(op, n, implementation), variant=variant, params={"n": n, **shape})
+    what = replace(case(op, n, implementation), variant=variant, params={"n": n, **shape})
     assert selector(what.id)(what)
     assert parse_case_id(what.id, what.group) == what
 

@@ -1,14 +1,12 @@
 """Several files in one report: machines side by side, and the history of one."""
 
-from __future__ import annotations
-
 import random
 import re
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse, machine_runs
 from gpubench.compare.judge import find_steps
@@ -25,12 +23,12 @@ BOTH = ["machines", "history"]
 def of_machine(ratios, *, cpu="Test CPU", cpu_s=1e-3, started="2026-01-02T03:04:05Z", label=None):
     """A run on a machine of its own: each CPU name has another fingerprint."""
     found = run_of(curve(ratios, cpu_s=cpu_s))
-    mark = msgspec.structs.replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
-    host = msgspec.structs.replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
-    return msgspec.structs.replace(
+    mark = replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
+    host = replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
+    return replace(
         found, id=f"{cpu}-{started}", started_at=started, label=label,
-        machine=msgspec.structs.replace(machine(), cpu=host),
-        fingerprint=msgspec.structs.replace(found.fingerprint, machine=mark),
+        machine=replace(machine(), cpu=host),
+        fingerprint=replace(found.fingerprint, machine=mark),
     )  # fmt: skip
 
 
@@ -150,7 +148,7 @@ def test_markdown_rows_keep_their_shape():
 
 
 def test_machines_that_share_nothing_have_no_times():
-    other = msgspec.structs.replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])
+    other = replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])
     text = render([HERE, other], "plain", sections=BOTH)
     assert "Time of one call" not in text
 

@@ -1,9 +1,7 @@
 """Speedups: wall against wall, fastest implementation against fastest implementation, and a baseline that has a name."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.speedup import baseline_line
@@ -39,7 +37,7 @@ def test_device_time_never_enters_a_ratio():
 
 
 def test_each_gpu_has_its_own_row():
-    other = msgspec.structs.replace(GPU, id="cupy:1")
+    other = replace(GPU, id="cupy:1")
     run = run_of(
         [
             measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3), measured(case(device="cupy:1"), 5e-4),
@@ -63,10 +61,10 @@ def test_software_cases_take_no_headline_and_unstable_ones_do():
 
 def test_a_ratio_uses_the_sessions_that_both_sides_have():
     cpu, gpu = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
-    gpu = msgspec.structs.replace(gpu, blocks=gpu.blocks[1:2])
+    gpu = replace(gpu, blocks=gpu.blocks[1:2])
     row = analyse(run_of([cpu, gpu])).speedups[0]
     assert row.ratio == pytest.approx(2)
-    nothing = msgspec.structs.replace(cpu, blocks=cpu.blocks[:1])
+    nothing = replace(cpu, blocks=cpu.blocks[:1])
     assert not analyse(run_of([nothing, gpu])).speedups
 
 
@@ -76,7 +74,7 @@ def test_the_baseline_names_implementation_blas_and_threads():
         "vs numpy library, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
     )
     bare = run_of([measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)], with_machine=False)
-    bare = msgspec.structs.replace(bare, sessions=[])
+    bare = replace(bare, sessions=[])
     assert analyse(bare).baseline == "vs numpy library, BLAS unknown, threads unknown"
 
 
@@ -93,7 +91,7 @@ def test_the_baseline_can_be_chosen(name, expected):
 
 
 def test_a_gpu_as_baseline_pays_for_its_own_regime():
-    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+    other = replace(GPU, id="wgpu:0", backend="wgpu")
     run = run_of(
         [
             measured(case(device="cupy:0"), 1e-4), measured(case(regime="transfer-always", device="cupy:0"), 8e-4),
@@ -118,10 +116,8 @@ TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api
 def two_cpus(**options):
     """PyTorch is the faster CPU at 128, NumPy's tuned implementation at 64."""
     times = {
-        "numpy:0": {64: 1e-3, 128: 4e-3},
-        "torch:cpu": {64: 2e-3, 128: 2e-3},
-        "cupy:0": {64: 1e-4, 128: 1e-4},
-    }
+        "numpy:0": {64: 1e-3, 128: 4e-3}, "torch:cpu": {64: 2e-3, 128: 2e-3}, "cupy:0": {64: 1e-4, 128: 1e-4},
+    }  # fmt: skip
     implementations = {"numpy:0": "tuned"}
     cases = [
         measured(case(n=n, device=device, implementation=implementations.get(device, "library")), seconds)
@@ -143,12 +139,9 @@ def test_the_baseline_is_the_fastest_cpu_of_each_row():
 def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
     run = two_cpus()
     mkl = Blas(library="mkl", version="2024.2")
-    workers = [
-        msgspec.structs.replace(one, blas=mkl) if one.device_id == TORCH.id else one
-        for one in run.sessions[0].workers
-    ]
-    sessions = [msgspec.structs.replace(one, workers=workers) for one in run.sessions]
-    analysis = analyse(msgspec.structs.replace(run, sessions=sessions))
+    workers = [replace(one, blas=mkl) if one.device_id == TORCH.id else one for one in run.sessions[0].workers]
+    sessions = [replace(one, workers=workers) for one in run.sessions]
+    analysis = analyse(replace(run, sessions=sessions))
     numpy, torch = analysis.baseline.removeprefix("vs ").split("; ")
     assert numpy.startswith("numpy tuned, OpenBLAS")
     assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
@@ -157,10 +150,10 @@ def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
 def test_a_cpu_whose_kernels_numba_compiled_says_so():
     run = two_cpus()
     outcomes = [
-        msgspec.structs.replace(one, kernel="numba, 2 threads") if one.case.implementation == "tuned" else one
+        replace(one, kernel="numba, 2 threads") if one.case.implementation == "tuned" else one
         for one in run.outcomes
     ]
-    baseline = analyse(msgspec.structs.replace(run, outcomes=outcomes)).baseline
+    baseline = analyse(replace(run, outcomes=outcomes)).baseline
     assert baseline.startswith("vs numpy tuned, numba, OpenBLAS")
     lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best (numba is not installed)")
     assert analyse(two_cpus(warnings=[lacking])).baseline.endswith(

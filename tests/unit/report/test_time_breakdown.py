@@ -22,23 +22,15 @@ def always(seconds, parts=CALL, **more):
 
 @pytest.mark.parametrize(
     ("factor", "mismatch", "text"),
-    [
-        (1.0, False, "0%"),
-        (1.00001, False, "0%"),
-        (1.05, False, "+4.8%"),
-        (1.3, True, "+23%"),
-        (0.7, True, "-43%"),
-    ],
-)
+    [(1.0, False, "0%"), (1.00001, False, "0%"), (1.05, False, "+4.8%"), (1.3, True, "+23%"), (0.7, True, "-43%")],
+)  # fmt: skip
 def test_a_residual_above_ten_percent_is_a_finding_in_both_directions(factor, mismatch, text):
     """Of parts that miss the whole nothing is predicted."""
     row = always(SUM_S * factor, cold_s=1e-4)
     found = row.time_breakdown
     assert ("transfer-mismatch" in row.findings, found.mismatch, found.kernel_derived) == (
-        mismatch,
-        mismatch,
-        False,
-    )
+        mismatch, mismatch, False,
+    )  # fmt: skip
     first_s = 0.2 + 0.3 + 2e-3 + 1e-5 + 4e-4 + 2e-4  # pays for everything once
     assert found.first_result_s == (None if mismatch else pytest.approx(first_s))
     assert rest_text(found) == text

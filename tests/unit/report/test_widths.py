@@ -1,11 +1,9 @@
 """A terminal of 60 to 120 columns: no line is longer, whatever things are called and however many there are."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gpubench.analysis import claims as claims_room
@@ -24,13 +22,13 @@ LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
 
 def named(run, text):
     """`run` with everything that a user or a driver names called `text`."""
-    devices = [msgspec.structs.replace(device, name=text, driver=text) for device in run.devices]
-    cpu = msgspec.structs.replace(run.machine.cpu, model=Fact(text, "ok", "proc"))
-    gpus = [msgspec.structs.replace(gpu, name=Fact(text, "ok", "nvml")) for gpu in run.machine.gpus]
-    environment = msgspec.structs.replace(run.environment, variables={"OMP_NUM_THREADS": text})
-    return msgspec.structs.replace(
+    devices = [replace(device, name=text, driver=text) for device in run.devices]
+    cpu = replace(run.machine.cpu, model=Fact(text, "ok", "proc"))
+    gpus = [replace(gpu, name=Fact(text, "ok", "nvml")) for gpu in run.machine.gpus]
+    environment = replace(run.environment, variables={"OMP_NUM_THREADS": text})
+    return replace(
         run, devices=devices, label=text, environment=environment, tool={"gpubench": text},
-        machine=msgspec.structs.replace(run.machine, cpu=cpu, gpus=gpus),
+        machine=replace(run.machine, cpu=cpu, gpus=gpus),
         outcomes=[*run.outcomes, failed(case("add", 7), detail=text), skipped(case("add", 9), detail=text)],
     )  # fmt: skip
 

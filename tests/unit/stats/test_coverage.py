@@ -1,8 +1,6 @@
 """How often the intervals hold the truth, by simulation (docs/statistics.md), and what may not
 change a speedup: order, the unit of time, which side is called the baseline."""
 
-from __future__ import annotations
-
 import random
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """The simulated default run of benchmarks/minute.py: the real passes on curves of stored runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

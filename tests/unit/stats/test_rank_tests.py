@@ -1,7 +1,5 @@
 """The exact rank test, its interval and the false discovery rate: against brute force and by symmetry."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -21,7 +19,7 @@ times = st.floats(1e-6, 1e3, allow_nan=False)
 sessions = st.lists(times, min_size=1, max_size=7)
 
 
-def brute_force(base: list[float], new: list[float]) -> tuple[float, float]:
+def brute_force(base, new):
     """Both p-values by trying every way to put the values on two sides."""
     pooled = base + new
     rank = {

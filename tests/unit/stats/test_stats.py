@@ -1,7 +1,5 @@
 """Statistics: known answers, invariances, coverage by simulation."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
@@ -73,7 +71,7 @@ def test_order_statistic_interval_covers_95_percent_as_tightly_as_ranks_allow(n)
     rank = int(low)
     assert high == n + 1 - rank
 
-    def outside(r: int) -> float:  # P(the median lies below x_(r)) = P(Binomial(n, 1/2) < r)
+    def outside(r):  # P(the median lies below x_(r)) = P(Binomial(n, 1/2) < r)
         return sum(math.comb(n, j) for j in range(r)) / 2**n
 
     assert rank == 1 or outside(rank) <= 0.025

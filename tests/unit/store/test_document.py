@@ -1,18 +1,15 @@
 """Run <-> bytes: round trips, digits, refusals and upgrades."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jsonschema
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.base.errors import ExitCode, InputError
 from gpubench.base.installation import upgrade_command
@@ -26,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "pools").glob("*.json.gz")])
 
 
-def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
+def test_the_same_run_gives_the_same_bytes(run):
     data = store.dumps(run)
     assert data == store.dumps(run)
     assert data.endswith(b"}\n")
@@ -34,13 +31,13 @@ def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
     assert store.dumps(store.loads(data, "x")) == data
 
 
-def test_floats_keep_six_significant_digits(run: Run) -> None:
+def test_floats_keep_six_significant_digits(run):
     back = store.loads(store.dumps(run), "x")
     assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
 
 
 @given(samples=st.lists(st.floats(1e-12, 1e6), max_size=20), label=st.none() | st.text(max_size=20))
-def test_round_trip(make_run: Callable[..., Run], samples: list[float], label: str | None) -> None:
+def test_round_trip(make_run, samples, label):
     if label is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in label):
         return  # no text of an operating system that says UTF-8
     run = make_run(samples, label=label)
@@ -52,12 +49,12 @@ def test_round_trip(make_run: Callable[..., Run], samples: list[float], label: s
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_none_are_refused_with_their_place(make_run: Callable[..., Run], bad: float) -> None:
+def test_numbers_that_are_none_are_refused_with_their_place(make_run, bad):
     with pytest.raises(ValueError, match=r"outcomes\[0\]\.blocks\[0\]\.wall_s\[1\] is"):
         store.dumps(make_run([1.0, bad]))
 
 
-def test_unknown_fields_are_ignored_and_absent_ones_default(run: Run) -> None:
+def test_unknown_fields_are_ignored_and_absent_ones_default(run):
     plain = json.loads(store.dumps(run))
     plain["from_the_future"] = {"deep": [1, 2]}
     plain["outcomes"][0]["novelty"] = "x"
@@ -65,7 +62,7 @@ def test_unknown_fields_are_ignored_and_absent_ones_default(run: Run) -> None:
     assert store.loads(json.dumps(plain).encode(), "x") == store.loads(store.dumps(run), "x")
 
 
-def _refusal(data: bytes) -> InputError:
+def _refusal(data):
     with pytest.raises(InputError) as caught:
         store.loads(data, "some.json")
     error = caught.value
@@ -79,17 +76,10 @@ def _refusal(data: bytes) -> InputError:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"", "empty-file"),
-        (b" \n", "empty-file"),
-        (b"hello", "not-json"),
-        (b"\xff\xfe\x00", "not-json"),
-        (b"{'a': 1}", "not-json"),
-        (b'{"a":' * 100_000, "not-json"),
-        (b"[]", "bad-document"),
-        (b"null", "bad-document"),
-        (b"{}", "wrong-document"),
-        (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"),
-        (b'{"name": 3}', "wrong-document"),
+        (b"", "empty-file"), (b" \n", "empty-file"), (b"hello", "not-json"), (b"\xff\xfe\x00", "not-json"),
+        (b"{'a': 1}", "not-json"), (b'{"a":' * 100_000, "not-json"), (b"[]", "bad-document"),
+        (b"null", "bad-document"), (b"{}", "wrong-document"),
+        (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"), (b'{"name": 3}', "wrong-document"),
         (b'{"name": "gpubench-result"}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
@@ -97,81 +87,81 @@ def _refusal(data: bytes) -> InputError:
         (b'{"name": "gpubench-result", "schema_version": 4}', "bad-document"),
         (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
     ],
-)
-def test_what_is_no_result_is_refused(data: bytes, code: str) -> None:
+)  # fmt: skip
+def test_what_is_no_result_is_refused(data, code):
     assert _refusal(data).code == code
 
 
-def test_a_newer_version_asks_for_an_upgrade() -> None:
+def test_a_newer_version_asks_for_an_upgrade():
     assert upgrade_command() in _refusal(b'{"name": "gpubench-result", "schema_version": 99}').hint
 
 
-def test_another_document_of_ours_is_refused_with_both_names() -> None:
+def test_another_document_of_ours_is_refused_with_both_names():
     why = _refusal(b'{"name": "gpubench-detect", "schema_version": 1}').why
     assert why == "it is a gpubench-detect document, not a gpubench-result document"
 
 
-def test_every_truncation_is_refused(run: Run) -> None:
+def test_every_truncation_is_refused(run):
     data = store.dumps(run)
     for end in range(1, len(data) - 1, 97):
         assert _refusal(data[:end]).code in ("truncated-file", "not-json")
     assert _refusal(data[: data.index(b'"outcomes"')]).code == "truncated-file"
 
 
-def test_a_document_beyond_the_limits_is_refused(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_a_document_beyond_the_limits_is_refused(monkeypatch, run):
     monkeypatch.setattr(limits, "MAX_DEPTH", 2)
     assert "2" in _refusal(store.dumps(run)).why
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_never_crash(data: bytes) -> None:
+def test_arbitrary_bytes_never_crash(data):
     with pytest.raises(InputError):
         store.loads(data, "x")
 
 
-def test_a_wrong_value_is_named(run: Run) -> None:
+def test_a_wrong_value_is_named(run):
     plain = json.loads(store.dumps(run))
     plain["outcomes"][0]["flops"] = "many"
     assert "flops" in _refusal(json.dumps(plain).encode()).why
 
 
-def test_a_case_occurs_once(run: Run) -> None:
-    twice = msgspec.structs.replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
+def test_a_case_occurs_once(run):
+    twice = replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
     refusal = _refusal(store.dumps(twice))
     assert f"{run.outcomes[0].id!r} occurs twice" in refusal.why
 
 
-def test_a_value_of_more_than_80_letters_is_cut_where_a_refusal_shows_it() -> None:
+def test_a_value_of_more_than_80_letters_is_cut_where_a_refusal_shows_it():
     for length, shown in ((78, repr("x" * 78)), (79, "'" + "x" * 76 + "...")):
         assert _refusal(json.dumps({"name": "x" * length}).encode()).why.endswith(f' "name" is {shown}')
 
 
 @pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
-def test_every_case_has_a_size(run: Run, params: dict[str, int]) -> None:
+def test_every_case_has_a_size(run, params):
     plain = json.loads(store.dumps(run))
     plain["outcomes"][1]["case"]["params"] = params
     refusal = _refusal(json.dumps(plain).encode())
     assert (refusal.code, "size n" in refusal.why) == ("bad-document", True)
 
 
-def test_an_empty_file_asks_for_another_run() -> None:
+def test_an_empty_file_asks_for_another_run():
     assert _refusal(b"").hint.startswith("run `gpubench run` again")
 
 
 @pytest.mark.parametrize("version", [2, 3, SCHEMA_VERSION])
-def test_each_version_that_is_read_has_a_fixture_that_loads(version: int) -> None:
+def test_each_version_that_is_read_has_a_fixture_that_loads(version):
     path = FIXTURES / f"version-{version}.json"
     assert json.loads(path.read_text())["schema_version"] == version
     assert store.load(path).schema_version == SCHEMA_VERSION
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
-def test_each_stored_result_loads(path: Path) -> None:
+def test_each_stored_result_loads(path):
     assert store.load(path).outcomes
 
 
 @pytest.mark.parametrize("name", ["gpubench-result", "gpubench-fleet", "gpubench-noise"])
-def test_a_file_of_version_1_is_refused_with_what_to_do(name: str) -> None:
+def test_a_file_of_version_1_is_refused_with_what_to_do(name):
     with pytest.raises(InputError) as caught:
         document.loads_as(
             Run, json.dumps({"name": name, "schema_version": 1}).encode(), "x", name=name, newest=SCHEMA_VERSION
@@ -182,7 +172,7 @@ def test_a_file_of_version_1_is_refused_with_what_to_do(name: str) -> None:
     assert "measure again: gpubench" in (refusal.hint or "")
 
 
-def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
+def test_blocks_of_a_search_in_version_2_are_dropped(run):
     plain = json.loads(store.dumps(run))
     plain["schema_version"] = 2
     (measured,) = [outcome for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
@@ -196,13 +186,10 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run: Run) -> None:
     assert upgraded.settings.protocol == 1
 
 
-def test_names_of_before_version_4_are_read(run: Run) -> None:
+def test_names_of_before_version_4_are_read(run):
     before_4 = {
-        "schema_version": 3,
-        "label": "gang",
-        "twins": [],
-        "sessions": [{"ceilings": [{"device_id": "gang"}]}],
-    }
+        "schema_version": 3, "label": "gang", "twins": [], "sessions": [{"ceilings": [{"device_id": "gang"}]}],
+    }  # fmt: skip
     plain = {**json.loads(store.dumps(run)), **before_4}
     plain["sessions"][0] |= {"index": 0, "started_at": ""}
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
@@ -214,7 +201,7 @@ def test_names_of_before_version_4_are_read(run: Run) -> None:
     assert upgraded.sessions[0].peaks == [Peak(device_id="group")]
 
 
-def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:
+def test_results_in_a_fleet_are_upgraded_too(run):
     plain = {**json.loads(store.dumps(run)), "schema_version": 2}
     fleet = {"schema_version": 2, "nodes": [{"result": plain}, {"result": None, "error": "x"}]}
     upgraded = document.upgrade(fleet, "gpubench-fleet")
@@ -228,12 +215,12 @@ def test_results_in_a_fleet_are_upgraded_too(run: Run) -> None:
 
 
 @pytest.mark.parametrize("shape", [{"outcomes": 3}, {"outcomes": ["x"]}, {"settings": 5}])
-def test_an_old_file_of_another_shape_is_refused(run: Run, shape: dict[str, Any]) -> None:
+def test_an_old_file_of_another_shape_is_refused(run, shape):
     plain = {**json.loads(store.dumps(run)), "schema_version": 2, **shape}
     assert _refusal(json.dumps(plain).encode()).code == "bad-document"
 
 
-def test_what_is_written_matches_the_schema(run: Run) -> None:
+def test_what_is_written_matches_the_schema(run):
     validator = jsonschema.Draft202012Validator(store.schema("gpubench-result", Run))
     validator.validate(json.loads(store.dumps(run)))
     with pytest.raises(jsonschema.ValidationError):
@@ -245,12 +232,12 @@ def test_what_is_written_matches_the_schema(run: Run) -> None:
     [(kind, "reason", Reason) for kind in ("Skip", "Failure", "SessionFailure")]
     + [("RunWarning", "code", WarningCode)],
 )
-def test_the_schema_lists_the_codes_of_the_messages(kind: str, field: str, declared: Any) -> None:
+def test_the_schema_lists_the_codes_of_the_messages(kind, field, declared):
     codes = store.schema("gpubench-result", Run)["$defs"][kind]["properties"][field]["enum"]
     assert codes == sorted(get_args(declared))
 
 
-def test_the_schema_tells_what_each_field_is() -> None:
+def test_the_schema_tells_what_each_field_is():
     parts = store.schema("gpubench-result", Run)["$defs"]
     assert (
         parts["Block"]["properties"]["throttle"]["description"]

@@ -1,7 +1,5 @@
 """Files: atomic replacement under kill -9, and a message for every file that cannot be used."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import io
@@ -11,21 +9,19 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.result import store
-from gpubench.result.run import Run
 from gpubench.result.store import files
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz", "with space.json"])
-def test_saved_files_load(tmp_path: Path, run: Run, name: str) -> None:
+def test_saved_files_load(tmp_path, run, name):
     path = tmp_path / name
     store.save(run, path)
     store.save(run, path)
@@ -33,7 +29,7 @@ def test_saved_files_load(tmp_path: Path, run: Run, name: str) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-def test_compression_is_told_by_content_and_is_deterministic(tmp_path: Path, run: Run) -> None:
+def test_compression_is_told_by_content_and_is_deterministic(tmp_path, run):
     packed, other = tmp_path / "a.json.gz", tmp_path / "b.json"
     store.save(run, packed)
     other.write_bytes(packed.read_bytes())
@@ -42,7 +38,7 @@ def test_compression_is_told_by_content_and_is_deterministic(tmp_path: Path, run
     assert packed.read_bytes() == other.read_bytes()
 
 
-def test_a_link_keeps_pointing(tmp_path: Path, run: Run) -> None:
+def test_a_link_keeps_pointing(tmp_path, run):
     (tmp_path / "deep").mkdir()
     link = tmp_path / "latest.json"
     link.symlink_to("deep/a.json")
@@ -51,12 +47,12 @@ def test_a_link_keeps_pointing(tmp_path: Path, run: Run) -> None:
     assert store.load(tmp_path / "deep" / "a.json").id == run.id
 
 
-def test_a_failed_save_keeps_the_old_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path, run, monkeypatch):
     path = tmp_path / "a.json"
     store.save(run, path)
     before = path.read_bytes()
 
-    def full(descriptor: int) -> None:
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -78,21 +74,20 @@ while True:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kill -9 is a matter of POSIX")
-def test_kill_9_never_leaves_a_broken_file(tmp_path: Path, run: Run) -> None:
+def test_kill_9_never_leaves_a_broken_file(tmp_path, run):
     path = tmp_path / "a.json"
     store.save(run, path)
     for attempt in range(4):
         with subprocess.Popen(
             [sys.executable, "-c", _SAVE_FOREVER, str(path)], stdout=subprocess.PIPE, text=True
         ) as child:
-            assert child.stdout is not None
             assert child.stdout.readline() == "saved\n"
             time.sleep(0.005 * attempt)
             child.send_signal(signal.SIGKILL)
         assert store.load(path).id == run.id
 
 
-def _refusal(path: str | Path) -> InputError:
+def _refusal(path):
     with pytest.raises(InputError) as caught:
         store.load(path)
     error = caught.value
@@ -102,13 +97,13 @@ def _refusal(path: str | Path) -> InputError:
     return error
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     assert "no such file" in _refusal(tmp_path / "absent.json").why
     assert "folder" in _refusal(tmp_path).why
     assert "not a directory" in _refusal(_touch(tmp_path / "file") / "below.json").why.lower()
 
 
-def test_a_file_that_only_an_unfinished_run_has_is_found_under_its_other_name(tmp_path: Path, run: Run) -> None:
+def test_a_file_that_only_an_unfinished_run_has_is_found_under_its_other_name(tmp_path, run):
     path = tmp_path / "a.json"
     absent = _refusal(path)
     store.Journal(store.part_of(path)).write(run)
@@ -117,7 +112,7 @@ def test_a_file_that_only_an_unfinished_run_has_is_found_under_its_other_name(tm
     assert (f"{path}.part" in left.hint, f"--append {path}" in left.hint) == (True, True)
 
 
-def test_a_part_is_ours_empty_or_refused(tmp_path: Path, run: Run) -> None:
+def test_a_part_is_ours_empty_or_refused(tmp_path, run):
     path = tmp_path / "a.json"
     part = store.part_of(path)
     store.check_part(path)
@@ -131,10 +126,10 @@ def test_a_part_is_ours_empty_or_refused(tmp_path: Path, run: Run) -> None:
     assert str(part) in caught.value.why
 
 
-def test_permission_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_errors_are_told(monkeypatch):
     """By a patch: to root, who runs the tests in containers, no file says no."""
 
-    def denied(*args: object, **kwargs: object) -> None:
+    def denied(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", denied)
@@ -157,9 +152,9 @@ _ERRORS = pytest.mark.parametrize(
 
 @_ERRORS
 def test_the_reason_is_what_the_system_says_without_its_number_and_the_remedy_belongs_to_the_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, why: str, mend: str
-) -> None:
-    def fail(*args: object, **kwargs: object) -> None:
+    tmp_path, monkeypatch, error, why, mend
+):
+    def fail(*args, **kwargs):
         raise error
 
     assert store.cannot_save("a.json", error).why == why
@@ -175,7 +170,7 @@ def test_the_reason_is_what_the_system_says_without_its_number_and_the_remedy_be
     assert (caught.value.why, caught.value.hint) == (why, f"{mend}choose another folder")
 
 
-def test_damaged_compression(tmp_path: Path, run: Run) -> None:
+def test_damaged_compression(tmp_path, run):
     path = tmp_path / "a.json.gz"
     store.save(run, path)
     path.write_bytes(path.read_bytes()[:-20])
@@ -184,7 +179,7 @@ def test_damaged_compression(tmp_path: Path, run: Run) -> None:
     assert _refusal(path).code == "truncated-file"
 
 
-def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_BYTES", 1000)
     path = tmp_path / "a.json"
     path.write_bytes(b" " * 2000)
@@ -193,26 +188,26 @@ def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert _refusal(path).code == "too-large"
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_standard_input(monkeypatch, run):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(store.dumps(run))))
     assert store.load("-").id == run.id
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
     assert "standard input" in _refusal("-").message
 
 
-def _touch(path: Path) -> Path:
+def _touch(path):
     path.touch()
     return path
 
 
-def test_places_that_can_be_written(tmp_path: Path) -> None:
+def test_places_that_can_be_written(tmp_path):
     store.check_writable("-")
     store.check_writable(tmp_path / "new.json")
     store.check_writable(_touch(tmp_path / "old.json"))
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
 
 
-def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path: Path) -> None:
+def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path):
     theirs = tmp_path / f".a.json.{os.getpid()}.new"
     theirs.write_text("mine", encoding="utf-8")
     store.check_writable(tmp_path / "a.json")
@@ -220,7 +215,7 @@ def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path: Path) 
     assert theirs.read_text(encoding="utf-8") == "mine"
 
 
-def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     file = _touch(tmp_path / "file")
     places = [(tmp_path, "folder"), (tmp_path / "no" / "a.json", "does not exist"), (file / "a.json", "not a")]
     places.append((Path(os.devnull), "regular file"))
@@ -232,7 +227,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         assert caught.value.hint
         assert caught.value.exit_code == ExitCode.USAGE
 
-    def denied(*args: object, **kwargs: object) -> None:
+    def denied(*args, **kwargs):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "open", denied)
@@ -243,9 +238,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the folder that a process works in")
 @pytest.mark.parametrize("check", [store.check_folder, store.check_writable])
-def test_a_working_folder_that_is_gone_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Callable[[str], None]
-) -> None:
+def test_a_working_folder_that_is_gone_is_named(tmp_path, monkeypatch, check):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -256,13 +249,13 @@ def test_a_working_folder_that_is_gone_is_named(
     )  # fmt: skip
 
 
-def test_saved_files_are_as_readable_as_others(tmp_path: Path, run: Run) -> None:
+def test_saved_files_are_as_readable_as_others(tmp_path, run):
     store.save(run, tmp_path / "a.json")
     other = _touch(tmp_path / "b")
     assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
 
 
-def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_can_and_cannot_be_made(tmp_path, monkeypatch):
     store.check_folder(tmp_path)
     store.check_folder(tmp_path / "not" / "there" / "yet")
     assert list(tmp_path.iterdir()) == []
@@ -270,7 +263,7 @@ def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest
         store.check_folder(_touch(tmp_path / "file") / "below")
     assert "is not a folder" in caught.value.why
 
-    def denied(*args: object, **kwargs: object) -> None:
+    def denied(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", denied)
@@ -279,7 +272,7 @@ def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest
     assert caught.value.why == "Permission denied"
 
 
-def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_input_is_refused(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input"):
         store.load("-")
@@ -287,16 +280,16 @@ def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot open a folder")
 def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_returns(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, run, monkeypatch
+):
     steps: list[str] = []
     sync, rename = os.fsync, os.replace
 
-    def synced(descriptor: int) -> None:
+    def synced(descriptor):
         steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         sync(descriptor)
 
-    def replaced(source: str, target: str) -> None:
+    def replaced(source, target):
         steps.append("name")
         rename(source, target)
 
@@ -310,13 +303,11 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_
 @pytest.mark.parametrize(
     "number", [errno.EINVAL, errno.EIO, errno.ENOTSUP, errno.EACCES, errno.EBADF, errno.ENOSYS]
 )
-def test_a_folder_that_refuses_fsync_fails_no_save(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_folder_that_refuses_fsync_fails_no_save(tmp_path, run, monkeypatch, number):
     """CIFS, shared folders of virtual machines, some FUSE: the file is whole and has its name."""
     sync = os.fsync
 
-    def refused(descriptor: int) -> None:
+    def refused(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(number, os.strerror(number))
         sync(descriptor)
@@ -328,25 +319,21 @@ def test_a_folder_that_refuses_fsync_fails_no_save(
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF, errno.ENOSYS])
-def test_a_file_system_without_fsync_fails_no_save(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refused(descriptor: int) -> None:
+def test_a_file_system_without_fsync_fails_no_save(tmp_path, run, monkeypatch, number):
+    def refused(descriptor):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refused)
     store.save(run, tmp_path / "a.json")
     journal = store.Journal(tmp_path / "b.json.part")
     journal.write(run)
-    journal.write(msgspec.structs.replace(run, label="more"))
+    journal.write(replace(run, label="more"))
     assert store.load(tmp_path / "b.json.part").label == "more"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_bytes_that_fsync_reports_as_lost_fail_a_save_with_their_own_remedy(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def lost(descriptor: int) -> None:
+def test_bytes_that_fsync_reports_as_lost_fail_a_save_with_their_own_remedy(tmp_path, run, monkeypatch, number):
+    def lost(descriptor):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", lost)

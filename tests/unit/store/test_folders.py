@@ -1,20 +1,17 @@
 """Where results are put and found again."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import stat
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.result import store
 from gpubench.result.machine import Cpu, Fact, Gpu, Machine
-from gpubench.result.run import Run
 from gpubench.result.store.files import machine_name
 
 TIMES = [
@@ -23,7 +20,7 @@ TIMES = [
 ]  # fmt: skip
 
 
-def test_the_newest_goes_by_the_time_in_its_name(tmp_path: Path) -> None:
+def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
     for name in (
         "m/20260101T000000Z-aaaa.json",
         "n/20270101T000000Z-bbbb.json.gz",
@@ -41,20 +38,20 @@ def test_the_newest_goes_by_the_time_in_its_name(tmp_path: Path) -> None:
     assert found == tmp_path / "n" / "20270101T000000Z-bbbb.json.gz"
 
 
-def test_other_names_go_by_file_time(tmp_path: Path) -> None:
+def test_other_names_go_by_file_time(tmp_path):
     for seconds, name in ((200, "a.json"), (100, "b.json")):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))
     assert store.newest([tmp_path]) == tmp_path / "a.json"
 
 
-def test_nothing_is_none(tmp_path: Path) -> None:
+def test_nothing_is_none(tmp_path):
     assert store.newest([]) is None
     assert store.newest([tmp_path, tmp_path / "absent"]) is None
 
 
-def test_a_run_gets_a_path_of_its_own(tmp_path: Path, run: Run) -> None:
-    run = msgspec.structs.replace(run, started_at="2026-11-20T20:00:00+01:00")
+def test_a_run_gets_a_path_of_its_own(tmp_path, run):
+    run = replace(run, started_at="2026-11-20T20:00:00+01:00")
     path = store.result_path(tmp_path / "results", run)
     assert path == tmp_path / "results" / "cpu-no-gpu-c0ffee" / "20261120T190000Z-123e4567.json"
     store.save(run, path)
@@ -62,7 +59,7 @@ def test_a_run_gets_a_path_of_its_own(tmp_path: Path, run: Run) -> None:
     assert store.result_path(tmp_path / "results", run) == path, "the machine's folder is there by now"
 
 
-def test_machine_names_are_fit_for_folders() -> None:
+def test_machine_names_are_fit_for_folders():
     cpu = Cpu(model=Fact("Intel(R) Xeon(R) Platinum 8480C @ 2.0GHz/../..", "ok", "proc"))
     gpu = Gpu(id="pci:0", name=Fact("NVIDIA H200", "ok", "nvml"))
     name = machine_name(Machine(cpu=cpu, gpus=[gpu]), "0123456789")
@@ -86,18 +83,18 @@ def test_machine_names_are_fit_for_folders() -> None:
         ("win32", {"USERPROFILE": "/u"}, "/u/AppData/Local/gpubench"),
     ],
 )
-def test_the_data_folder_of_each_platform(platform: str, environ: dict[str, str], folder: str) -> None:
+def test_the_data_folder_of_each_platform(platform, environ, folder):
     assert store.user_data_dir(environ, platform) == Path(folder)
 
 
-def test_results_stay_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_stay_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert store.default_results_dir({}) == Path("results")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert store.default_results_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/gpubench/results")
 
 
-def test_all_results_the_newest_first_and_each_once(tmp_path: Path) -> None:
+def test_all_results_the_newest_first_and_each_once(tmp_path):
     names = ["m/20260101T000000Z-aaaa.json", "m/20270101T000000Z-bbbb.json", "20250101T000000Z-cccc.json.gz"]
     (tmp_path / "m").mkdir()
     for name in names:
@@ -107,8 +104,8 @@ def test_all_results_the_newest_first_and_each_once(tmp_path: Path) -> None:
 
 
 def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_temporary_one(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, run, monkeypatch
+):
     temporary, data = tmp_path / "tmp", tmp_path / "data"
     temporary.mkdir()
     planted = tmp_path / "planted"
@@ -117,25 +114,20 @@ def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_tempor
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     environ = {"HOME": "/h", "XDG_DATA_HOME": str(data)}
     saved = store.rescue(run, environ)
-    assert saved is not None
     assert saved.is_relative_to(store.user_data_dir(environ) / "results")
     shutil.rmtree(data)
     data.touch()  # no folder can be made there
     saved = store.rescue(run, environ)
-    assert saved is not None
     assert (saved.is_relative_to(temporary), store.load(saved).id) == (True, run.id)
     if os.name != "nt":
         assert stat.S_IMODE(saved.parents[1].stat().st_mode) == 0o700
     assert list(planted.iterdir()) == [], "a link that somebody planted in the shared folder is not followed"
     again = store.rescue(run, environ)
-    assert again is not None
     assert again.parents[1] != saved.parents[1]
 
 
-def test_a_rescue_that_fails_leaves_no_folder(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(target: Path, data: bytes) -> None:
+def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):
+    def full(target, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("gpubench.result.store.files.write_whole", full)
@@ -145,21 +137,21 @@ def test_a_rescue_that_fails_leaves_no_folder(
 
 
 @pytest.mark.parametrize("started_at", TIMES)
-def test_a_result_has_a_name_whatever_its_time_reads(tmp_path: Path, run: Run, started_at: str) -> None:
-    named = store.result_name(msgspec.structs.replace(run, started_at=started_at))
+def test_a_result_has_a_name_whatever_its_time_reads(tmp_path, run, started_at):
+    named = store.result_name(replace(run, started_at=started_at))
     assert re.fullmatch(r"\d{8}T\d{6}Z-123e4567\.json", named), named
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no NTFS time is that late")
 @pytest.mark.parametrize("seconds", [-(2**33), 2**33, 2**40])
-def test_a_file_of_any_time_is_listed(tmp_path: Path, seconds: int) -> None:
+def test_a_file_of_any_time_is_listed(tmp_path, seconds):
     path = tmp_path / "a.json"
     path.touch()
     os.utime(path, (seconds, seconds))
     assert store.newest_first([tmp_path]) == [path]
 
 
-def test_suffixes_are_compared_without_case(tmp_path: Path, run: Run) -> None:
+def test_suffixes_are_compared_without_case(tmp_path, run):
     for name in ("a.JSON", "b.Json.GZ"):
         assert store.is_result_name(name)
         store.save(run, tmp_path / name)
@@ -170,9 +162,7 @@ def test_suffixes_are_compared_without_case(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
-def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_measured(
-    tmp_path: Path, run: Run
-) -> None:
+def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_measured(tmp_path, run):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "lost").symlink_to("nowhere")
     for name, why in (("loop", "Too many levels"), ("loop/below", "Too many"), ("lost", "leads nowhere")):

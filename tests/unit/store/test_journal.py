@@ -1,10 +1,6 @@
 """The `.part` file: its lines add up to the run, wherever a kill or a full disk cuts them."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -13,10 +9,11 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.result import store
-from gpubench.result.run import Block, Parts, Run, RunWarning, SessionRecord, Telemetry
+from gpubench.result.run import Block, Parts, RunWarning, SessionRecord, Telemetry
 from gpubench.result.store.document import FIRST_LINE, PartLine
 
 _STEPS = st.lists(
@@ -26,50 +23,42 @@ _STEPS = st.lists(
 )
 
 
-def _grown(run: Run, step: str, number: int) -> Run:
+def _grown(run, step, number):
     """The run after one more step of measuring."""
     first, *rest = run.outcomes
     match step:
         case "samples":
             block = Block(session=1, round=number, position=0, repeat=4, wall_s=[0.25, 0.5])
-            return msgspec.structs.replace(
-                run, outcomes=[msgspec.structs.replace(first, blocks=[*first.blocks, block]), *rest]
-            )
+            return replace(run, outcomes=[replace(first, blocks=[*first.blocks, block]), *rest])
         case "parts":
             more = [*first.parts, Parts(session=number, single_s=[1e-6] * number)]
-            return msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(first, parts=more), *rest])
+            return replace(run, outcomes=[replace(first, parts=more), *rest])
         case "undone":
-            fewer = msgspec.structs.replace(first, blocks=first.blocks[:-1], parts=first.parts[1:])
-            return msgspec.structs.replace(run, outcomes=[fewer, *rest])
+            fewer = replace(first, blocks=first.blocks[:-1], parts=first.parts[1:])
+            return replace(run, outcomes=[fewer, *rest])
         case "warning":
-            return msgspec.structs.replace(
-                run, warnings=[*run.warnings, RunWarning(code="noisy", message=f"no. {number}")]
-            )
+            return replace(run, warnings=[*run.warnings, RunWarning(code="noisy", message=f"no. {number}")])
         case "session":
             record = SessionRecord(index=len(run.sessions), started_at="2026-01-01T00:00:00Z")
-            return msgspec.structs.replace(run, sessions=[*run.sessions, record])
+            return replace(run, sessions=[*run.sessions, record])
         case "telemetry" if run.sessions:
-            last = msgspec.structs.replace(
-                run.sessions[-1], telemetry=[Telemetry(device_id="cupy:0", t_s=[0.5] * number)]
-            )
-            return msgspec.structs.replace(run, sessions=[*run.sessions[:-1], last])
+            last = replace(run.sessions[-1], telemetry=[Telemetry(device_id="cupy:0", t_s=[0.5] * number)])
+            return replace(run, sessions=[*run.sessions[:-1], last])
         case "forget":
-            return msgspec.structs.replace(run, outcomes=[first])
+            return replace(run, outcomes=[first])
     return run
 
 
-def _stored(run: Run) -> Run:
+def _stored(run):
     """What the file holds of a run: not yet the telemetry of the session that is under way."""
-    sessions = [
-        msgspec.structs.replace(one, telemetry=[]) if one is run.sessions[-1] else one for one in run.sessions
-    ]
-    return store.loads(store.dumps(msgspec.structs.replace(run, sessions=sessions)), "x")
+    sessions = [replace(one, telemetry=[]) if one is run.sessions[-1] else one for one in run.sessions]
+    return store.loads(store.dumps(replace(run, sessions=sessions)), "x")
 
 
 @given(_STEPS)
 @example(["session", "telemetry", "session", "telemetry"])
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_lines_add_up_to_the_run(tmp_path: Path, run: Run, steps: list[str]) -> None:
+def test_the_lines_add_up_to_the_run(tmp_path, run, steps):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     for number, step in enumerate(steps, 1):
@@ -82,9 +71,7 @@ def test_the_lines_add_up_to_the_run(tmp_path: Path, run: Run, steps: list[str])
 
 @given(_STEPS, st.data())
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(
-    tmp_path: Path, run: Run, steps: list[str], data: st.DataObject
-) -> None:
+def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(tmp_path, run, steps, data):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     journal.write(run)
@@ -106,25 +93,21 @@ def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(
     assert ids <= {outcome.id for outcome in states[0].outcomes}
 
 
-def test_the_file_stays_within_a_few_times_what_it_adds_up_to(tmp_path: Path, run: Run) -> None:
+def test_the_file_stays_within_a_few_times_what_it_adds_up_to(tmp_path, run):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     for number in range(400):
-        run = msgspec.structs.replace(
-            run, warnings=[RunWarning(code="noisy", message="x" * 20_000 + str(number))]
-        )
+        run = replace(run, warnings=[RunWarning(code="noisy", message="x" * 20_000 + str(number))])
         journal.write(run)
         assert path.stat().st_size < 3 * len(store.dumps(run)) + 2 * 2**20
     assert store.load(path) == _stored(run)
 
 
-def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(
-    tmp_path: Path, run: Run
-) -> None:
+def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(tmp_path, run):
     journal = store.Journal(tmp_path / "a.part")
     sizes = []
     for number in range(40):
-        journal.write(msgspec.structs.replace(run, label=f"{number:02}" + "a" * 50_000))
+        journal.write(replace(run, label=f"{number:02}" + "a" * 50_000))
         sizes.append((tmp_path / "a.part").stat().st_size)
     journal.close()
     fall = next(i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1])
@@ -132,7 +115,7 @@ def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(
     assert sizes[fall] == pytest.approx(sizes[0], rel=0.01)
 
 
-def test_a_block_is_written_once(tmp_path: Path, run: Run) -> None:
+def test_a_block_is_written_once(tmp_path, run):
     """A case of many blocks: what is written grows with their number, not with its square."""
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
@@ -146,7 +129,7 @@ def test_a_block_is_written_once(tmp_path: Path, run: Run) -> None:
     assert store.load(path) == _stored(run)
 
 
-def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path: Path, run: Run) -> None:
+def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path, run):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     journal.write(run)
@@ -168,7 +151,7 @@ def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path: Path,
         (PartLine(id="a", outcome=Raw(b'{"parts": []}'), parts=-1), "builds on -1 parts, and 0 are there"),
     ],
 )
-def test_a_line_that_adds_up_to_nothing_is_refused(tmp_path: Path, run: Run, line: PartLine, why: str) -> None:
+def test_a_line_that_adds_up_to_nothing_is_refused(tmp_path, run, line, why):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     journal.write(run)
@@ -182,7 +165,7 @@ def test_a_line_that_adds_up_to_nothing_is_refused(tmp_path: Path, run: Run, lin
 
 
 @pytest.mark.parametrize(("version", "read"), [(1, True), (2, False)])
-def test_what_an_earlier_gpubench_left_can_be_read(tmp_path: Path, run: Run, version: int, read: bool) -> None:
+def test_what_an_earlier_gpubench_left_can_be_read(tmp_path, run, version, read):
     path = tmp_path / "a.json.part"
     store.Journal(path).write(run)
     _, rest = path.read_bytes().split(b"\n", 1)
@@ -195,7 +178,7 @@ def test_what_an_earlier_gpubench_left_can_be_read(tmp_path: Path, run: Run, ver
 
 
 @pytest.mark.parametrize("kept", [5, 40, 45])
-def test_a_file_without_a_head_is_refused(tmp_path: Path, run: Run, kept: int) -> None:
+def test_a_file_without_a_head_is_refused(tmp_path, run, kept):
     path = tmp_path / "a.json.part"
     store.Journal(path).write(run)
     path.write_bytes(path.read_bytes()[:kept])
@@ -204,7 +187,7 @@ def test_a_file_without_a_head_is_refused(tmp_path: Path, run: Run, kept: int) -
     assert caught.value.why
 
 
-def test_a_run_that_ended_at_once_is_stored_to_have_written_nothing(tmp_path: Path) -> None:
+def test_a_run_that_ended_at_once_is_stored_to_have_written_nothing(tmp_path):
     path = tmp_path / "a.json.part"
     path.write_bytes(FIRST_LINE)
     with pytest.raises(InputError) as caught:
@@ -212,9 +195,7 @@ def test_a_run_that_ended_at_once_is_stored_to_have_written_nothing(tmp_path: Pa
     assert caught.value.why == "the run ended before it had written anything"
 
 
-def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(tmp_path, run, monkeypatch):
     path = tmp_path / "a.json.part"
     store.Journal(path).write(run)
     before = path.read_bytes()
@@ -226,9 +207,7 @@ def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_write_that_fails_is_made_up_for_by_the_next(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatch):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     journal.write(run)
@@ -244,9 +223,7 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(
         assert store.load(path) == _stored(run)
 
 
-def test_a_journal_that_is_removed_lets_its_file_go(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_is_removed_lets_its_file_go(tmp_path, run, monkeypatch):
     """Windows removes no file that somebody holds open."""
     close, closed = os.close, list[int]()
     monkeypatch.setattr(os, "close", lambda file: (closed.append(file), close(file)))
@@ -261,8 +238,8 @@ def test_a_journal_that_is_removed_lets_its_file_go(
 
 @pytest.mark.parametrize(("seconds", "flushed"), [(0.0, 3), (1e9, 0)])
 def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, seconds: float, flushed: int
-) -> None:
+    tmp_path, run, monkeypatch, seconds, flushed
+):
     done: list[int] = []
     journal = store.Journal(tmp_path / "a.json.part")
     journal.write(run)
@@ -274,7 +251,7 @@ def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
     assert len(done) == flushed
 
 
-def test_a_second_lies_between_two_flushes(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_lies_between_two_flushes(tmp_path, run, monkeypatch):
     now, flushed = [1000.0], list[float]()
     journal = store.Journal(tmp_path / "a.json.part")
     journal.write(run)
@@ -286,14 +263,14 @@ def test_a_second_lies_between_two_flushes(tmp_path: Path, run: Run, monkeypatch
     assert flushed == [1000.0, 1001.0, 1002.5]
 
 
-def _full(descriptor: int) -> None:
+def _full(descriptor):
     raise OSError(28, "No space left on device")
 
 
 _calls = {"n": 0}
 
 
-def _half(write: Callable[[int, bytes], int], file: int, data: bytes) -> int:
+def _half(write, file, data):
     """The first call writes half, the second finds the disk full."""
     _calls["n"] += 1
     if _calls["n"] % 2:
@@ -301,7 +278,7 @@ def _half(write: Callable[[int, bytes], int], file: int, data: bytes) -> int:
     raise OSError(28, "No space left on device")
 
 
-def test_a_result_that_is_absent_names_what_was_left(tmp_path: Path, run: Run) -> None:
+def test_a_result_that_is_absent_names_what_was_left(tmp_path, run):
     store.Journal(tmp_path / "a.json.part").write(run)
     with pytest.raises(InputError) as caught:
         store.load(tmp_path / "a.json")

@@ -1,13 +1,11 @@
 """What a document may hold: as much as each limit says is read, one more is refused with the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.result import store
@@ -15,30 +13,30 @@ from gpubench.result.run import Device, Measurement, Run, RunWarning, SessionRec
 from gpubench.result.store import document, limits
 
 
-def with_blocks(run: Run, count: int) -> Run:
+def with_blocks(run, count):
     """A run of one case with one block in each of so many sessions; each block has two samples."""
     (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
-    blocks = [msgspec.structs.replace(measured.blocks[0], session=i) for i in range(count)]
-    return msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(measured, blocks=blocks)])
+    blocks = [replace(measured.blocks[0], session=i) for i in range(count)]
+    return replace(run, outcomes=[replace(measured, blocks=blocks)])
 
 
-def with_sessions(run: Run, count: int) -> Run:
+def with_sessions(run, count):
     sessions = [SessionRecord(index=i, started_at=run.started_at) for i in range(count)]
-    return msgspec.structs.replace(run, sessions=sessions)
+    return replace(run, sessions=sessions)
 
 
-def with_cases(run: Run, count: int) -> Run:
+def with_cases(run, count):
     (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
-    return msgspec.structs.replace(run, outcomes=[measured] * count)
+    return replace(run, outcomes=[measured] * count)
 
 
-def with_devices(run: Run, count: int) -> Run:
+def with_devices(run, count):
     device = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
-    return msgspec.structs.replace(run, devices=[device] * count)
+    return replace(run, devices=[device] * count)
 
 
-def with_warnings(run: Run, count: int) -> Run:
-    return msgspec.structs.replace(run, warnings=[RunWarning(code="a-code", message="a sentence")] * count)
+def with_warnings(run, count):
+    return replace(run, warnings=[RunWarning(code="a-code", message="a sentence")] * count)
 
 
 MADE: dict[str, Callable[[Run, int], Run]] = {
@@ -54,7 +52,7 @@ MADE: dict[str, Callable[[Run, int], Run]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_run_holds_as_much_as_the_limit(monkeypatch: pytest.MonkeyPatch, run: Run, name: str) -> None:
+def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     most = 6
     one = with_cases(run, 1)
     monkeypatch.setattr(limits, name, most)
@@ -65,16 +63,14 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch: pytest.MonkeyPatch, run: 
 
 
 @pytest.mark.parametrize("beside", [with_sessions, with_warnings])
-def test_each_case_is_held_against_what_stands_beside_it(
-    monkeypatch: pytest.MonkeyPatch, run: Run, beside: Callable[[Run, int], Run]
-) -> None:
+def test_each_case_is_held_against_what_stands_beside_it(monkeypatch, run, beside):
     monkeypatch.setattr(limits, "MAX_LOOKUPS", 6)
     limits.require_runs([with_cases(beside(run, 3), 2)], "a.json")
     with pytest.raises(InputError):
         limits.require_runs([with_cases(beside(run, 3), 3)], "a.json")
 
 
-def test_runs_of_one_document_count_together(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_runs_of_one_document_count_together(monkeypatch, run):
     monkeypatch.setattr(limits, "MAX_SESSIONS", 3)
     limits.require_runs([with_sessions(run, 1), with_sessions(run, 2)], "a.json")
     with pytest.raises(InputError):
@@ -93,9 +89,7 @@ def test_runs_of_one_document_count_together(monkeypatch: pytest.MonkeyPatch, ru
         ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n),
     ],
 )
-def test_a_text_holds_as_much_as_the_limit(
-    monkeypatch: pytest.MonkeyPatch, name: str, document: Callable[[int], bytes]
-) -> None:
+def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
     most = 8
     monkeypatch.setattr(limits, name, most)
     limits.require_json(document(most), "a.json")
@@ -112,7 +106,7 @@ def test_a_text_holds_as_much_as_the_limit(
         (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True),
     ],
 )  # fmt: skip
-def test_numbers_lie_where_what_is_made_of_two_is_finite(text: bytes, read: bool) -> None:
+def test_numbers_lie_where_what_is_made_of_two_is_finite(text, read):
     document = b'{"x": [' + text + b"]}"
     if read:
         limits.require_json(document, "a.json")
@@ -121,7 +115,7 @@ def test_numbers_lie_where_what_is_made_of_two_is_finite(text: bytes, read: bool
             limits.require_json(document, "a.json")
 
 
-def test_so_many_large_integers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_large_integers_are_looked_at(monkeypatch):
     monkeypatch.setattr(limits, "MAX_LARGE_INTEGERS", 3)
     large = b"9" + b"0" * 18
     limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
@@ -129,13 +123,13 @@ def test_so_many_large_integers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
         limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")
 
 
-def test_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims(monkeypatch):
     limits.require("claims.toml", "claims", limits.MAX_CLAIMS, limits.MAX_CLAIMS)
     with pytest.raises(InputError):
         limits.require("claims.toml", "claims", limits.MAX_CLAIMS + 1, limits.MAX_CLAIMS)
 
 
-def test_toml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toml(monkeypatch):
     monkeypatch.setattr(limits, "MAX_TOML_BYTES", 10)
     assert limits.toml(b"answer =42") == {"answer": 42}
     with pytest.raises(ValueError, match="at most 10"):
@@ -143,7 +137,7 @@ def test_toml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("place", [b"%s = 1", b"[%s]"])
-def test_toml_stands_so_deep(place: bytes) -> None:
+def test_toml_stands_so_deep(place):
     limits.toml(place % b".".join([b"a"] * limits.MAX_DEPTH))
     with pytest.raises(ValueError, match="deep inside"):
         limits.toml(place % b".".join([b"a"] * (limits.MAX_DEPTH + 1)))
@@ -156,7 +150,7 @@ REAL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_limits(name: str) -> None:
+def test_limits(name):
     assert getattr(limits, name) == REAL[name]
 
 
@@ -164,7 +158,6 @@ def test_of_a_long_exponent_the_beginning_is_told():
     exponent = "1" * 19  # as many digits as an integer may have
     with pytest.raises(InputError) as refused:
         limits.require_json(f'{{"a": 1e+{exponent}}}'.encode(), "a file")
-    assert refused.value.why is not None
     assert refused.value.why.endswith(f"one ends in {f'e+{exponent}'[:20]}")
 
 
@@ -181,9 +174,7 @@ PART = b'{"name":"gpubench-part","schema_version":1}\n'
         ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
     ],
 )  # fmt: skip
-def test_a_part_beyond_a_limit_is_refused_while_it_is_read(
-    tmp_path: Path, lines: list[bytes], why: str
-) -> None:
+def test_a_part_beyond_a_limit_is_refused_while_it_is_read(tmp_path, lines, why):
     path = tmp_path / "a.json.part"
     path.write_bytes(PART + b"\n".join(lines) + b"\n")
     with pytest.raises(InputError) as caught:
@@ -191,14 +182,12 @@ def test_a_part_beyond_a_limit_is_refused_while_it_is_read(
     assert (caught.value.code, why in caught.value.why) == ("too-large", True)
 
 
-def test_lines_that_build_on_what_stands_cost_what_they_hold() -> None:
+def test_lines_that_build_on_what_stands_cost_what_they_hold():
     """Each of 20,000 lines keeps 90,000 blocks. A copy of them for each line would take minutes and not end here."""
     lines = [
-        b'{"head":{}}',
-        b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 90_000),
+        b'{"head":{}}', b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 90_000),
         *[b'{"id":"a","outcome":{"blocks":[2]},"blocks":90000}'] * 20_000,
-        b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}',
-        b"",
-    ]
+        b'{"id":"a","outcome":{"blocks":[3]},"blocks":90000}', b"",
+    ]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]

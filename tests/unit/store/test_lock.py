@@ -1,22 +1,17 @@
 """One writer a file: the second reads who the first is, and the kernel lets go for the dead."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubench.base.errors import ExitCode, InputError, UsageError
 from gpubench.result import store
-from gpubench.result.run import Run
 from gpubench.result.store.journal import lock_of
 
 _HOLD = """
@@ -28,16 +23,15 @@ sys.stdin.read()
 """
 
 
-def _holder(path: Path) -> subprocess.Popen[str]:
+def _holder(path):
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
 
 
-def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path: Path) -> None:
+def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path):
     path = tmp_path / "a.json"
     first = _holder(path)
     waited: list[str] = []
@@ -53,7 +47,7 @@ def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_holder_with_a_shorter_name_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+def test_a_holder_with_a_shorter_name_leaves_nothing_of_the_one_before(tmp_path):
     """A killed process leaves its name in the file."""
     path = tmp_path / "a.json"
     first = _holder(path)
@@ -67,13 +61,13 @@ def test_a_holder_with_a_shorter_name_leaves_nothing_of_the_one_before(tmp_path:
     assert "(gpubench run) " in caught.value.why
 
 
-def test_it_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
+def test_it_waits_for_the_end_of_the_first(tmp_path):
     path = tmp_path / "a.json"
     first = _holder(path)
     store.lock_result(path, "run", 60, lambda holder: first.kill()).release()
 
 
-def test_two_names_of_one_file_are_one_lock(tmp_path: Path) -> None:
+def test_two_names_of_one_file_are_one_lock(tmp_path):
     (tmp_path / "link.json").symlink_to("a.json")
     lock = store.lock_result(tmp_path / "a.json", "run", 0)
     with pytest.raises(InputError):
@@ -81,7 +75,7 @@ def test_two_names_of_one_file_are_one_lock(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path: Path) -> None:
+def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path):
     """The holder removes the file that the other has opened: a lock on a removed file locks nothing."""
     path = tmp_path / "x"
     for _ in range(50):
@@ -96,15 +90,13 @@ def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path:
         assert not path.exists()
 
 
-def test_a_lock_on_a_file_that_was_removed_before_it_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_file_that_was_removed_before_it_is_none(tmp_path, monkeypatch):
     """Between the opening of the one and its locking the other lets go, and removes what was opened."""
     first, second = store.Lock(tmp_path / "x"), store.Lock(tmp_path / "x")
     assert first.take()
     really = os.open
 
-    def opened_and_removed(*arguments: Any) -> int:
+    def opened_and_removed(*arguments):
         file = really(*arguments)
         first.release()
         return file
@@ -117,14 +109,14 @@ def test_a_lock_on_a_file_that_was_removed_before_it_is_none(
     assert os.listdir(tmp_path) == []
 
 
-def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path: Path) -> None:
+def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
     lock = store.lock_result(tmp_path / "absent" / "a.json", "run", 0)
     lock.release()
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
-def test_waiting_for_a_lock_leaves_no_file_open(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_leaves_no_file_open(tmp_path):
     path = tmp_path / "a.json"
     held = store.lock_result(path, "run", 0)
     before = len(os.listdir("/proc/self/fd"))
@@ -135,10 +127,8 @@ def test_waiting_for_a_lock_leaves_no_file_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EIO, errno.ENOSYS])
-def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refused(*arguments: Any) -> None:
+def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch, number):
+    def refused(*arguments):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("gpubench.result.store.journal._lock", refused)
@@ -149,7 +139,7 @@ def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(
 
 
 @pytest.fixture
-def somebody(tmp_path: Path) -> Iterator[Path]:
+def somebody(tmp_path):
     """A folder for all, as /tmp is, in which this test is another user than root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
@@ -163,7 +153,7 @@ def somebody(tmp_path: Path) -> Iterator[Path]:
     os.seteuid(0)
 
 
-def test_the_lock_of_another_user_is_kept_too(somebody: Path) -> None:
+def test_the_lock_of_another_user_is_kept_too(somebody):
     path = somebody / "a.json"
     holder = store.lock_result(path, "run", 0)
     os.seteuid(65534)
@@ -174,7 +164,7 @@ def test_the_lock_of_another_user_is_kept_too(somebody: Path) -> None:
     holder.release()
 
 
-def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody: Path) -> None:
+def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
     path = somebody / "a.json"
     holder = {"pid": 4194304, "host": platform.node(), "command": "run", "since": "1"}
     lock_of(path).write_text(json.dumps(holder))
@@ -188,7 +178,7 @@ def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody: Pat
     lock.release()
 
 
-def test_a_lock_file_that_cannot_be_opened_is_refused(somebody: Path) -> None:
+def test_a_lock_file_that_cannot_be_opened_is_refused(somebody):
     path = somebody / "a.json"
     lock_of(path).touch(0o600)
     os.seteuid(65534)
@@ -198,7 +188,7 @@ def test_a_lock_file_that_cannot_be_opened_is_refused(somebody: Path) -> None:
     assert str(lock_of(path)) in caught.value.why
 
 
-def test_another_users_file_in_a_shared_folder_is_found_before_measuring(somebody: Path) -> None:
+def test_another_users_file_in_a_shared_folder_is_found_before_measuring(somebody):
     path = somebody / "a.json"
     path.touch(0o666)
     path.chmod(0o666)
@@ -208,7 +198,7 @@ def test_another_users_file_in_a_shared_folder_is_found_before_measuring(somebod
     assert "another user's" in caught.value.why
 
 
-def test_another_users_part_is_found_before_measuring(somebody: Path) -> None:
+def test_another_users_part_is_found_before_measuring(somebody):
     path = somebody / "a.json"
     store.part_of(path).touch(0o600)
     os.seteuid(65534)
@@ -217,7 +207,7 @@ def test_another_users_part_is_found_before_measuring(somebody: Path) -> None:
     assert "Permission denied" in caught.value.why
 
 
-def test_another_users_machine_folder_is_found_before_measuring(somebody: Path, run: Run) -> None:
+def test_another_users_machine_folder_is_found_before_measuring(somebody, run):
     store.result_path(somebody, run)
     os.seteuid(65534)
     with pytest.raises(UsageError) as caught:

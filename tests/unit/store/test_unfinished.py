@@ -1,35 +1,30 @@
 """Which of a result and the `.part` beside it holds more: decided by run id and sessions, whatever the times say."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.result import store
-from gpubench.result.run import Block, Run, SessionRecord
+from gpubench.result.run import Block, SessionRecord
 from gpubench.result.store.journal import part_relation
 
 TIMES = [(1, 2), (2, 1), (1, 1), (2**32, 1), (1, 2**32)]
 
 
-def with_sessions(run: Run, count: int, begin: str = "2026-11-20T19") -> Run:
+def with_sessions(run, count, begin="2026-11-20T19"):
     sessions = [SessionRecord(index=i, started_at=f"{begin}:{i:02}:00.000Z") for i in range(count)]
-    return msgspec.structs.replace(run, sessions=sessions)
+    return replace(run, sessions=sessions)
 
 
-def with_blocks(run: Run, count: int) -> Run:
+def with_blocks(run, count):
     block = Block(session=0, round=0, position=0, repeat=4, wall_s=[0.25, 0.5])
     first, *rest = run.outcomes
-    return msgspec.structs.replace(
-        run, outcomes=[msgspec.structs.replace(first, blocks=[block] * count), *rest]
-    )
+    return replace(run, outcomes=[replace(first, blocks=[block] * count), *rest])
 
 
-def put(folder: Path, whole: Run | None, part: Run, times: tuple[int, int] = (1, 1)) -> Path:
+def put(folder, whole, part, times=(1, 1)):
     path = folder / "a.json"
     journal = store.Journal(store.part_of(path))
     journal.write(part)
@@ -42,7 +37,7 @@ def put(folder: Path, whole: Run | None, part: Run, times: tuple[int, int] = (1,
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_more_sessions_of_the_run_go_on_with_it(tmp_path: Path, run: Run, times: tuple[int, int]) -> None:
+def test_more_sessions_of_the_run_go_on_with_it(tmp_path, run, times):
     path = put(tmp_path, with_sessions(run, 1), with_sessions(run, 10), times)
     assert store.part_to_resume(path) == store.part_of(path)
     assert store.newest_first([tmp_path]) == [store.part_of(path)], "one run is not there twice"
@@ -53,9 +48,7 @@ def test_more_sessions_of_the_run_go_on_with_it(tmp_path: Path, run: Run, times:
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_what_the_result_holds_already_is_not_gone_on_with(
-    tmp_path: Path, run: Run, times: tuple[int, int]
-) -> None:
+def test_what_the_result_holds_already_is_not_gone_on_with(tmp_path, run, times):
     for part in (with_sessions(run, 2), with_sessions(run, 3)):
         path = put(tmp_path, with_sessions(run, 3), part, times)
         assert store.part_to_resume(path) is None
@@ -64,19 +57,17 @@ def test_what_the_result_holds_already_is_not_gone_on_with(
         assert store.set_aside(path, resumed=False) is None
 
 
-def test_more_blocks_of_the_same_sessions_go_on_with_it(tmp_path: Path, run: Run) -> None:
+def test_more_blocks_of_the_same_sessions_go_on_with_it(tmp_path, run):
     path = put(tmp_path, with_blocks(with_sessions(run, 1), 3), with_blocks(with_sessions(run, 1), 4), (2, 1))
     assert store.part_to_resume(path) == store.part_of(path)
 
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("how", ["another run", "other sessions"])
-def test_what_neither_holds_is_kept_beside_it(
-    tmp_path: Path, run: Run, times: tuple[int, int], how: str
-) -> None:
+def test_what_neither_holds_is_kept_beside_it(tmp_path, run, times, how):
     """`run -o a.json` was killed where another run's a.json lay; or a copy went on elsewhere."""
     other = (
-        msgspec.structs.replace(with_sessions(run, 10), id="ffffffff-e89b-42d3-a456-426614174000")
+        replace(with_sessions(run, 10), id="ffffffff-e89b-42d3-a456-426614174000")
         if how == "another run"
         else with_sessions(run, 10, "2026-11-21T20")
     )
@@ -94,7 +85,7 @@ def test_what_neither_holds_is_kept_beside_it(
     assert len(list(tmp_path.glob("a.*.json.part"))) == 2, "nor does one replace the other"
 
 
-def test_without_a_result_the_part_stands_for_it(tmp_path: Path, run: Run) -> None:
+def test_without_a_result_the_part_stands_for_it(tmp_path, run):
     path = put(tmp_path, None, with_sessions(run, 1))
     assert store.part_to_resume(path) == store.part_of(path)
     assert store.newest([tmp_path]) == store.part_of(path)
@@ -102,7 +93,7 @@ def test_without_a_result_the_part_stands_for_it(tmp_path: Path, run: Run) -> No
     assert store.set_aside(path, resumed=False) == tmp_path / "a.123e4567.json.part"
 
 
-def test_a_part_that_holds_nothing_is_replaced(tmp_path: Path, run: Run) -> None:
+def test_a_part_that_holds_nothing_is_replaced(tmp_path, run):
     path = tmp_path / "a.json"
     store.part_of(path).touch()
     assert store.set_aside(path, resumed=False) is None
@@ -111,7 +102,7 @@ def test_a_part_that_holds_nothing_is_replaced(tmp_path: Path, run: Run) -> None
     assert store.newest([tmp_path]) == path
 
 
-def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path: Path, run: Run) -> None:
+def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path, run):
     path = put(tmp_path, with_sessions(run, 1), with_sessions(run, 10))
     part = store.part_of(path)
     part.write_bytes(part.read_bytes().replace(b'"started_at"', b'"started_a\xff"', 1))
@@ -123,7 +114,7 @@ def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".JSON", ".Json.Gz"])
-def test_what_is_kept_has_the_suffix_of_a_result(tmp_path: Path, run: Run, suffix: str) -> None:
+def test_what_is_kept_has_the_suffix_of_a_result(tmp_path, run, suffix):
     path = tmp_path / f"a{suffix}"
     store.Journal(store.part_of(path)).write(with_sessions(run, 1))
     assert store.set_aside(path, resumed=False) == tmp_path / f"a.123e4567{suffix}.part"

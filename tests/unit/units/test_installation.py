@@ -1,7 +1,5 @@
 """Commands that somebody may paste: quoted for the shells of the system, and the right PyTorch for a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.base.installation import EXTRAS, locate, quote, torch_command, torch_hint
@@ -15,17 +13,14 @@ INDEX = "--index-url https://download.pytorch.org/whl/"
 @pytest.mark.parametrize(
     ("text", "posix", "windows"),
     [
-        ("r.json", "r.json", "r.json"),
-        ("my run.json", "'my run.json'", '"my run.json"'),
+        ("r.json", "r.json", "r.json"), ("my run.json", "'my run.json'", '"my run.json"'),
         (r"C:\Users\u\r.json", r"'C:\Users\u\r.json'", r"C:\Users\u\r.json"),
         (r"C:\Program Files\r.json", r"'C:\Program Files\r.json'", r'"C:\Program Files\r.json"'),
-        ("a&b (1).json", "'a&b (1).json'", '"a&b (1).json"'),
-        (".[cuda13]", "'.[cuda13]'", '".[cuda13]"'),
-        ("it's", "'it'\"'\"'s'", '"it\'s"'),
-        ("", "''", '""'),
+        ("a&b (1).json", "'a&b (1).json'", '"a&b (1).json"'), (".[cuda13]", "'.[cuda13]'", '".[cuda13]"'),
+        ("it's", "'it'\"'\"'s'", '"it\'s"'), ("", "''", '""'),
     ],
-)
-def test_a_word_is_quoted_for_the_shells_of_the_system(text: str, posix: str, windows: str) -> None:
+)  # fmt: skip
+def test_a_word_is_quoted_for_the_shells_of_the_system(text, posix, windows):
     assert (quote(text, "linux"), quote(text, "darwin"), quote(text, "win32")) == (posix, posix, windows)
 
 
@@ -40,16 +35,16 @@ def test_a_word_is_quoted_for_the_shells_of_the_system(text: str, posix: str, wi
         ("apple", "darwin", "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
     ],
 )
-def test_the_pytorch_of_a_gpu(vendor: str, platform: str, command: str) -> None:
+def test_the_pytorch_of_a_gpu(vendor, platform, command):
     assert torch_command(vendor, platform) == command
 
 
-def test_a_driver_of_cuda_12_gets_its_own_wheel() -> None:
+def test_a_driver_of_cuda_12_gets_its_own_wheel():
     assert torch_command("nvidia", "win32", cuda=12080).endswith("/cu126")
     assert torch_command("nvidia", "win32", cuda=13000).endswith("/cu130")
 
 
-def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive() -> None:
+def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive():
     assert "rocm" in torch_hint("linux")
     assert "cu1" not in torch_hint("linux")
     assert {"cu130", "xpu"} <= set(torch_hint("win32").replace(";", "/").replace(" ", "/").split("/"))
@@ -57,14 +52,14 @@ def test_the_hint_of_a_system_names_what_its_usual_wheel_does_not_drive() -> Non
 
 
 @pytest.mark.parametrize("quotes", ["'", '"'])
-def test_a_command_of_another_system_is_located_too(quotes: str) -> None:
+def test_a_command_of_another_system_is_located_too(quotes):
     for extra in EXTRAS:
         text = f"pip install {quotes}.[{extra}]{quotes} (in the checkout of gpubench)"
         assert "in the checkout" not in locate(text)
     assert "-m pip install torch --index-url" in locate(torch_command("amd", "linux"))
 
 
-def gpu(vendor: str, kind: str = "discrete") -> Gpu:
+def gpu(vendor, kind="discrete"):
     return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"))
 
 
@@ -75,9 +70,7 @@ def gpu(vendor: str, kind: str = "discrete") -> Gpu:
         ("intel", "2.14.0+cu130", "XPU"), ("intel", "2.14.0+xpu", ""), ("nvidia", "", ""), ("apple", "", ""),
     ],
 )  # fmt: skip
-def test_a_gpu_without_its_pytorch_is_told(
-    vendor: str, version: str, names: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_without_its_pytorch_is_told(vendor, version, names, monkeypatch):
     monkeypatch.setattr(inspection, "_torch_version", lambda: version)
     told = inspection.torch_warnings([gpu(vendor)])
     assert [one.code for one in told] == ["RUNTIME_MISSING"] * bool(names)

@@ -1,11 +1,9 @@
 """Times that files hold, whoever wrote them: in UTC, or None."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench import report
 from gpubench.base import units
@@ -28,19 +26,19 @@ TIMES = {
 
 
 @pytest.mark.parametrize("text", TIMES)
-def test_a_time_of_a_file_is_read_or_none(text: str) -> None:
+def test_a_time_of_a_file_is_read_or_none(text):
     assert units.parse_time(text) == TIMES[text]
 
 
 @pytest.mark.parametrize(
     "text", ["yesterday", "0001-01-01T00:00:00+14:00", "2026-11-20T19:00:00", "9999-12-31"]
 )
-def test_formats_with_times_take_every_time(text: str) -> None:
+def test_formats_with_times_take_every_time(text):
     """Two runs of one machine have a history, by time."""
     run = full_run()
     sessions = [SessionRecord(index=one.index, started_at=text) for one in run.sessions]
-    first = msgspec.structs.replace(run, started_at=text, finished_at=run.started_at, sessions=sessions)
-    second = msgspec.structs.replace(run, finished_at=text, id="0" * 32)
+    first = replace(run, started_at=text, finished_at=run.started_at, sessions=sessions)
+    second = replace(run, finished_at=text, id="0" * 32)
     for name in ("json", "jsonl", "pytest-benchmark", "google-benchmark"):
         assert report.render([first], name)
     assert report.render([first, second], "plain")
@@ -49,7 +47,7 @@ def test_formats_with_times_take_every_time(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["yesterday", "0001-01-01T00:00:00+14:00"])
-def test_a_page_takes_every_time(text: str) -> None:
-    run = msgspec.structs.replace(full_run(), started_at=text, finished_at="")
-    other = msgspec.structs.replace(full_run(), id="0" * 32)
+def test_a_page_takes_every_time(text):
+    run = replace(full_run(), started_at=text, finished_at="")
+    other = replace(full_run(), id="0" * 32)
     assert report.render([run, other], "html").rstrip().endswith("</html>")

@@ -1,14 +1,12 @@
 """Runs whose every free text is chosen by somebody who wants to break a format."""
 
-from __future__ import annotations
-
 import itertools
 
-import msgspec
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.result.machine import Fact
-from gpubench.result.run import Blas, Ci, Environment, Git, Run, RunWarning
+from gpubench.result.run import Blas, Ci, Environment, Git, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
 
 # Each of them means something to some reader of ours.
@@ -26,48 +24,46 @@ TEXTS = st.one_of(
 )
 
 
-def hostile_run(texts: list[str], *, ids: bool = False) -> Run:
+def hostile_run(texts, *, ids=False):
     """One run with `texts` in turn wherever a result has free text; `ids`: in device ids and case ids, too.
 
     (No run of ours writes such ids; a file that somebody has changed may.)
     """
     at = itertools.cycle(texts)
 
-    def some() -> str:
+    def some():
         return next(at)
 
     wild = f"cupy:{some()}" if ids else "cupy:0"
     found = list(curve({64: 0.25, 256: 4.0}, sessions=1, device=wild))
     found += [
         failed(case("add", 64, device=wild), "worker-crashed", some()),
-        msgspec.structs.replace(failed(case("add", 128, device=wild)), hint=some(), stderr_tail=some()),
+        replace(failed(case("add", 128, device=wild)), hint=some(), stderr_tail=some()),
         skipped(case("add", 256, device=wild), "out-of-memory", some()),
-        msgspec.structs.replace(skipped(case("add", 512, device=wild)), hint=some(), reason=some()),
-        msgspec.structs.replace(measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3, sessions=1), kernel=some()),
+        replace(skipped(case("add", 512, device=wild)), hint=some(), reason=some()),
+        replace(measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3, sessions=1), kernel=some()),
     ]  # fmt: skip
     devices = (
-        msgspec.structs.replace(CPU, name=some()),
-        msgspec.structs.replace(GPU, id=wild, name=some(), driver=some()),
-        msgspec.structs.replace(SOFTWARE, name=some(), driver=some()),
+        replace(CPU, name=some()),
+        replace(GPU, id=wild, name=some(), driver=some()),
+        replace(SOFTWARE, name=some(), driver=some()),
     )
     run = run_of(
         found, devices=devices, sessions=1,
         warnings=[RunWarning(code="noisy", message=some(), hint=some(), id=found[1].id, data={some(): some()})],
     )  # fmt: skip
-    gpu = msgspec.structs.replace(run.machine.gpus[0], name=Fact(some(), "ok", "nvml"))
-    cpu = msgspec.structs.replace(run.machine.cpu, model=Fact(some(), "ok", "proc"))
+    gpu = replace(run.machine.gpus[0], name=Fact(some(), "ok", "nvml"))
+    cpu = replace(run.machine.cpu, model=Fact(some(), "ok", "proc"))
     workers = [
-        msgspec.structs.replace(
-            worker, blas=Blas(library=some(), version=some(), kernel=some()), env={some(): some()}
-        )
+        replace(worker, blas=Blas(library=some(), version=some(), kernel=some()), env={some(): some()})
         for worker in run.sessions[0].workers
     ]
-    return msgspec.structs.replace(
+    return replace(
         run, label=some(), tags=[some(), some()], argv=[some()], tool={"gpubench": some(), some(): some()},
-        machine=msgspec.structs.replace(run.machine, gpus=[gpu], cpu=cpu),
+        machine=replace(run.machine, gpus=[gpu], cpu=cpu),
         environment=Environment(
             variables={some(): some()}, context={some(): some()}, git=Git(commit=some(), branch=some()),
             ci=Ci(provider=some(), run_url=some(), runner_name=some()),
         ),
-        sessions=[msgspec.structs.replace(run.sessions[0], workers=workers)],
+        sessions=[replace(run.sessions[0], workers=workers)],
     )  # fmt: skip

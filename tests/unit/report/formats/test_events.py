@@ -1,7 +1,5 @@
 """JSON lines: one event a line, told apart by `reason`, whatever the run went through."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -10,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench.analysis.findings import Gates
 from gpubench.report import analyse_runs, draw_report, render
@@ -22,12 +21,9 @@ from tests.unit.report.samples import cpu_run, full_run, interrupted_run, softwa
 REASONS = ["run-start", "case-start", "case-complete", "speedup", "break-even", "warning", "run-complete"]
 VALIDATOR = jsonschema.Draft202012Validator(schema("gpubench-events", EventLine))
 OUTCOMES = {
-    "measured": lambda what: measured(what, 1e-3),
-    "no-samples": lambda what: measured(what, 1e-3, factors=()),
-    "skipped": skipped,
-    "failed": failed,
-    "planned": planned,
-}
+    "measured": lambda what: measured(what, 1e-3), "no-samples": lambda what: measured(what, 1e-3, factors=()),
+    "skipped": skipped, "failed": failed, "planned": planned,
+}  # fmt: skip
 
 
 def lines(*runs):
@@ -54,8 +50,7 @@ def test_every_line_is_an_event_of_the_schema(make):
 def test_each_case_completes_once_and_says_what_is_known(kinds, detail):
     outcomes = [OUTCOMES[kind](case(n=64 * (i + 1), device="cupy:0")) for i, kind in enumerate(kinds)]
     outcomes = [
-        msgspec.structs.replace(outcome, detail=detail) if hasattr(outcome, "detail") else outcome
-        for outcome in outcomes
+        replace(outcome, detail=detail) if hasattr(outcome, "detail") else outcome for outcome in outcomes
     ]
     found = lines(run_of(outcomes))
     for line in found:

@@ -1,7 +1,5 @@
 """No text of a result file breaks a format: one property for every format that there is."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
@@ -9,11 +7,11 @@ import json
 import re
 import unicodedata
 
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key
@@ -150,9 +148,9 @@ def test_every_name_in_every_place(name):
 def test_comparisons(name, texts):
     at = itertools.cycle(texts)
     base, new = (
-        msgspec.structs.replace(
+        replace(
             run, label=next(at), tool={"numpy": next(at)},
-            devices=[msgspec.structs.replace(device, name=next(at), driver=next(at)) for device in run.devices],
+            devices=[replace(device, name=next(at), driver=next(at)) for device in run.devices],
         )
         for run in pair({"matmul/n=64/float32/library/resident@numpy:0": 1.5})
     )  # fmt: skip

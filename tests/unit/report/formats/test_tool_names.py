@@ -1,11 +1,9 @@
 """Entries of the formats for tools: which cases there are, and names that stay the same from run to run."""
 
-from __future__ import annotations
-
 import json
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.report import render
 from gpubench.result.run import Git
@@ -33,11 +31,11 @@ def names(run, format):
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_names_do_not_depend_on_when_and_from_what_a_run_was_made(name):
     run = full_run()
-    other = msgspec.structs.replace(
+    other = replace(
         run, id="11111111-1111-4111-8111-111111111111", started_at="2031-12-31T23:59:59Z", label="nightly", tags=["x"],
         tool={"gpubench": "9.9", "numpy": "9.9"},
-        environment=msgspec.structs.replace(run.environment, git=Git(commit="f" * 40, branch="other", dirty=True)),
-        devices=[msgspec.structs.replace(device, name="another", driver="9") for device in run.devices],
+        environment=replace(run.environment, git=Git(commit="f" * 40, branch="other", dirty=True)),
+        devices=[replace(device, name="another", driver="9") for device in run.devices],
     )  # fmt: skip
     assert names(other, name) == names(run, name)
 
@@ -54,8 +52,8 @@ def test_names_are_the_ids_of_the_cases_with_an_estimate(name, make):
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_has_no_estimate_is_left_out(name):
     quick = measured(case(device="cupy:0"), 1e-9, repeat=1)  # 2 GFLOP in a nanosecond
-    peak = msgspec.structs.replace(
-        run_of([quick]).devices[1], theoretical=msgspec.structs.replace(run_of([]).devices[1].theoretical, flops_per_s={"float32": 1e13}),
+    peak = replace(
+        run_of([quick]).devices[1], theoretical=replace(run_of([]).devices[1].theoretical, flops_per_s={"float32": 1e13}),
     )  # fmt: skip
     run = run_of(
         [skipped(case("add")), failed(case("mul")), planned(case("sub")), quick],
