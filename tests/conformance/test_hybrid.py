@@ -5,16 +5,20 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Buffer, Session, Transfers
+from gpubench.backends.hybrid import SplitSession
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
 from gpubench.kernels.contract.op import Array, Dtype, Op
 from gpubench.measure import conformance
+from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case, RegimeKind
@@ -139,6 +143,45 @@ def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(
     monkeypatch.setattr(gpu, "both", refuse)
     params = {"n": 1500 * 1500}
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))
+
+
+def test_page_locked_arrays_of_the_caller_come_from_the_device(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_out: list[int] = []
+
+    def host_array(*kind: Any) -> Array:
+        array = np.empty(kind[0], kind[1])
+        handed_out.append(id(array))
+        return array
+
+    monkeypatch.setattr(session, "host_array", host_array)
+    op, case = OPS["add"], case_of(OPS["add"], "transfer-always", n=5000)
+    operands = Operands(op, 1, "random", tmp_path)
+    operands.page_locked = True
+    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path, operands)
+    Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).verify()
+    assert {id(array) for array in (*workspace.inputs, *workspace.host_outputs)} <= set(handed_out)
+    workspace.release()
+
+
+def test_the_cpus_part_is_computed_by_the_faster_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, seconds = OPS["add"], []
+    for slow in (False, True):
+        gpu: Any = backends.load("fake").open("fake:gpu")
+        slower, faster = gpu.cpu_beside(), gpu.cpu_beside()
+        run = slower.run
+        monkeypatch.setattr(slower, "run", lambda launch, repeat=1, run=run: run(launch, 10 * repeat))
+        both = SplitSession(gpu.device, gpu, slower, partial(next, iter([None if slow else faster])), True)
+        case = case_of(op, "transfer-always", n=1 << 20)
+        workspace = kind_of(op)(both, op, case, 1, "random", tmp_path)
+        both.divide(op, case, 0.0)
+        seconds.append(Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(1))
+        workspace.release()
+        both.close()
+    assert seconds[1] > 5 * seconds[0]
 
 
 def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:

@@ -13,7 +13,7 @@ DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 SPLIT = "add/n=16384/float32/tuned/transfer-once-10@hybrid:fake:gpu"
 ARGUMENTS = (
     "--ops", "add", "--sizes", "16k", "--regimes", "transfer-once", "--devices", DEVICES, "--sessions", "2",
-    "--max-samples", "5",
+    "--max-samples", "5", "--page-locked",
 )  # fmt: skip
 
 
@@ -56,8 +56,12 @@ def test_what_the_sides_cost_each_other_is_in_the_file(ran):
 def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
     reported = starter.run("report", "r.json", "--format", "json", cwd=ran.folder, env=environment(ran.folder))
     assert reported.returncode == 0
-    (row,) = json.loads(reported.stdout)["hybrid"]
+    document = json.loads(reported.stdout)
+    (row,) = document["hybrid"]
     assert not row["selected_in_sample"]
+    text = starter.run("report", "r.json", "--full", cwd=ran.folder, env=environment(ran.folder)).stdout
+    assert "float32, page-locked arrays." in text
+    assert "The caller's arrays are page-locked." in text
     assert row["id"] == SPLIT
     assert row["gain"] <= row["ideal_gain"] * 1.01
     assert "Hybrid: one op split over CPU and GPU" in ran.out

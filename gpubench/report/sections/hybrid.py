@@ -58,6 +58,7 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
         return None
     examples = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
     lines = [f"{'; '.join(_where(case) for case in examples.values())}.", _MEANING]
+    lines += ["The caller's arrays are page-locked."] if analysis.run.settings.page_locked is True else []
     lines += [_IN_SAMPLE] if any(split.selected_in_sample for split in rows) else []
     devices = list(dict.fromkeys(split.device_id for split in rows))
     several = len(devices) > 1
