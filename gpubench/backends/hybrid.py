@@ -130,6 +130,8 @@ class Sides:
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
         self.cpu_s = 0.0
+        # The CPU's session, the cores that it leaves, and whether it has all of the work: as they were set last.
+        self._shared: tuple[Session | None, int, bool] = (None, 0, True)
         self._companion = CompanionThread(gpu)
         self._bound: dict[tuple[object, ...], CpuPart] = {}
 
@@ -186,6 +188,10 @@ class Sides:
         Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
         """
         movers, cpu = launch.movers if travels else 0, launch.cpu
+        shared = cpu, movers, launch.gpu is None
+        if shared == self._shared:  # `isinstance` takes 20 us before Python 3.12
+            return
+        self._shared = shared
         if isinstance(cpu, protocols.CpuThreads):
             cpu.use_threads((cpu.threads or 1) - movers if movers else None)
         if launch.gpu is not None:
