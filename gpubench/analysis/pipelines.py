@@ -37,6 +37,9 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     bound: PipelineStage | None  # the slowest stage; None: they were not timed
     bound_s: float | None  # its seconds
     reached: float | None  # bound_s / seconds of a call in the pipeline
+    overlap: (
+        float | None
+    )  # seconds of all stages / of a call in the pipeline: the rest of the gain is page-locked memory
     case: CaseResult  # the pipeline
     copied: CaseResult | None  # the call that waits
     interval: Interval | None  # of the gain
@@ -78,5 +81,6 @@ def _pipeline(
         lo=gain.low if gain else None, hi=gain.high if gain else None, sets=outcome.sets or None, stages_s=stages,
         bound=bound, bound_s=bound_s,
         reached=None if bound_s is None else bound_s / streamed.time.estimate,
+        overlap=sum(stages.values()) / streamed.time.estimate if stages else None,
         case=streamed, copied=copied, interval=gain,
     )  # fmt: skip

@@ -104,8 +104,8 @@ def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOption
 
 _ROW = (
     f"streamed: a call of {STREAMED_CALLS} in a row, with page-locked arrays, a set of buffers and a queue for each "
-    "call in flight, and one wait; bound: the slowest stage, each timed alone in such a row; of bound: its time / "
-    "streamed"
+    "call in flight, and one wait; overlap: upload + kernel + download, each alone in such a row, / streamed: the "
+    "rest of the gain is page-locked memory; bound: the slowest stage; of bound: its time / streamed"
 )
 
 
@@ -121,7 +121,8 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
     dtypes, devices, title = shared_text(analysis, [pipe.case.case for pipe in rows])
     columns = heads(
         "op", dtypes and "dtype", devices and "device", number("n"), number("copied"), number("streamed"),
-        number("gain"), *(number(stage, 2) for stage in STAGES), "bound", number("of bound"), number("sets", 1),
+        number("gain"), number("overlap"), *(number(stage, 2) for stage in STAGES), "bound", number("of bound"),
+        number("sets", 1),
     )  # fmt: skip
     body = [
         cells(
@@ -130,6 +131,7 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
             time_text(pipe.copied.time if pipe.copied else None, unit),
             time_text(pipe.case.time, unit) + mark(pipe.case.label),
             Cell("-" if pipe.interval is None else ratio_text(pipe.interval), "good" if pipe.pays else "plain"),
+            "-" if pipe.overlap is None else f"{pipe.overlap:.2g}x",
             *(seconds_text(pipe.stages_s.get(stage), unit) for stage in STAGES),
             pipe.bound or "-", "-" if pipe.reached is None else share_text(pipe.reached), str(pipe.sets or "-"),
         )
