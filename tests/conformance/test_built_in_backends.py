@@ -61,35 +61,6 @@ def test_the_scripted_devices_in_every_op_and_dtype(device: str) -> None:
     assert cases(report) == {(op.name, dtype, "library") for op in OPS.values() for dtype in HOST_DTYPES}
 
 
-@pytest.mark.usefixtures("no_large_transfers")
-@pytest.mark.parametrize("device", ["fake:no-clock", "fake:throttle", "fake:noisy"])
-def test_the_actors_that_behave(device: str) -> None:
-    """They differ from the scripted GPU in time alone."""
-    ops = [OPS["add"], OPS["matmul"], OPS["sum"]]
-    report = conformance.suite(backends.load("fake"), device, ops, conformance.Checks(seeds=(1,)))
-    assert report.findings == []
-    assert cases(report) == {(op.name, dtype, "library") for op in ops for dtype in HOST_DTYPES}
-
-
-@pytest.mark.parametrize(
-    ("device", "reported"),
-    [
-        ("fake:wrong", "Wrong"),
-        ("fake:oom", "DeviceOutOfMemory"),
-        ("fake:build", "BuildError"),
-        ("fake:lost", "DeviceLost"),
-    ],
-)
-def test_the_actors_that_fail_are_found_out(device: str, reported: str) -> None:
-    report = conformance.suite(
-        backends.load("fake"), device, [OPS["add"]], conformance.Checks(seeds=(1,), around=False)
-    )
-    assert report.checked == []
-    assert len(report.findings) == len(HOST_DTYPES) * len(conformance.VECTOR_SIZES)
-    assert all(reported in finding.detail for finding in report.findings)
-    assert {(finding.device, finding.op) for finding in report.findings} == {(device, "add")}
-
-
 @pytest.mark.parametrize(
     ("name", "fix"), [("matmull", "did you mean 'matmul'?"), ("", "take one of these for NAME")]
 )

@@ -41,21 +41,6 @@ def test_memory_comes_from_nvml_and_cuda_stands_beside_it(machine):
     assert memory.unified.value is False
 
 
-def test_all_of_what_nvidia_tells(machine):
-    gpu = machine.gpus[0]
-    assert (gpu.driver.version.value, gpu.compute.arch.value, gpu.compute.units.value) == (
-        "580.159.04",
-        "sm_90",
-        132,
-    )
-    assert (gpu.compute.max_hz.value, gpu.compute.ecc.value, gpu.compute.mode.value) == (
-        1980000000,
-        True,
-        "default",
-    )
-    assert (gpu.link.gen_max.value, gpu.link.width_max.value, gpu.power.limit_w.value) == (5, 16, 700.0)
-
-
 @pytest.mark.parametrize(
     ("identity", "found"),
     [

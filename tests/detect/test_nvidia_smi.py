@@ -167,20 +167,6 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n for n in MACHINES if MACHINES[n]["memory_v2"] and isinstance(MACHINES[n]["gpus"][0]["memory"], dict)],
-)
-def test_no_size_is_computed_from_another(name):
-    given, memory = MACHINES[name]["gpus"][0]["memory"], machine_of(name).gpus[0].memory
-    if given["total"]:
-        assert memory.dedicated_bytes.value == given["total"] * MIB
-        assert (memory.free_bytes.value, memory.reserved_bytes.value) == (
-            given["free"] * MIB,
-            given["reserved"] * MIB,
-        )
-
-
 def test_unified_memory_by_the_second_proof_needs_both_halves():
     """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
     card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
@@ -209,15 +195,6 @@ def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     (gpu,) = machine.gpus
     assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
     assert (gpu.memory.dedicated_bytes.value, gpu.kind.value) == (None, "integrated")
-
-
-def test_equal_cards_are_two_and_unlike_ones_too():
-    one, other = MACHINES["h100"]["gpus"][0], MACHINES["rtx-3060-laptop"]["gpus"][0]
-    same = {**one, "uuid": "GPU-00000000-0000-0000-0000-000000000181", "bus_id": "00000000:2A:00.0"}
-    found = detect.inspect(
-        records=last_answer(nvml.probe_nvml, Nvml({**MACHINES["h100"], "gpus": [one, same, other]}))["records"]
-    )
-    assert [gpu.bdf.value for gpu in found.gpus] == ["0000:01:00.0", "0000:18:00.0", "0000:2a:00.0"]
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,6 @@ def test_the_driver_tells_the_newest_cuda_that_it_serves(number, version):
     assert (cuda.value, cuda.source) == (version, "nvml")
 
 
-def test_memory_is_total_less_reserved():
-    memory = gpu().memory
-    assert (memory.dedicated_bytes.value, memory.free_bytes.value) == (100 * GIB, 90 * GIB)
-    assert memory.usable_bytes.value == 99 * GIB
-
-
 def test_every_field_has_its_own_try():
     found = gpu(
         nvmlDeviceGetCudaComputeCapability=(9, 0), nvmlDeviceGetMaxClockInfo=lambda _h, _c: 1980, nvmlDeviceGetEccMode=(1, 1),
@@ -125,19 +119,6 @@ def test_mig_in_a_container_has_memory_from_its_instances():
     assert found.memory.dedicated_bytes.status == "permission"
     assert found.memory.usable_bytes.value == 20 * GIB
     assert [p.units.value for p in found.compute.partitions] == [60, 60]
-
-
-def test_one_lost_card_does_not_hide_the_other():
-    def handle(index):
-        if index == 0:
-            raise Nvml.NVMLError(15)
-        return index
-
-    records = last_answer(nvml.probe_nvml, Nvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))[
-        "records"
-    ]
-    listed = detect.inspect(records=records).gpus
-    assert {gpu.id: gpu.why_not for gpu in listed} == {H200: [], "api:nvml:0": ["GPU_LOST"]}
 
 
 @pytest.mark.parametrize(

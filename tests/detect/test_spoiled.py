@@ -236,9 +236,11 @@ def machine(plant, host, pci):
 def test_a_spoiled_file_costs_its_own_facts_and_nothing_else(machine, spoiling, tmp_path):
     if spoiling not in spoilings(tmp_path):
         pytest.skip(UNREFUSED)
+    """A third of the roles each: whatever a file is for, one function reads it."""
     assert len(machine.whole.devices) == 8
-    for files in machine.roles().values():
-        machine.check(files[SPOILINGS.index(spoiling) % len(files)], spoiling)
+    number = SPOILINGS.index(spoiling)
+    for files in list(machine.roles().values())[number % 3 :: 3]:
+        machine.check(files[number % len(files)], spoiling)
 
 
 def role(file: str) -> str:

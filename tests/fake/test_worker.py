@@ -10,6 +10,7 @@ import time
 import msgspec
 import pytest
 
+from gpubench.base import child_main
 from gpubench.base.child_main import FRAME
 from gpubench.measure import protocol
 from gpubench.measure.worker.timer import QUEUED_LAUNCHES, SLOW, TOO_SHORT
@@ -22,10 +23,10 @@ ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident-queued"
 class Talk:
     """A worker and the replies and phases it sends."""
 
-    def __init__(self, folder):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpubench.measure.worker.main"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    def __init__(self, folder, start=subprocess.Popen):
+        self.process = start(
+            [sys.executable, "-PS", child_main.__file__, str(os.getpid()), "gpubench.measure.worker.main"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self.folder = folder
         self.number = 0
@@ -64,8 +65,8 @@ class Talk:
 
 
 @pytest.fixture
-def talk(tmp_path):
-    conversation = Talk(tmp_path)
+def talk(tmp_path, starter):
+    conversation = Talk(tmp_path, starter.children())
     yield conversation
     conversation.process.kill()
     conversation.process.communicate()

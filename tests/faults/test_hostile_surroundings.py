@@ -30,6 +30,7 @@ FAKE = (
     "--max-time",
     "50ms",
 )
+RUN = ("run", "--backends", "numpy", "--implementations", "library", *FAKE[3:], "-o", "n.json")
 
 
 @pytest.fixture
@@ -74,8 +75,9 @@ def test_a_deleted_working_folder(tmp_path: Path, result: str, command: str, cod
     ("command", "reader"),
     [("--version", "true"), ("--help", "true"), ("ops", "true"), ("schema gpubench-result", "head -c 1"), ("detect", "true")],
 )  # fmt: skip
-def test_a_reader_that_leaves(tmp_path: Path, command: str, reader: str) -> None:
-    ended = shell(f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}", tmp_path)
+def test_a_reader_that_leaves(tmp_path: Path, command: str, reader: str, starter: Starter) -> None:
+    script = f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}"
+    ended = shell(script, tmp_path, starter.command())
     assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
 
 
@@ -94,13 +96,14 @@ def test_closed_streams(tmp_path: Path, result: str, command: str, code: int, cl
 
 
 @pytest.mark.parametrize("command", ["--version", "report {result}", "detect"])
-def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str) -> None:
-    ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path)
+def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str, starter: Starter) -> None:
+    ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path, starter.command())
     assert ended.returncode == ExitCode.FAILED
     assert ended.stderr.splitlines()[:2] == [
         "error: cannot write to standard output", "  why: No space left on device",
     ]  # fmt: skip
-    ended = shell(f"$gpubench {command.format(result=result)} > /dev/full 2> /dev/full", tmp_path)
+    script = f"$gpubench {command.format(result=result)} > /dev/full 2> /dev/full"
+    ended = shell(script, tmp_path, starter.command())
     assert ended.returncode == ExitCode.FAILED
 
 
@@ -139,21 +142,20 @@ def with_module(folder: Path, name: str, text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "command"),
     [
-        "raise RuntimeError('broken')",
-        "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass",
-        "class Error(Exception): pass\ndef __getattr__(name): raise Error(name)",
+        ("raise RuntimeError('broken')", ("detect",)),
+        (
+            "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass",
+            RUN,
+        ),
+        ("class Error(Exception): pass\ndef __getattr__(name): raise Error(name)", RUN),
+        ("class Error(Exception): pass\ndef __getattr__(name): raise Error(name)", ("detect",)),
     ],
 )
-def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str) -> None:
-    env = with_module(tmp_path, "psutil", text)
-    for command in (
-        ("detect",),
-        ("run", "--backends", "numpy", "--implementations", "library", *FAKE[3:], "-o", "n.json"),
-    ):
-        ended = gpubench(*command, env=env)
-        assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
+def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str, command: tuple[str, ...]) -> None:
+    ended = gpubench(*command, env=with_module(tmp_path, "psutil", text))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
 
 BROKEN_DRAWING = {

@@ -2,75 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpubench.base import installation
 from gpubench.base.installation import EXTRAS, install_command, locate, repair_command, upgrade_command
 from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
-NEWER = {"name": "gpubench-result", "schema_version": 99}
 # Of a package in another folder numba compiles all anew.
 ADD = (
-    "run",
-    "--ops",
-    "add",
-    "--sizes",
-    "1000",
-    "--implementations",
-    "library",
-    "--quick",
-    "--max-time",
-    "5ms",
-    "--no-progress",
-)
-Copy = Callable[[str, str | None], Path]
+    "run", "--ops", "add", "--sizes", "1000", "--implementations", "library", "--quick", "--max-time", "5ms", "--no-progress",
+)  # fmt: skip
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Copy:
-    """The package in a folder of its own, beside a pyproject.toml if there is a text for one."""
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str | None], Path]]:
+    """Let the program believe that its source lies in a folder, beside a pyproject.toml if there is a text for one."""
 
-    def make(name: str, project: str | None) -> Path:
+    def place(name: str, project: str | None) -> Path:
         folder = tmp_path / name
-        copy_gpubench(folder)
+        folder.mkdir()
         if project is not None:
             (folder / "pyproject.toml").write_text(project, encoding="utf-8")
-        (folder / "cupy.py").write_text("raise ImportError('libcuda is missing')\n")
-        (folder / "newer.json").write_text(json.dumps(NEWER))
+        monkeypatch.setattr(installation, "__file__", str(folder / "gpubench" / "base" / "installation.py"))
+        installation.checkout.cache_clear()
         return folder
 
-    return make
-
-
-def fix(folder: Path, *arguments: str, path: str = os.defpath) -> str:
-    """What `python -m gpubench ARGUMENTS` of that source, run elsewhere, tells to do."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], cwd=folder.parent, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(folder), "PATH": path}, check=False,
-    )  # fmt: skip
-    assert ended.returncode in (4, 5), ended.stderr
-    return ended.stderr.partition("  fix: ")[2].strip()
+    yield place
+    installation.checkout.cache_clear()
 
 
 OURS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-CHECKOUTS = ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"]
+PIP = [sys.executable, "-m", "pip", "install"]
 
 
-@pytest.mark.parametrize("name", CHECKOUTS)
-def test_a_checkout_is_named_as_a_shell_takes_it(copy: Copy, name: str) -> None:
-    folder = copy(name, OURS)
-    command = fix(folder, "run", "--backends", "cupy", "--ops", "add").partition(";")[0]
-    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", f"{folder}[cuda13]"]
-    before, _, command = fix(folder, "report", f"{folder.name}/newer.json").partition(", then ")
-    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", "--upgrade", str(folder)]
+@pytest.mark.parametrize("name", ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"])
+def test_a_checkout_is_named_as_a_shell_takes_it(source: Any, name: str) -> None:
+    folder = source(name, OURS)
+    assert shlex.split(locate(install_command("cuda13"))) == [*PIP, f"{folder}[cuda13]"]
+    before, _, command = upgrade_command().partition(", then ")
+    assert shlex.split(command) == [*PIP, "--upgrade", str(folder)]
     assert "git pull" in before
 
 
@@ -79,18 +58,17 @@ def test_a_checkout_is_named_as_a_shell_takes_it(copy: Copy, name: str) -> None:
     [None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
     ids=["none", "another", "cut", "empty", "no table", "junk", "deep"],
 )
-def test_without_our_pyproject_it_is_the_package(copy: Copy, project: str | None) -> None:
-    folder = copy("site", project)
-    assert fix(folder, "report", f"{folder.name}/newer.json").endswith(
-        f"{sys.executable} -m pip install --upgrade gpubench-cli"
-    )
-    if project is None:
-        command = fix(folder, "run", "--backends", "cupy", "--ops", "add").partition(";")[0]
-        assert command == f"{sys.executable} -m pip install 'gpubench-cli[cuda13]'"
+def test_without_our_pyproject_it_is_the_package(source: Any, project: str | None) -> None:
+    source("site", project)
+    assert shlex.split(upgrade_command()) == [*PIP, "--upgrade", "gpubench-cli"]
+    assert shlex.split(locate(install_command("cuda13"))) == [*PIP, "gpubench-cli[cuda13]"]
 
 
-def test_what_ends_in_a_file_names_no_path(copy: Copy) -> None:
-    folder = copy("secret place", OURS)
+def test_what_ends_in_a_file_names_no_path(tmp_path: Path) -> None:
+    folder = tmp_path / "secret place"
+    copy_gpubench(folder)
+    (folder / "pyproject.toml").write_text(OURS, encoding="utf-8")
+    (folder / "cupy.py").write_text("raise ImportError('libcuda is missing')\n")
     ended = subprocess.run(
         [sys.executable, "-m", "gpubench", *ADD, "--backends", "numpy,cupy?", "-o", "r.json", "--format", "markdown"],
         cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(folder)}, check=False,

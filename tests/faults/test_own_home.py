@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 # where both `HOME` and the variables of XDG point, so a test that reads either of them meets what is planted.
 LOOKING = (
     "tests/cli/test_advise.py::test_no_result_at_all",
-    "tests/faults/test_hostile_surroundings.py::test_a_deleted_working_folder",
+    "tests/faults/test_hostile_surroundings.py::test_a_deleted_working_folder[report-4]",
     "tests/unit/report/test_command.py::test_no_result_at_all",
 )
 SETTINGS = "[run]\nsessions = 'none'\n[report]\nformat = 'none'\n"

@@ -82,7 +82,7 @@ def spoiled(
                 for key in path[:-1]:
                     holder = holder[key]
                 holder[path[-1]] = change(holder[path[-1]])
-            yield f"{'.'.join(kind)} ({len(chosen)})", changed
+            yield f"{'.'.join(kind)} ({'all' if chosen is paths else 'one'})", changed
 
 
 def read(run: Run, other: Run) -> None:
@@ -101,16 +101,20 @@ CHANGES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-@pytest.mark.parametrize("name", STORED)
-def test_it_is_reported_or_refused(name: str, how: str) -> None:
-    document = small(name)
-    whole = store.loads(json.dumps(document).encode(), "whole")
-    broken = []
-    for what, changed in spoiled(document, *CHANGES[how]):
-        try:
-            read(store.loads(json.dumps(changed).encode(), "changed"), whole)
-        except GpubenchError:
-            continue
-        except Exception as error:
-            broken.append(f"{what}: {type(error).__name__}: {error}")
+def test_it_is_reported_or_refused(how: str) -> None:
+    """Each kind of value once, in the first result that has it."""
+    broken, tried = [], set()
+    for name in STORED:
+        document = small(name)
+        whole = store.loads(json.dumps(document).encode(), "whole")
+        for what, changed in spoiled(document, *CHANGES[how]):
+            if what in tried:
+                continue
+            tried.add(what)
+            try:
+                read(store.loads(json.dumps(changed).encode(), "changed"), whole)
+            except GpubenchError:
+                continue
+            except Exception as error:
+                broken.append(f"{name}: {what}: {type(error).__name__}: {error}")
     assert not broken, "\n".join(broken)

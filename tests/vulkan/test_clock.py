@@ -16,14 +16,6 @@ def software():
     return BACKEND, next(device for device in BACKEND.devices() if device.kind == "software")
 
 
-def test_an_open_device_tells_the_step_of_its_clock():
-    backend, device = software()
-    session = backend.open(device.id)
-    assert session.device.clock.kind == "pass-timestamp"
-    assert session.device.clock.step_s > 0
-    session.close()
-
-
 def test_the_file_names_the_kernel_and_has_the_step_that_the_open_device_told(tmp_path, gpubench):
     """Through the program and its workers: on a software adapter the kernel is the default, and nothing is remembered."""
     backend, device = software()

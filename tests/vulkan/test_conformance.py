@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from gpubench import kernels
@@ -37,45 +35,3 @@ def test_the_device_is_told_apart_from_a_gpu(device):
     assert device.clock is not None
     assert device.clock.kind == "pass-timestamp"
     assert device.api == "vulkan"
-
-
-def test_a_second_session_works_after_the_first_was_closed(device):
-    from gpubench.backends.wgpu import BACKEND
-
-    for _ in range(3):
-        report = conformance.suite(
-            BACKEND, device.id, [kernels.load("dot")], conformance.Checks(seeds=(1,), around=False)
-        )
-        assert report.findings == []
-        assert report.checked
-
-
-def test_a_case_beyond_a_binding_works_and_beyond_a_buffer_is_refused_with_its_numbers(device):
-    from gpubench.backends.wgpu import BACKEND
-    from gpubench.result.case import Case
-
-    session = BACKEND.open(device.id)
-
-    def refusal(name: str, n: int):
-        op = kernels.load(name)
-        return session.supports(
-            op, Case(name, op.group, {"n": n}, "float32", "tuned", "resident-queued", device.id)
-        )
-
-    try:
-        binding, buffer = session.limits.max_binding_bytes, session.limits.max_buffer_bytes
-        for name in ("add", "sum", "softmax"):
-            assert refusal(name, binding // 4 + 4) is None
-            found = refusal(name, buffer // 4 + 4)
-            assert found is not None
-            assert found.reason == "limit"
-            assert f"{4 * (buffer // 4 + 4)} bytes" in found.detail
-            assert f"{buffer} bytes (maxBufferSize)" in found.detail
-        side = math.isqrt(binding // 4) + 4
-        found = refusal("transpose", side)
-        assert found is not None
-        assert f"{4 * side * side} bytes" in found.detail
-        assert f"{binding} bytes" in found.detail
-        assert "maxStorageBufferBindingSize" in found.detail
-    finally:
-        session.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.sides import INLINE_BYTES
 from gpubench.kernels.contract.op import Dtype
 from gpubench.measure import conformance
 from gpubench.result.case import Case
@@ -48,13 +47,6 @@ def test_other_dtypes_are_right_or_refused(session, device_id, name: str, dtype:
         )
         assert refusal is not None
         assert refusal.detail.startswith("wgpu:")
-
-
-@pytest.mark.parametrize("name", ["add", "sum", "softmax", "transpose"])
-def test_data_that_takes_the_second_thread_arrives(session, device_id, name: str, tmp_path):
-    n = 1200 if name == "transpose" else 1200 * 1024
-    assert 4 * n > INLINE_BYTES or name == "transpose"
-    assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, device_id)
 
 
 def test_the_contract_is_kept(device_id):

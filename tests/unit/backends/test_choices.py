@@ -35,11 +35,6 @@ def no_counters(monkeypatch):
     monkeypatch.setattr(processes, "read_cpu_times", processes.no_cpu_times)
 
 
-def test_the_tests_have_a_cache_of_their_own(cache_folder):
-    assert installation.cache_folder() == cache_folder
-    assert Path.home() not in (cache_folder, cache_folder.parent)
-
-
 @pytest.mark.parametrize(
     ("platform", "environ", "folder"),
     [

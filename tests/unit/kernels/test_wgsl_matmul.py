@@ -116,38 +116,6 @@ def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype, ta, t
 
 
 @every_tile
-def test_every_element_of_the_block_is_written_by_one_thread_of_the_first_team(tile, dtype):
-    text = register.source(one_block(tile, dtype))
-    stores = re.findall(r"out_\[(.+?)\] = (.+);", text)
-    width = 1 if tile.scalar_stores else 4
-    known = [constants(text, thread) for thread in range(tile.team)]
-    written = [value(index, names) * width + q for names in known for index, _ in stores for q in range(width)]
-    assert sorted(written) == list(range(tile.rows * tile.columns))
-    # Each of a thread's sums is stored once.
-    sums = re.findall(r"c\d+_\d+", " ".join(values for _, values in stores))
-    assert sorted(sums) == sorted(f"c{row}_{column}" for row, column in sequence(tile))
-    assert ("if (slice > 0u) { return; }" in text) == (tile.slices > 1)
-
-
-@every_tile
-def test_the_slices_share_the_steps_of_k(tile, dtype):
-    """Every team reads its own rows of both tiles, and all of them together read each row."""
-    layout = one_block(tile, dtype)
-    text, pitch_a, pitch_b = register.source(layout), layout.a.pitch, layout.b.pitch
-    reads = re.findall(r"let (a|b)\d+ = shared_\[(.+?)\];", text)
-    rows: dict[str, dict[int, set[int]]] = {"a": {}, "b": {}}
-    for thread in range(tile.threads):
-        names = constants(text, thread)
-        for matrix, index in reads:
-            at = value(index, names)
-            row = at // pitch_a if matrix == "a" else (at - tile.depth * pitch_a) // pitch_b
-            rows[matrix].setdefault(thread // tile.team, set()).add(row)
-    share = tile.depth // tile.slices
-    want = {team: set(range(team * share, (team + 1) * share)) for team in range(tile.slices)}
-    assert rows == {"a": want, "b": want}
-
-
-@every_tile
 def test_every_tile_is_written_out_in_full(tile, dtype):
     text = register.source(one_block(tile, dtype))
     assert text.count("fma(") == tile.depth // tile.slices * tile.thread_rows * tile.thread_columns

@@ -153,15 +153,6 @@ def test_workloads_that_fill_their_share_to_the_byte_lie_side_by_side(on_host, l
     assert len(plan.together([item, item], constraints)) == groups
 
 
-@pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2), (0.94, 2)])
-def test_workloads_share_four_fifths_of_what_is_free(share, groups):
-    op, n = kernels.load("dot"), 2**20
-    both = 2 * 7 * op.bytes({"n": n}, "float32")
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), int(both / share))
-    item = plan.workload(Series(op, "float32"), n, constraints)
-    assert len(plan.together([item, item], constraints)) == groups
-
-
 @pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2)])
 def test_the_smallest_device_says_how_many_workloads_lie_side_by_side(share, groups):
     op, n = kernels.load("dot"), 2**20
@@ -223,14 +214,6 @@ def test_sizes_are_chosen_where_none_were_given():
     ops = {name: kernels.load(name) for name in ("matmul", "relu", "launch")}
     selection = Selection(ops=list(ops), sizes={"matmul": [64, 128]})
     assert [curve.op.name for curve in plan.open_series(ops, selection)] == ["relu"]
-
-
-@given(st.integers(1, 10))
-def test_the_estimate_grows_with_the_sessions(sessions):
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
-    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)]
-    one = plan.estimate_seconds(found, Settings(sessions=1))
-    assert plan.estimate_seconds(found, Settings(sessions=sessions)) == pytest.approx(sessions * one)
 
 
 def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():

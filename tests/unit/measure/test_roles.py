@@ -113,13 +113,6 @@ def at_sizes(session, folder, weights, sizes=(3, 700, 5), op=OP):
         workspace.release()
 
 
-def test_a_weight_goes_up_once_in_a_session(session, tmp_path, monkeypatch):
-    counted, size = Counted(session, monkeypatch), 4 * ROWS * WIDTH
-    at_sizes(session, tmp_path, Weights(1, "random", spare=size))
-    assert counted.sent.count((ROWS, WIDTH)) == 1
-    assert counted.live == 1, "the weight stays"
-
-
 def test_the_loading_of_weights_is_timed_once(session, tmp_path):
     weights, case = (
         Weights(1, "random"),

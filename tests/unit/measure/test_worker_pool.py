@@ -163,19 +163,6 @@ def cases(*implementations):
     }
 
 
-def test_inputs_come_before_anything_is_built_and_one_worker_makes_the_reference(script):
-    pool = opened()
-    pool.open_all(DEVICES)
-    asked = []
-    script.events.clear()
-    script.fate = lambda device, request: asked.append(request)
-    pool.load([cases("library", "tuned")])
-    assert script.reported(protocol.Load) == DEVICES
-    assert script.reported(protocol.Build) == [device for device in DEVICES for _ in range(2)]
-    assert script.events.index(("a:0", "Build")) > script.events.index(("c:0", "Load"))
-    assert [r.reference for r in asked if isinstance(r, protocol.Load)] == [True, False, False]
-
-
 def test_all_sizes_have_their_inputs_before_anything_is_built(script):
     """The devices wait for each other twice, however many sizes a step has."""
     pool = opened()
@@ -308,20 +295,6 @@ def test_each_session_takes_one_worker_that_has_imported(script):
     assert len(set(used)) == 3
     assert set(used) < set(ready)
     assert opened_with(spares).workers["a:0"] not in ready, "a session more imports by itself"
-
-
-def test_nothing_is_measured_while_a_worker_imports(script):
-    opened_with(importing(script, sessions=3))
-    words = [word for _, word in script.events]
-    assert words.count("Preload") == 2, "one took the first session"
-    assert max(at for at, word in enumerate(words) if word == "Preload") < words.index("MeasureOverhead")
-
-
-def test_an_import_is_waited_for_once_and_not_again_in_later_sessions(script):
-    spares = importing(script, sessions=4)
-    for _ in range(4):
-        opened_with(spares)
-    assert [word for _, word in script.events].count("Preload") == 3, "each worker answers once"
 
 
 def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the_run(script):

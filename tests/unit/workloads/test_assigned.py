@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-
 import msgspec
 import pytest
 
@@ -22,7 +19,6 @@ from tests.unit.report.samples import assignment_run
 
 STAGES = {"first": (9e-5, 1e-5), "second": (1e-5, 9e-5)}
 BOTH = {"cpu": 1e-4, "gpu": 1e-4}
-NOISY = (0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 1.0, 1.0, 0.65, 1.35)
 
 
 def run_with(
@@ -116,26 +112,6 @@ def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
     assert ("assignment-mismatch" in {finding.code for finding in findings(analyse(run))}) == mismatch
     text = " ".join(render([run], "plain", sections=("hybrid",)).split())
     assert ("differ by more than 25 %" in text) == mismatch
-
-
-def test_the_tables_fit_80_columns_and_a_run_without_assignments_has_none():
-    text = render([assignment_run()], "plain", sections=("hybrid",))
-    assert max(map(len, text.splitlines())) <= 80
-    run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
-    assert "stages" not in render([run], "plain", sections=("hybrid",))
-    assert json.loads(render([run], "json"))["assignments"] == []
-
-
-def test_json_has_the_rows_and_csv_a_line_for_each_stage():
-    rows = json.loads(render([assignment_run()], "json"))["assignments"]
-    lines = list(csv.DictReader(render([assignment_run()], "csv").splitlines()))
-    for row in rows:
-        own = [line for line in lines if line["case_id"] == row["id"]]
-        assert own[0]["runs_on"] == row["assignment"]
-        assert float(own[0]["predicted_s"]) == pytest.approx(row["predicted_s"])
-        assert [(line["stage"], line["runs_on"]) for line in own[1:]] == [
-            (one["stage"], one["runs_on"]) for one in row["stages"]
-        ]
 
 
 def test_merging_keeps_by_what_each_run_chose_and_refuses_two_assignments():

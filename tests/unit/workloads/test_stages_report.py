@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from typing import Any
 
@@ -186,31 +185,10 @@ def test_merging_two_runs_keeps_the_stages_of_all_sessions():
     assert all(sessions == sorted(set(sessions)) and len(sessions) == 6 for sessions in of)
 
 
-def test_a_table_for_each_gpu_fits_80_columns_and_shows_the_largest_size():
-    analysis = analyse(stages_run())
-    text = render([stages_run()], "plain", sections=("answer", "stages"))
-    assert max(map(len, text.splitlines())) <= 80
-    devices = [row.device_id for row in stages(analysis) if row.case.device_kind != "cpu"]
-    assert all(f"{device} (" in text for device in devices)
-
-
 def test_a_run_without_stages_has_no_such_section():
     run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
     assert "workload" not in render([run], "plain")
     assert json.loads(render([run], "json"))["stages"] == []
-
-
-def test_json_holds_the_rows_and_csv_a_line_for_each_stage():
-    document = json.loads(render([stages_run()], "json"))
-    lines = [line for line in csv.DictReader(render([stages_run()], "csv").splitlines()) if line["stage"]]
-    in_json = [
-        (row["id"], one["stage"], pytest.approx(one["chain_s"]), pytest.approx(one["alone_s"]))
-        for row in document["stages"]
-        for one in row["stages"]
-    ]
-    assert sorted(in_json, key=lambda one: one[:2]) == sorted(
-        (line["case_id"], line["stage"], float(line["time_s"]), float(line["stage_alone_s"])) for line in lines
-    )
 
 
 def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():

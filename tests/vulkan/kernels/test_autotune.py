@@ -10,7 +10,7 @@ from gpubench import kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.choices import FILE_NAME
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.base.errors import BuildError, DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 from gpubench.result.store.cache import SealedFiles
@@ -120,27 +120,6 @@ def test_a_choice_made_after_a_launch_replaces_the_program(opened):
     assert session.compile(OP, case, inputs, output) is after
 
 
-def test_a_remembered_name_that_no_longer_exists_is_timed_anew(opened, folder, tmp_path):
-    session = opened()
-    scripted(session, {})
-    measured(session, tmp_path)
-    cache = SealedFiles(folder)
-    text = json.loads(cache.read(FILE_NAME, ""))
-    gone = {device: {key: {"name": "gone"} for key in known} for device, known in text.items()}
-    cache.write(FILE_NAME, json.dumps(gone).encode())
-    other = opened()
-    tried = scripted(other, {})
-    assert measured(other, tmp_path).launch.kernel_name == names(other)[0]
-    assert tried == names(other)
-
-
-def test_candidates_that_do_not_build_are_passed_over(opened, tmp_path):
-    session = opened()
-    every = names(session)
-    scripted(session, {name: BuildError("the compiler gave up") for name in every[1:-1]} | {every[-1]: 1e-4})
-    assert measured(session, tmp_path).launch.kernel_name == every[-1]
-
-
 def test_the_vendors_exceptions_count_as_ours(opened, tmp_path):
     import wgpu
 
@@ -150,34 +129,6 @@ def test_the_vendors_exceptions_count_as_ours(opened, tmp_path):
         session, {every[1]: wgpu.GPUOutOfMemoryError("scratch"), every[2]: wgpu.GPUValidationError("a group")}
     )
     assert measured(session, tmp_path).launch.kernel_name == every[0]
-
-
-def test_without_memory_for_the_trials_the_default_stays(opened, folder):
-    session = opened()
-    tried = scripted(session, {})
-    inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
-    allocate = session.allocate
-
-    def full(shape, dtype):
-        raise DeviceOutOfMemory("full")
-
-    session.allocate = full
-    session.tune(OP, case_of(session), inputs)
-    session.allocate = allocate
-    assert tried == []
-    assert SealedFiles(folder).read(FILE_NAME, "") is None
-    launch = session.compile(OP, case_of(session), inputs, allocate(OP.output.shape(PARAMS), "float32"))
-    assert launch.kernel_name == names(session)[0]
-
-
-def test_the_output_of_the_trials_goes_back_whatever_happens(opened):
-    session = opened()
-    scripted(session, {names(session)[0]: BuildError("the default")})
-    inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
-    idle = session.pool.idle_bytes()
-    with pytest.raises(BuildError, match="the default"):
-        session.tune(OP, case_of(session), inputs)
-    assert session.pool.idle_bytes() == idle + 4 * 40 * 48
 
 
 def test_trials_leave_the_inputs_alone(opened, monkeypatch):
@@ -221,13 +172,6 @@ def test_a_kernel_without_a_choice_has_no_name_and_no_trial(opened, folder):
         session.tune(op, case, inputs)
         launch = session.compile(op, case, inputs, session.allocate(op.output.shape(params), "float32"))
         assert launch.kernel_name is None
-    assert not folder.exists()
-
-
-def test_trials_that_do_not_fit_leave_the_default(opened, folder, tmp_path):
-    session = opened()
-    scripted(session, {names(session)[0]: DeviceOutOfMemory("scratch")})
-    assert measured(session, tmp_path).launch.kernel_name == names(session)[0]
     assert not folder.exists()
 
 

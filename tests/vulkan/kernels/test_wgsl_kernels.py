@@ -11,22 +11,12 @@ from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Op
 from gpubench.kernels.templates.elementwise import WgslElement
 from gpubench.result.case import Case
-from tests.judging import compare
+from tests.vulkan.computing import check_result
 
 pytestmark = pytest.mark.vulkan
 
 NAMES = [name for name in kernels.usual() if "wgpu" in kernels.load(name).tuned]
 VECTORS = [name for name in NAMES if kernels.load(name).group != "matrix"]
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.wgpu import BACKEND
-
-    device = next(d for d in BACKEND.devices() if d.kind == "software" or d.kind == "gpu")
-    opened = BACKEND.open(device.id)
-    yield opened
-    opened.close()
 
 
 def launch(session, op: Op, params: dict[str, int], dtype: str, inputs: list[np.ndarray]) -> np.ndarray:
@@ -52,13 +42,7 @@ def launch(session, op: Op, params: dict[str, int], dtype: str, inputs: list[np.
 
 def check(session, op: Op, params: dict[str, int], dtype: str = "float32") -> None:
     inputs = random_inputs(op, params, dtype, seed=11)
-    got = launch(session, op, params, dtype, inputs)
-    wide = [x.astype(np.float64) for x in inputs]
-    scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
-    with np.errstate(all="ignore"):  # a divisor may be 0
-        want = np.asarray((op.reference or op.expr)(np, *wide))
-    found = compare(op, dtype, got, want, scale)
-    assert found.ok, (op.name, params, dtype, found)
+    check_result(op, params, dtype, inputs, launch(session, op, params, dtype, inputs))
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -107,35 +91,6 @@ def test_doubles_or_why_not(session, name):
         else:
             with pytest.raises(Unsupported, match="double precision"):
                 kernels.load(name).tuned["wgpu"][0].build({"n": n}, "float64", session.limits)
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [1, 2, 3, 4, 7, 8, 32, 36, 63, 100, 255, 257, 1000, 1024, 1025, 2048, 4099, 7777, 8192, 16384, 65535],
-)
-def test_softmax_rows_of_any_length(session, columns):
-    op = kernels.load("softmax")
-    check(session, op, {"n": 3 * columns, "columns": columns})
-    check(session, op, {"n": 67 * columns if columns < 5000 else columns, "columns": columns})
-
-
-def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session):
-    op = kernels.load("softmax")
-    x = np.array([[1e30, 1e30, -np.inf, 0.0], [-np.inf, -np.inf, 5.0, 5.0]], np.float32)
-    got = launch(session, op, {"n": 8, "columns": 4}, "float32", [x])
-    assert got.tolist() == [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
-
-
-@pytest.mark.parametrize(
-    "sides", [(1, 1), (1, 257), (257, 1), (4, 1000), (1000, 4), (36, 100), (33, 31), (1025, 7)]
-)
-def test_transpose_of_any_sides(session, sides):
-    check(session, kernels.load("transpose"), {"n": sides[1], "m": sides[0]})
-
-
-@pytest.mark.parametrize("n", [3, 4, 31, 32, 33, 255, 256, 1000, 1023])
-def test_transpose_of_squares(session, n):
-    check(session, kernels.load("transpose"), {"n": n})
 
 
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "gelu", "max", "sum"])

@@ -9,55 +9,14 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.backends.shared.reference import sentinels
-from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.contract.kernel import Limits, WgslProgram
+from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
-from tests.judging import compare
+from tests.vulkan.computing import check_program, of_op
 
 pytestmark = pytest.mark.vulkan
 
 OP = kernels.load("matmul")
 WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.wgpu import BACKEND
-
-    opened = BACKEND.open(next(d.id for d in BACKEND.devices() if d.kind in ("software", "gpu")))
-    yield opened
-    opened.close()
-
-
-def check(session, program: WgslProgram, params: dict[str, int], dtype: str, *, positive: bool = False) -> None:
-    """Upload, fill with sentinels, run twice (a launch is idempotent), compare everything; inputs and what follows C must stay."""
-    inputs = [abs(x) if positive else x for x in random_inputs(OP, params, dtype, seed=11)]
-    shape = OP.output.shape(params)
-    extra = 64 // inputs[0].itemsize
-    count = int(np.prod(shape))
-    buffers = [session.allocate(x.shape, dtype) for x in inputs]
-    output = session.allocate((count + extra,), dtype)
-    got = sentinels((count + extra,), dtype)
-    got[count:] = 77
-    for buffer, x in zip((*buffers, output), (*inputs, got), strict=True):
-        session.upload(buffer, x)
-    named = {operand.name: buffer for operand, buffer in zip(OP.inputs, buffers, strict=True)}
-    steps = session.programs.steps(program, {**named, "out": output})
-    session.run(WgpuLaunch(steps, output, None), 2)
-    session.download(output, got)
-    for buffer, x in zip(buffers, inputs, strict=True):
-        back = np.empty_like(x)
-        session.download(buffer, back)
-        assert back.tobytes() == x.tobytes()
-    for buffer in (*buffers, output):
-        session.free(buffer)
-    assert got[count:].tolist() == [77] * extra, "written past the end"
-    wide = [x.astype(np.float64) for x in inputs]
-    turned = {name: params.get(name, 0) for name in OP.takes}
-    scale = OP.tolerance.scale(np, *wide, **turned)
-    found = compare(OP, dtype, got[:count].reshape(shape), OP.expr(np, *wide, **turned), np.asarray(scale))
-    assert found.ok, (params, dtype, found)
 
 
 def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: int, **turned: int) -> None:
@@ -66,7 +25,7 @@ def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: i
         pytest.skip(f"the adapter has no {dtype} in shaders")
     params = {"m": m, "n": n, "k": k, "batch": batch, **turned}
     product = wgsl.Product(m, n, k, batch, dtype, *(bool(turned.get(name)) for name in OP.takes))
-    check(session, wgsl.program(product, limits, tile), params, dtype)
+    check_program(session, OP, wgsl.program(product, limits, tile), params, dtype)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +34,9 @@ def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: i
 def test_a_long_sum_of_one_sign_is_added_up_in_blocks(session, tile, k):
     """A gradient of weights adds up a batch. One accumulator of 16,384 terms is off by 40 units of round-off here."""
     product = wgsl.Product(40, 10, k, 1, "float32", ta=True)
-    program = wgsl.program(product, session.limits, tile)
-    check(session, program, {"m": 40, "n": 10, "k": k, "batch": 1, "ta": 1}, "float32", positive=True)
+    params = {"m": 40, "n": 10, "k": k, "batch": 1, "ta": 1}
+    inputs = [abs(x) for x in random_inputs(OP, params, "float32", seed=11)]
+    check_program(session, OP, wgsl.program(product, session.limits, tile), params, "float32", inputs)
 
 
 def test_only_a_long_sum_into_few_elements_takes_more_registers():
@@ -199,7 +159,8 @@ def test_every_tile_is_among_them():
 @pytest.mark.parametrize("params", [{"n": 257}, {"n": 31, "m": 70}, {"n": 60, "k": 7, "batch": 3}], ids=str)
 @pytest.mark.parametrize("device", [None, WEBGPU], ids=["own limits", "webgpu"])
 def test_what_the_op_chooses(session, params, device):
-    check(session, OP.tuned["wgpu"][0].build(params, "float32", device or session.limits), params, "float32")
+    program = OP.tuned["wgpu"][0].build(params, "float32", device or session.limits)
+    check_program(session, OP, program, params, "float32")
 
 
 @pytest.mark.parametrize("variant", [1, 2], ids=["tiled", "naive"])
@@ -214,7 +175,8 @@ def test_the_lower_rungs_of_the_ladder(session, variant):
         (129, 1, 257),
     ]:
         params = {"n": n, "m": m, "k": k}
-        check(session, OP.tuned["wgpu"][variant].build(params, "float32", session.limits), params, "float32")
+        program = OP.tuned["wgpu"][variant].build(params, "float32", session.limits)
+        check_program(session, OP, program, params, "float32")
 
 
 def test_infinity_and_nan_stay_in_their_rows_and_columns(session):
@@ -224,15 +186,7 @@ def test_infinity_and_nan_stay_in_their_rows_and_columns(session):
         inputs[0][m - 1, k - 1] = np.inf
         inputs[1][k - 1, n - 1] = np.nan
         program = OP.tuned["wgpu"][0].build({"n": n, "m": m, "k": k}, "float32", session.limits)
-        buffers = {name: session.allocate(x.shape, "float32") for name, x in zip("ab", inputs, strict=True)}
-        for name, x in zip("ab", inputs, strict=True):
-            session.upload(buffers[name], x)
-        output = session.allocate((m, n), "float32")
-        session.run(WgpuLaunch(session.programs.steps(program, {**buffers, "out": output}), output, None))
-        got = np.empty((m, n), np.float32)
-        session.download(output, got)
+        got = of_op(session, OP, program, {"n": n, "m": m, "k": k}, "float32", inputs)
         with np.errstate(invalid="ignore"):
             want = inputs[0] @ inputs[1]
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-        for buffer in (*buffers.values(), output):
-            session.free(buffer)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.base.errors import Unsupported
 from gpubench.kernels import gemv, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
@@ -13,6 +12,7 @@ from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.kernels.templates.elementwise import WgslElement
 from gpubench.kernels.templates.formula import trace
 from gpubench.kernels.templates.reduce import WgslReduction
+from tests.vulkan.computing import computed
 
 pytestmark = pytest.mark.vulkan
 
@@ -24,15 +24,6 @@ SUM = WgslReduction(trace(lambda m, x: x, ["x"]), "add")
 DOT = WgslReduction(trace(lambda m, x, y: x * y, ["x", "y"]), "add")
 MAX = WgslReduction(trace(lambda m, x: x, ["x"]), "maximum")
 WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
-
-
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.wgpu import BACKEND
-
-    opened = BACKEND.open(next(d.id for d in BACKEND.devices() if d.kind in ("software", "gpu")))
-    yield opened
-    opened.close()
 
 
 def able(session, dtype: str, **changes: int) -> Limits:
@@ -47,29 +38,7 @@ def values(shape, dtype: str, seed: int = 1) -> np.ndarray:
 
 
 def launch(session, program: WgslProgram, inputs: dict[str, np.ndarray], shape) -> np.ndarray:
-    """Run a program twice over an output of sentinels that is longer than its result; all else must stay."""
-    dtype = next(iter(inputs.values())).dtype
-    extra = 16 // dtype.itemsize
-    count = int(np.prod(shape))
-    buffers = {}
-    for name, x in inputs.items():
-        buffers[name] = session.allocate(x.shape, dtype.name)
-        session.upload(buffers[name], x)
-    sentinels = np.full(count + extra, 77, dtype)
-    output = session.allocate((count + extra,), dtype.name)
-    session.upload(output, sentinels)
-    steps = session.programs.steps(program, {**buffers, "out": output})
-    session.run(WgpuLaunch(steps, output, None), 2)
-    got = np.empty_like(sentinels)
-    session.download(output, got)
-    for name, x in inputs.items():
-        back = np.empty_like(x)
-        session.download(buffers[name], back)
-        assert back.tobytes() == x.tobytes()
-    for buffer in (*buffers.values(), output):
-        session.free(buffer)
-    assert got[count:].tolist() == [77] * extra, "written past the end"
-    return got[:count].reshape(shape)
+    return computed(session, program, inputs, shape, next(iter(inputs.values())).dtype.name)
 
 
 def close(got, want, dtype: str, units: float, scale) -> None:
@@ -141,29 +110,8 @@ def test_nothing_to_do_is_a_launch_without_passes(session):
 
 
 COLUMNS = (
-    1,
-    2,
-    3,
-    4,
-    7,
-    8,
-    32,
-    36,
-    63,
-    100,
-    255,
-    256,
-    1000,
-    1024,
-    1025,
-    2048,
-    4099,
-    8192,
-    10240,
-    16384,
-    40_000,
-    65536,
-)
+    1, 2, 3, 4, 7, 8, 32, 36, 63, 100, 255, 256, 1000, 1024, 1025, 2048, 4099, 8192, 10240, 16384, 40_000, 65536,
+)  # fmt: skip
 
 
 def along_rows(name: str, rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
@@ -217,7 +165,7 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_transpose_of_any_sides(session, dtype, device):
     limits = able(session, dtype, **device)
-    for m, n in [
+    sides = [
         (1, 1),
         (1, 257),
         (257, 1),
@@ -228,7 +176,8 @@ def test_transpose_of_any_sides(session, dtype, device):
         (136, 264),
         (33, 31),
         (36, 100),
-    ]:
+    ]
+    for m, n in sides:
         x = values((m, n), dtype)
         got = launch(session, transpose.build_wgsl(m, n, dtype, limits), {"x": x}, (n, m))
         assert got.tobytes() == x.T.tobytes(), (m, n)

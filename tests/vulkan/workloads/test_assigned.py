@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from gpubench import backends, kernels
@@ -19,24 +17,6 @@ def session():
     opened = backends.load("hybrid").open("hybrid:wgpu:0", 2, autotune=False)
     yield opened
     opened.close()
-
-
-@pytest.mark.parametrize("name", ["mlp_forward", "ffn"])
-@pytest.mark.parametrize("regime", ["resident-waited", "transfer-always"])
-def test_every_assignment_is_right_and_has_a_prediction(session, tmp_path, name, regime):
-    op = kernels.load(name)
-    case = Case(name, "network", {"n": 5}, "float32", "tuned", regime, "hybrid:wgpu:0")
-    workspace = ChainWorkspace(session.for_op(op), op, case, 1, "random", tmp_path)
-    for assignment in map("".join, itertools.product("cg", repeat=len(op.stages))):
-        workspace.session.assign(assignment)
-        ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-        ready.assignment = assignment
-        ready.seconds(2)
-        ready.verify()
-    found = two_sides.assign_stages(ready, 0, 0.2)
-    assert found is not None
-    assert set(two_sides.sides(op).values()) <= set(found.predicted_s)
-    assert all(seconds > 0 for seconds in found.predicted_s.values())
 
 
 # Those of the device alone: two runs of inference take a quarter of a minute here, and its stages are those of the others.

@@ -1,0 +1,160 @@
+"""Kernels of layers in WGSL against float64: shapes that fill no group, no block and no whole number of units."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.templates import winograd
+from gpubench.kernels.templates.matmul import few_rows
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.result.case import WAITED, Case
+from tests.shapes import CACHES, ROWS_OF_CLASSES
+from tests.vulkan.computing import check_program, check_result, of_op
+
+pytestmark = pytest.mark.vulkan
+LINEAR = [kernels.load(name) for name in kernels.groups()["layers"] if name.startswith("linear")]
+NORMED = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
+CONVOLUTION = kernels.load("conv2d")
+of_every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+
+
+def by_name(ops):
+    return pytest.mark.parametrize("op", ops, ids=lambda op: op.name)
+
+
+def candidates(session, op, params, dtype):
+    if dtype != "float32" and not getattr(session.limits, dtype):
+        pytest.skip(f"the adapter has no {dtype} in shaders")
+    try:
+        return op.kernel("wgpu", dtype).candidates(params, dtype, session.limits)
+    except Unsupported as error:
+        pytest.skip(error.detail)  # no exp or tanh in double precision
+
+
+@of_every_dtype
+@by_name(LINEAR)
+def test_few_rows(session, op, dtype):
+    for n, m, k in [(1, 256, 1024), (3, 256, 256), (5, 10, 33), (16, 257, 5), (1, 1, 1), (13, 8, 10)]:
+        params = {"n": n, "m": m, "k": k}
+        (program,) = (
+            one.build() for one in candidates(session, op, params, dtype) if one.name == few_rows.NAME
+        )
+        check_program(session, op, program, params, dtype)
+
+
+# Rows that no thread shares with another, shorter and longer than a group, odd ones, and some that no group holds.
+ROWS = [
+    (1, 1, 1), (1, 768, 256), (1, 5, 255), (2, 8, 257), (3, 33, 300), (4, 12, 31), (1, 40, 4099), (2, 4, 20_000),
+    (16, 12, 256), (17, 5, 257), (1000, 8, 12), (7, 10, 3),
+]  # fmt: skip
+
+
+def kinds(session, op, params, dtype):
+    """Programs by name of few rows, of a tile, and of one that splits k: other tiles differ in what the layer alone has to do with."""
+    found = candidates(session, op, params, dtype)
+    one_of_each = {(one.name == few_rows.NAME, "slices" in one.name): one for one in reversed(found)}
+    return {one.name: one.build() for one in one_of_each.values()}
+
+
+@of_every_dtype
+@by_name(NORMED)
+def test_norm_and_product(session, op, dtype):
+    """Also where the mean is far from 0 and the deviation small, which one pass over the row would lose."""
+    alone = set()
+    for n, m, k in ROWS:
+        params = {"n": n, "m": m, "k": k}
+        inputs = random_inputs(op, params, dtype, seed=3)
+        for offset in (0, 100):
+            inputs[0] += np.asarray(offset, dtype)
+            for program in kinds(session, op, params, dtype).values():
+                check_program(session, op, program, params, dtype, inputs)
+                alone |= {k} if len(program.passes) == 1 else set()
+    assert {1, 31, 256, 257, 300} <= alone, "these rows a group holds"
+    assert 20_000 not in alone
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+@by_name(NORMED)
+def test_a_row_that_is_no_number_spoils_no_other_one(session, op, n):
+    params = {"n": n, "m": 5, "k": 300}
+    for value in (np.nan, np.inf, -np.inf):
+        inputs = random_inputs(op, params, "float32", seed=3)
+        inputs[0][0, 299] = value
+        for name, program in kinds(session, op, params, "float32").items():
+            got = of_op(session, op, program, params, "float32", inputs)
+            assert np.isnan(got[0]).all(), name
+            assert np.isfinite(got[1:]).all(), name
+
+
+def test_few_rows_are_one_dispatch_here(session):
+    found = kinds(session, NORMED[1], {"n": 1, "m": 1024, "k": 256}, "float32")
+    assert {name: len(program.passes) for name, program in found.items()} == {few_rows.NAME: 1}
+
+
+@pytest.mark.parametrize(("n", "classes"), ROWS_OF_CLASSES)
+def test_ties_go_to_the_lowest_place(session, n, classes):
+    """Few values, so that each row has several largest ones; and rows of minus infinity alone."""
+    op = kernels.load("argmax")
+    case = Case("argmax", op.group, {"n": n, "classes": classes}, "float32", "tuned", WAITED, session.device.id)
+    z = np.random.default_rng(n).integers(-3, 3, (n, classes)).astype(np.float32)
+    z[::3] = -np.inf
+    given, found = session.allocate(z.shape, "float32"), session.allocate((n,), "int32")
+    got = np.full(n, -1, np.int32)
+    session.upload(given, z)
+    session.run(session.compile(op, case, [given], found))
+    session.download(found, got)
+    np.testing.assert_array_equal(got, np.argmax(z, axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [*(("attention_cached", params) for params in CACHES), *(("attention_append", params) for params in CACHES[:4:3])],
+    ids=str,
+)  # fmt: skip
+def test_a_token_over_a_cache(session, tmp_path, name, params):
+    op = kernels.load(name)
+    for dtype in ("float32", *(["float16"] if session.limits.float16 else [])):
+        case = Case(name, op.group, params, dtype, "tuned", WAITED, session.device.id)
+        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        gate(workspace, case, lambda phase: None)
+        workspace.release()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_winograds_products(session, dtype):
+    """One number of each, no whole chunk, odd sides, two blocks of filters, several of tiles."""
+    if dtype == "float16" and not session.limits.float16:
+        pytest.skip("the adapter has no float16 in shaders")
+    for shape in [(1, 1, 1, 1), (3, 3, 5, 7), (5, 5, 65, 9), (2, 67, 130, 33), (7, 8, 64, 2)]:
+        params = dict(zip(("n", "channels", "filters", "side"), shape, strict=True))
+        program = winograd.wgsl_program(*shape, dtype, session.limits)
+        inputs = random_inputs(CONVOLUTION, params, dtype, seed=3)
+        check_result(
+            CONVOLUTION, params, dtype, inputs, of_op(session, CONVOLUTION, program, params, dtype, inputs)
+        )
+
+
+GPU = Limits(
+    max_buffer_bytes=2**32, max_binding_bytes=2**31, max_workgroup_bytes=49152, max_workgroup_threads=1024,
+    float16=True, float64=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "less", "tried"),
+    [
+        (256, "float32", {}, True), (1, "float32", {}, False), (256, "float64", {}, False),
+        (256, "float32", {"max_workgroup_bytes": 32768}, False), (256, "float32", {"max_workgroup_threads": 256}, False),
+        (256, "float32", {"software": True}, False),
+    ],
+)  # fmt: skip
+def test_where_winograds_products_are_tried_first_and_where_not_at_all(n, dtype, less, tried):
+    (kernel,) = CONVOLUTION.tuned["wgpu"]
+    names = [one.name for one in kernel.candidates({"n": n}, dtype, msgspec.structs.replace(GPU, **less))]
+    assert (names[0] == winograd.NAME, winograd.NAME in names) == (tried, tried)
