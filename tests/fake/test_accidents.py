@@ -21,40 +21,43 @@ def assert_the_rest_was_measured(ran, sizes=2):
     assert all(o["type"] == "measurement" and o["stops"] for o in measured.values())
 
 
-@pytest.mark.parametrize(
-    ("word", "reason", "phase", "detail"),
-    [
-        ("crash", "worker-crashed", "first launch", "SIGABRT"),
-        ("exit", "worker-crashed", "first launch", "exited with status 3"),
-        ("lost", "device-lost", "first launch", "fell off the bus"),
-        ("build", "build-error", "compile", "expected ';'"),
-        ("wrong", "wrong-result", "check", "largest error"),
-    ],
-)
+WORDS = {
+    "crash": ("failure", "worker-crashed", "first launch", "SIGABRT"),
+    "exit": ("failure", "worker-crashed", "first launch", "exited with status 3"),
+    "lost": ("failure", "device-lost", "first launch", "fell off the bus"),
+    "build": ("failure", "build-error", "compile", "expected ';'"),
+    "wrong": ("failure", "wrong-result", "check", "largest error"),
+    "oom": ("skip", "out-of-memory", None, ""),
+}
+
+
+@pytest.fixture(scope="module")
+def accidents(run):
+    """All of them in one run, beside a CPU and a GPU that have none."""
+    return run("--devices", ",".join(f"fake:{word}" for word in ("cpu", "gpu", *WORDS)), *ADD)
+
+
+@pytest.mark.parametrize("word", WORDS)
 @pytest.mark.check
-def test_a_failure_costs_its_cases(run, word, reason, phase, detail):
-    ran = run("--devices", f"fake:cpu,fake:{word}", *ADD)
-    assert ran.code == 1
-    assert ran.result["exit_reason"] == ("wrong-result" if word == "wrong" else "failed")
-    broken = of(ran, f"fake:{word}")
+def test_an_accident_costs_its_cases(accidents, word):
+    kind, reason, phase, detail = WORDS[word]
+    broken = of(accidents, f"fake:{word}")
     assert len(broken) == 8, "two sizes in four regimes"
     for outcome in broken.values():
-        assert (outcome["type"], outcome["reason"]) == ("failure", reason)
+        assert (outcome["type"], outcome["reason"], outcome.get("phase")) == (kind, reason, phase)
         assert detail in outcome["detail"]
-        assert outcome["phase"] == phase
         assert "blocks" not in outcome, "a failure has no number"
-    assert_the_rest_was_measured(ran)
-    assert f"failed, {reason}" in ran.out
-    assert ran.err.count("FAILED") == 8
+        if word == "wrong":
+            check = outcome["check"]
+            assert (check["ok"], len(check["index"]), check["max_error"] > check["limit"]) == (False, 1, True)
+    assert f"{'failed' if kind == 'failure' else 'skipped'}, {reason}" in accidents.out
 
 
-def test_a_wrong_result_says_by_how_much_and_where(run):
-    ran = run("--devices", "fake:cpu,fake:wrong", *ADD, *RESIDENT)
-    for outcome in of(ran, "fake:wrong").values():
-        check = outcome["check"]
-        assert not check["ok"]
-        assert check["max_error"] > check["limit"]
-        assert len(check["index"]) == 1
+def test_the_rest_is_measured_and_the_worst_is_named(accidents):
+    assert (accidents.code, accidents.result["exit_reason"]) == (1, "wrong-result")
+    assert accidents.err.count("FAILED") == 8 * 5
+    assert_the_rest_was_measured(accidents)
+    assert {outcome["type"] for outcome in of(accidents, "fake:gpu").values()} == {"measurement"}
 
 
 def test_a_hang_is_killed_after_the_case_timeout(run):
@@ -69,37 +72,14 @@ def test_a_hang_is_killed_after_the_case_timeout(run):
     assert_the_rest_was_measured(ran, 1)
 
 
-@pytest.mark.check
-def test_out_of_memory_is_a_skip(run):
-    ran = run("--devices", "fake:cpu,fake:oom", *ADD)
-    assert ran.code == 0
-    assert {(o["type"], o["reason"]) for o in of(ran, "fake:oom").values()} == {("skip", "out-of-memory")}
-    assert_the_rest_was_measured(ran)
-    assert "skipped, out-of-memory" in ran.out
-
-
 def test_a_case_that_failed_in_two_sessions_in_a_row_is_not_tried_again(run):
     ran = run("--devices", "fake:cpu,fake:crash", *ADD, *RESIDENT, "--sessions", "3")
-    assert ran.code == 1
+    assert (ran.code, ran.result["exit_reason"]) == (1, "failed")
     assert ran.err.count("FAILED") == 4
     assert len(ran.result["sessions"]) == 3
     for outcome in of(ran, "fake:crash").values():
         assert [failure["session"] for failure in outcome["failures"]] == [0, 1]
     assert {s["session"] for o in of(ran, "fake:cpu").values() for s in o["stops"]} == {0, 1, 2}
-
-
-def test_each_accident_beside_the_others(run):
-    words = ("crash", "exit", "oom", "lost", "build", "wrong", "gpu")
-    devices = ",".join(f"fake:{word}" for word in ("cpu", *words))
-    ran = run("--devices", devices, "--ops", "add", "--sizes", "1k", *RESIDENT)
-    assert ran.code == 1
-    assert ran.result["exit_reason"] == "wrong-result", "the worst is named"
-    types = {word: next(iter(of(ran, f"fake:{word}").values()))["type"] for word in words}
-    assert types == {
-        "crash": "failure", "exit": "failure", "oom": "skip", "lost": "failure", "build": "failure",
-        "wrong": "failure", "gpu": "measurement",
-    }  # fmt: skip
-    assert_the_rest_was_measured(ran, 1)
 
 
 # ------------------------------------------------------------------- exit codes
