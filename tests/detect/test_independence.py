@@ -17,48 +17,36 @@ from gpubench.detect.probes import libraries, nvml
 from gpubench.measure import monitor_child
 from gpubench.measure.monitor import MonitorTarget
 from tests.detect.recorded import last_answer
+from tests.nvml import Nvml
 
 GIB = 1 << 30
 COUNT, SICK = 3, 1
 Pci = namedtuple("Pci", "busId pciDeviceId")
 
 
-class Nvml:
-    """Three GPUs. `broken` maps a function to what it raises for the second one."""
+def driver(call, error):
+    """Three GPUs, of which the second one raises the error in this function; `*`: in all but the one that finds it."""
+    answers = {
+        "nvmlDeviceGetCount": COUNT, "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-00000000-0000-0000-0000-00000000001{handle}",
+        "nvmlDeviceGetPciInfo": lambda handle: Pci(f"00000000:{16 + handle:02X}:00.0", 0x233510DE),
+        "nvmlDeviceGetMemoryInfo": lambda handle, *_: SimpleNamespace(total=8 * GIB, free=8 * GIB, used=0),
+        "nvmlDeviceGetClockInfo": lambda handle, what: 1000, "nvmlDeviceGetMigMode": lambda handle: (0, 0),
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)],
+    }  # fmt: skip
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    class NVMLError(Exception):
-        def __init__(self, value):
-            super().__init__({15: "GPU is lost", 4: "Insufficient Permissions"}.get(value, f"error {value}"))
-            self.value = value
-
-    def __init__(self, broken):
-        self.broken = broken
-
-    def __getattr__(self, name):
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
-        answers = {
-            "nvmlInit": lambda: None, "nvmlSystemGetDriverVersion": lambda: "580.1",
-            "nvmlDeviceGetCount": lambda: COUNT, "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlDeviceGetUUID": lambda handle: f"GPU-00000000-0000-0000-0000-00000000001{handle}",
-            "nvmlDeviceGetPciInfo": lambda handle: Pci(f"00000000:{16 + handle:02X}:00.0", 0x233510DE),
-            "nvmlDeviceGetMemoryInfo": lambda handle, *_: SimpleNamespace(total=8 * GIB, free=8 * GIB, used=0),
-            "nvmlDeviceGetClockInfo": lambda handle, what: 1000, "nvmlDeviceGetMigMode": lambda handle: (0, 0),
-            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1)],
-        }  # fmt: skip
-
-        def call(*arguments):
-            if arguments[:1] == (SICK,) and (
-                name in self.broken or ("*" in self.broken and "ByIndex" not in name)
-            ):
-                raise self.broken.get(name) or self.broken["*"]
-            if name not in answers:
-                raise self.NVMLError(3)
-            return answers[name](*arguments)
+    def spoiled(answer):
+        def call(handle, *more):
+            if handle == SICK:
+                raise error
+            return answer(handle, *more)
 
         return call
+
+    for name in answers.keys() - {"nvmlDeviceGetCount"}:
+        if name == call or (call == "*" and "ByIndex" not in name):
+            answers[name] = spoiled(answers[name])
+    return Nvml(**answers)
 
 
 ERRORS = [
@@ -79,20 +67,20 @@ TARGETS = [MonitorTarget(f"cupy:{n}", f"GPU-00000000-0000-0000-0000-00000000001{
 @pytest.mark.parametrize("error", ERRORS, ids=str)
 @pytest.mark.parametrize("call", CALLS)
 def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
-    driver = Nvml({call: error})
-    records = last_answer(nvml.probe_nvml, driver, [target.pci for target in TARGETS])["records"]
+    library = driver(call, error)
+    records = last_answer(nvml.probe_nvml, library, [target.pci for target in TARGETS])["records"]
     assert len(records) == COUNT, "it is listed itself"
     gpus = detect.inspect(records=records).gpus
     healthy = [gpu for gpu in gpus if gpu.uuid.value in (TARGETS[0].uuid, TARGETS[2].uuid)]
     assert [gpu.memory.usable_bytes.value for gpu in healthy] == [8 * GIB] * 2
     assert [gpu.why_not for gpu in healthy] == [[]] * 2
     absent = {}
-    readers = nvml.gpu_readers(TARGETS, absent, driver)
+    readers = nvml.gpu_readers(TARGETS, absent, library)
     assert {name: readers[name]()["clock_hz"] for name in ("cupy:0", "cupy:2")} == dict.fromkeys(
         ("cupy:0", "cupy:2"), 1e9
     )
     assert ("cupy:1" in absent) == ("cupy:1" not in readers)
-    users = nvml.gpu_users(TARGETS, driver)
+    users = nvml.gpu_users(TARGETS, library)
     assert [users[name]["computing"] for name in ("cupy:0", "cupy:2")] == [1, 1]
 
 
@@ -102,28 +90,11 @@ def test_one_gpu_that_fails_costs_the_others_nothing(call, error):
     [(15, "GPU_LOST"), (16, "GPU_LOST"), (4, "NO_PERMISSION"), (8, "UNUSABLE"), (999, "UNUSABLE")],
 )
 def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
-    driver = Nvml({call: Nvml.NVMLError(error)})
-    files = [
-        {
-            "source": "pci-sysfs",
-            "bdf": target.pci,
-            "vendor_id": "10de",
-            "device_id": "2335",
-            "pci_class": "0302",
-        }
-        for target in TARGETS
-    ]
+    library = driver(call, Nvml.NVMLError(error))
+    file = {"source": "pci-sysfs", "vendor_id": "10de", "device_id": "2335", "pci_class": "0302"}
     # A card that is given to a virtual machine is no GPU of the driver.
-    files.append(
-        {
-            "source": "pci-sysfs",
-            "bdf": "0000:05:00.0",
-            "vendor_id": "10de",
-            "device_id": "2335",
-            "pci_class": "0302",
-        }
-    )
-    records = last_answer(nvml.probe_nvml, driver, [target.pci for target in TARGETS])["records"]
+    files = [file | {"bdf": bdf} for bdf in (*(target.pci for target in TARGETS), "0000:05:00.0")]
+    records = last_answer(nvml.probe_nvml, library, [target.pci for target in TARGETS])["records"]
     machine = detect.inspect(records=[*files, *records])
     assert [gpu.bdf.value for gpu in machine.gpus if gpu.why_not == [code]] == [TARGETS[SICK].pci]
     assert code in [rejected.code for rejected in machine.recommendation.rejected]
@@ -132,7 +103,7 @@ def test_a_gpu_that_nvml_counts_and_cannot_reach_is_named(call, error, code):
 
 
 def test_a_lost_gpu_that_no_file_shows_is_listed_all_the_same():
-    records = last_answer(nvml.probe_nvml, Nvml({"nvmlDeviceGetHandleByIndex": Nvml.NVMLError(15)}))["records"]
+    records = last_answer(nvml.probe_nvml, driver("nvmlDeviceGetHandleByIndex", Nvml.NVMLError(15)))["records"]
     machine = detect.inspect(records=records)
     assert [gpu.why_not for gpu in machine.gpus].count(["GPU_LOST"]) == 1
     assert len(machine.gpus) == COUNT

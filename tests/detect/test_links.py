@@ -11,7 +11,8 @@ from gpubench import detect
 from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
 from tests.detect.recorded import last_answer
-from tests.detect.test_nvml import Nvml
+from tests.detect.test_nvml import library
+from tests.nvml import Nvml
 
 BUS = "sys/bus/pci/devices"
 
@@ -110,7 +111,7 @@ def host(links, **answers):
 
     return detect.inspect(
         records=last_answer(nvml.probe_nvml,
-            Nvml(**{
+            library(**{
                 "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
                 "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
                 "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
@@ -183,7 +184,7 @@ def test_the_matrix_shows_each_pair():
 
 
 def test_records_carry_their_paths_there_and_back():
-    records = last_answer(nvml.probe_nvml, Nvml(nvmlDeviceGetCount=1))["records"]
+    records = last_answer(nvml.probe_nvml, library(nvmlDeviceGetCount=1))["records"]
     spoiled = [
         {"to": "no address"},
         "junk",

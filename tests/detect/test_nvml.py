@@ -9,50 +9,27 @@ import pytest
 from gpubench import detect
 from gpubench.detect.probes import ProbeFailure, nvml
 from tests.detect.recorded import last_answer
+from tests.nvml import Nvml
 
 H200 = "GPU-00000000-1111-2222-3333-444444444444"
 GIB = 1 << 30
 
 
-class Nvml:
-    """`answers` maps a function to its value, or to an error code; what is not scripted is not supported."""
-
-    nvmlMemory_v2 = 2
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        def __init__(self, value):
-            super().__init__(f"NVML error {value}")
-            self.value = value
-
-    def __init__(self, **answers):
-        self.answers = {
-            "nvmlInit": None, "nvmlSystemGetDriverVersion": "580.1", "nvmlSystemGetCudaDriverVersion_v2": 13000,
-            "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": lambda index: index, "nvmlDeviceGetUUID": H200,
-            "nvmlDeviceGetName": "NVIDIA H200",
-            "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:06:00.0", pciDeviceId=0x233510DE),
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
-            "nvmlDeviceGetMigMode": 3,
-        } | answers  # fmt: skip
-
-    def __getattr__(self, name):
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
-
-        def call(*arguments):
-            answer = self.answers.get(name, 3)
-            if isinstance(answer, int) and name not in (
-                "nvmlDeviceGetCount",
-                "nvmlSystemGetCudaDriverVersion_v2",
-            ):
-                raise self.NVMLError(answer)
-            return answer(*arguments) if callable(answer) else answer
-
-        return call
+def library(**answers):
+    """What `nvidia-smi -q` shows of an H200; a number is an error, where no number is the answer."""
+    numbers = ("nvmlDeviceGetCount", "nvmlSystemGetCudaDriverVersion_v2")
+    answers = {
+        "nvmlSystemGetCudaDriverVersion_v2": 13000, "nvmlDeviceGetUUID": H200, "nvmlDeviceGetName": "NVIDIA H200",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
+    } | answers  # fmt: skip
+    return Nvml(**{
+        name: Nvml.NVMLError(answer) if isinstance(answer, int) and name not in numbers else answer
+        for name, answer in answers.items()
+    })  # fmt: skip
 
 
 def gpu(**answers):
-    found = detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(**answers))["records"])
+    found = detect.inspect(records=last_answer(nvml.probe_nvml, library(**answers))["records"])
     assert len(found.gpus) == 1
     return found.gpus[0]
 
@@ -126,6 +103,6 @@ def test_mig_in_a_container_has_memory_from_its_instances():
 )
 def test_nvml_that_cannot_start_says_why(code, status):
     with pytest.raises(ProbeFailure) as failure:
-        last_answer(nvml.probe_nvml, Nvml(nvmlInit=code))
+        last_answer(nvml.probe_nvml, library(nvmlInit=code))
     assert failure.value.status == status
     assert failure.value.hint

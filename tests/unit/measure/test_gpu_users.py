@@ -9,38 +9,18 @@ import pytest
 from gpubench.detect.probes import nvml
 from gpubench.measure import monitor, monitor_child
 from gpubench.measure.monitor import IDLE_BYTES, MonitorTarget, Paused, Reading, Ready, Users
+from tests.nvml import Nvml
 
 CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
 SMALL, LARGE = IDLE_BYTES, 2**31
 
 
-class Nvml:
-    """One card; `asked` overrides what it says, and an exception among it is raised."""
-
-    nvmlMemory_v2 = 2
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, **asked):
-        self._asked = {
-            "nvmlInit": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "card",
-            "nvmlDeviceGetUUID": "GPU-1", "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:06:00.0"),
-            "nvmlDeviceGetComputeRunningProcesses": [], "nvmlDeviceGetGraphicsRunningProcesses": [],
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=SMALL), "nvmlDeviceGetMigMode": [0, 0],
-            "nvmlDeviceGetAddressingMode": SimpleNamespace(value=1), **asked,
-        }  # fmt: skip
-
-    def __getattr__(self, name):
-        def call(*arguments):
-            answer = self._asked[name]
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        if name not in self._asked:
-            raise AttributeError(name)
-        return call
+def card(**answers):
+    return Nvml(**{
+        "nvmlDeviceGetUUID": "GPU-1", "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetGraphicsRunningProcesses": [], "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=SMALL),
+        "nvmlDeviceGetMigMode": [0, 0], "nvmlDeviceGetAddressingMode": SimpleNamespace(value=1), **answers,
+    })  # fmt: skip
 
 
 def pids(*numbers):
@@ -48,7 +28,7 @@ def pids(*numbers):
 
 
 def reported(**asked):
-    return Users(**nvml.gpu_users(CARD, Nvml(**asked))["cupy:0"])
+    return Users(**nvml.gpu_users(CARD, card(**asked))["cupy:0"])
 
 
 def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
@@ -86,15 +66,15 @@ def test_what_cannot_be_told_is_no_user(asked):
     memory = {} if "nvmlDeviceGetComputeRunningProcesses" in asked else {
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=LARGE)
     }  # fmt: skip
-    driver = Nvml(**(memory | asked))
+    driver = card(**(memory | asked))
     driver.nvmlMemory_v2 = version
     assert not Users(**nvml.gpu_users(CARD, driver)["cupy:0"])
 
 
 def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
-    assert nvml.gpu_users(CARD, Nvml(nvmlDeviceGetMigMode=[1, 1])) == {}
-    assert nvml.gpu_users([MonitorTarget("cupy:0", pci="0000:99:00.0")], Nvml()) == {}
-    assert nvml.gpu_users(CARD, Nvml(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
+    assert nvml.gpu_users(CARD, card(nvmlDeviceGetMigMode=[1, 1])) == {}
+    assert nvml.gpu_users([MonitorTarget("cupy:0", pci="0000:99:00.0")], card()) == {}
+    assert nvml.gpu_users(CARD, card(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
 
 
 def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):

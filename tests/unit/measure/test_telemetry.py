@@ -11,57 +11,28 @@ from gpubench.measure import monitor, monitor_child
 from gpubench.measure.monitor import MonitorTarget, Reading
 from gpubench.result.machine import Fact, Gpu, Machine
 from gpubench.result.run import Device, Identity
+from tests.nvml import Nvml
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
 
-class Nvml:
+def cards(**answers):
     """Two cards; the power of the second one is a secret."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self):
-        pass
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return UUID.replace("444444444444", f"44444444444{handle}")
-
-    def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=f"00000000:0{handle + 6}:00.0".encode())
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        return 1980 if kind == self.NVML_CLOCK_SM else 2619
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return 41 + handle
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        if handle:
-            raise self.NVMLError("not supported")
-        return 123456
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle):
-        return 5
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle):
-        raise self.NVMLError("not supported")
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return 0x1 | 0x4 | 0x40
+    return Nvml(**{
+        "nvmlDeviceGetCount": 2,
+        "nvmlDeviceGetUUID": lambda card: UUID.replace("444444444444", f"44444444444{card}"),
+        "nvmlDeviceGetPciInfo": lambda card: SimpleNamespace(busId=f"00000000:0{card + 6}:00.0".encode()),
+        "nvmlDeviceGetClockInfo": lambda card, kind: 1980 if kind == Nvml.NVML_CLOCK_SM else 2619,
+        "nvmlDeviceGetTemperature": lambda card, sensor: 41 + card,
+        "nvmlDeviceGetPowerUsage": lambda card: 123456 if card == 0 else Nvml().nvmlDeviceGetPowerUsage(),
+        "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x1 | 0x4 | 0x40,
+    } | answers)  # fmt: skip
 
 
 def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
     found = nvml.gpu_readers(
-        [MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("cupy:1", pci="0000:07:00.0")], {}, Nvml()
+        [MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("cupy:1", pci="0000:07:00.0")], {}, cards()
     )
     assert found["cupy:0"]() == {
         "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
@@ -82,36 +53,25 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
 )
 def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
     absent = {}
-    assert nvml.gpu_readers([target], absent, Nvml())["cupy:0"]()["temperature_c"] == temperature
+    assert nvml.gpu_readers([target], absent, cards())["cupy:0"]()["temperature_c"] == temperature
     assert absent == {}
 
 
 def test_what_the_driver_does_not_list_is_named():
     absent = {}
-    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:99:00.0")], absent, Nvml()) == {}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:99:00.0")], absent, cards()) == {}
     assert absent == {"cupy:0": "NVML lists no such GPU"}
 
 
 def test_a_driver_that_refuses_is_a_reason_and_no_exception():
-    class Broken(Nvml):
-        def nvmlInit(self):
-            raise self.NVMLError("Driver Not Loaded")
-
-    absent = {}
-    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:06:00.0")], absent, Broken()) == {}
+    absent, driver = {}, cards(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:06:00.0")], absent, driver) == {}
     assert absent == {"cupy:0": "NVML: Driver Not Loaded"}
 
 
 def device(name, kind="gpu", gpu_id=None, identity=None):
-    return Device(
-        id=name,
-        backend=name.partition(":")[0],
-        kind=kind,
-        name="X",
-        api="vulkan",
-        gpu_id=gpu_id,
-        identity=identity,
-    )
+    backend = name.partition(":")[0]
+    return Device(id=name, backend=backend, kind=kind, name="X", api="vulkan", gpu_id=gpu_id, identity=identity)
 
 
 class Watching:
@@ -143,29 +103,24 @@ def asked(monkeypatch):
     return ask
 
 
-def test_a_vulkan_device_is_read_by_the_address_of_the_gpu_that_it_is(asked):
-    nvidia = Identity(vendor_id=0x10DE, device_id=0x2335)
-    targets, absent = asked(device("wgpu:0", gpu_id="GPU-a", identity=nvidia))
-    assert (targets, absent) == ([MonitorTarget("wgpu:0", None, "0000:06:00.0")], {})
+NVIDIA = Identity(vendor_id=0x10DE, device_id=0x2335)
+OWN = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
 
 
-def test_a_cuda_device_is_read_by_its_own_identity(asked):
-    own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
-    assert asked(device("cupy:0", identity=own))[0] == [MonitorTarget("cupy:0", "abc", "0000:07:00.0")]
-
-
-def test_the_cpu_and_software_adapters_have_no_clock_to_read_and_nothing_is_started(asked):
-    assert asked(device("numpy:0", "cpu"), device("wgpu:0", "software")) == ([], {})
-    assert Watching.sent == []
-
-
-def test_a_split_is_read_where_its_gpu_is_known_and_is_no_finding_of_its_own(asked):
-    own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
-    known = device("hybrid:cupy:0", "hybrid", identity=own)
-    assert asked(known, device("hybrid:fake:gpu", "hybrid")) == (
-        [MonitorTarget("hybrid:cupy:0", "abc", "0000:07:00.0")],
-        {},
-    )
+@pytest.mark.parametrize(
+    ("devices", "targets"),
+    [
+        # By the address of the GPU that it is, or by its own identity; a split where its GPU is known.
+        ([device("wgpu:0", gpu_id="GPU-a", identity=NVIDIA)], [("wgpu:0", None, "0000:06:00.0")]),
+        ([device("cupy:0", identity=OWN)], [("cupy:0", "abc", "0000:07:00.0")]),
+        ([device("hybrid:cupy:0", "hybrid", identity=OWN), device("hybrid:fake:gpu", "hybrid")],
+         [("hybrid:cupy:0", "abc", "0000:07:00.0")]),
+        ([device("numpy:0", "cpu"), device("wgpu:0", "software")], []),
+    ],
+)  # fmt: skip
+def test_a_device_is_read_as_the_gpu_that_it_is(asked, devices, targets):
+    assert asked(*devices) == ([MonitorTarget(*target) for target in targets], {})
+    assert bool(Watching.sent) == bool(targets), "without a target nothing is started"
 
 
 def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):

@@ -24,60 +24,48 @@ def read(t_s, clock_hz=FULL, *throttle):
 TIMES = [0.0, 1.0, 2.0, 3.0, 4.0]  # warm-up until 2, two samples
 
 
-def test_a_sample_is_judged_by_the_readings_during_it():
-    found = judge_block(block(4, 2), TIMES, [read(1.5), read(2.5, FULL, "hw_slowdown"), read(3.5)], FULL)
-    assert found.discarded == {"2": "throttled"}
-    assert found.clock_hz == [FULL, FULL]
-    assert found.throttle == ["hw_slowdown"]
+HOT, SLOW = "hw_thermal_slowdown", "hw_slowdown"
 
 
-def test_between_two_readings_the_nearer_one_counts():
-    found = judge_block(block(4, 2), TIMES, [read(1.9), read(4.05, FULL, "hw_thermal_slowdown")], FULL)
-    assert found.discarded == {"3": "throttled"}
-
-
-def test_heat_during_the_warm_up_alone_spoils_nothing():
-    found = judge_block(
-        block(4, 2), TIMES, [read(0.5, FULL, "hw_thermal_slowdown"), read(2.2), read(3.2)], FULL
-    )
-    assert found.discarded == {}
-    assert found.throttle == ["hw_thermal_slowdown"]
+@pytest.mark.parametrize(
+    ("counted", "readings", "discarded", "clock_hz", "throttle"),
+    [
+        (None, [read(1.5), read(2.5, FULL, SLOW), read(3.5)], {"2": "throttled"}, [FULL, FULL], [SLOW]),
+        (
+            None,
+            [read(1.9), read(4.05, FULL, HOT)],
+            {"3": "throttled"},
+            [FULL, FULL],
+            [HOT],
+        ),  # the nearer one counts
+        (None, [read(0.5, FULL, HOT), read(2.2), read(3.2)], {}, [FULL, FULL], [HOT]),  # in the warm-up alone
+        ([1.9e9, 1.8e9], [read(2.5), read(3.5, FULL, SLOW)], {"3": "throttled"}, [1.9e9, 1.8e9], [SLOW]),
+        (None, [read(2.5, None)], {}, None, []),  # a device that does not tell its clock
+    ],
+)
+def test_a_sample_is_judged_by_the_readings_during_it(counted, readings, discarded, clock_hz, throttle):
+    """A clock that the device counted itself stays, and heat is read all the same."""
+    found = judge_block(msgspec.structs.replace(block(4, 2), clock_hz=counted), TIMES, readings, FULL)
+    assert (found.discarded, found.clock_hz, found.throttle or []) == (discarded, clock_hz, throttle)
 
 
 def test_without_readings_the_block_stays_as_it_is():
     assert judge_block(block(4, 2), TIMES, [], None) == block(4, 2)
 
 
-def test_a_clock_that_the_device_counted_itself_stays_and_heat_is_read_all_the_same():
-    counted = msgspec.structs.replace(block(4, 2), clock_hz=[1.9e9, 1.8e9])
-    found = judge_block(counted, TIMES, [read(2.5), read(3.5, FULL, "hw_slowdown")], FULL)
-    assert found.clock_hz == [1.9e9, 1.8e9]
-    assert found.discarded == {"3": "throttled"}
-
-
-def test_a_device_that_does_not_tell_its_clock_has_none_in_the_file():
-    assert judge_block(block(4, 2), TIMES, [read(2.5, None)], None).clock_hz is None
-
-
-@pytest.mark.parametrize("reason", sorted(SLOWED))
-def test_every_reason_of_heat_or_power_slows(reason):
-    assert is_slowed_down(read(0.0, FULL, reason), None)
-
-
-@pytest.mark.parametrize("reason", ["applications_clocks", "sync_boost", "display_clocks", "sw_power_cap"])
-def test_settings_and_the_software_power_cap_are_no_fault(reason):
-    assert not is_slowed_down(read(0.0, FULL, reason), FULL)
-
-
 @pytest.mark.parametrize(
-    ("clock", "usual", "is_slow"), [(0.91, 1.0, False), (0.89, 1.0, True), (0.1, None, False)]
-)
-def test_the_clock_is_compared_with_nine_tenths_of_the_usual_one(clock, usual, is_slow):
-    assert is_slowed_down(read(0.0, clock * FULL), usual and usual * FULL) == is_slow
-
-
-def test_the_power_cap_explains_a_low_clock():
-    assert not is_slowed_down(read(0.0, 0.5 * FULL, "sw_power_cap"), FULL)
+    ("reading", "usual", "is_slow"),
+    [
+        *((read(0.0, FULL, reason), None, True) for reason in sorted(SLOWED)),
+        *((read(0.0, FULL, reason), FULL, False)
+          for reason in ("applications_clocks", "sync_boost", "display_clocks", "sw_power_cap")),
+        (read(0.0, 0.91 * FULL), FULL, False), (read(0.0, 0.89 * FULL), FULL, True), (read(0.0, 0.1 * FULL), None, False),
+        (read(0.0, 0.5 * FULL, "sw_power_cap"), FULL, False),  # which explains a low clock
+    ],
+    ids=str,
+)  # fmt: skip
+def test_heat_and_power_slow_and_a_clock_below_nine_tenths_of_the_usual_one(reading, usual, is_slow):
+    assert is_slowed_down(reading, usual) == is_slow
 
 
 def test_a_block_is_compared_with_the_clocks_of_the_blocks_before_it():
