@@ -15,6 +15,7 @@ from gpubench.detect.merge import MergedDevice
 from gpubench.detect.probes import nvml
 from gpubench.result.machine import Provider
 from tests.detect.recorded import last_answer
+from tests.nvml import Nvml
 
 MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
 MIB = 1 << 20
@@ -25,120 +26,41 @@ REASONS = {"idle": 0x1, "applications_clocks": 0x2, "sw_power_cap": 0x4, "hw_slo
 VIRTUAL = {"None": 0, "Pass-Through": 1, "VGPU": 2, "Host VGPU": 3}
 
 
-class NvmlError(Exception):
-    def __init__(self, value):
-        super().__init__(f"NVML error {value}")
-        self.value = value
-
-
-class Nvml:
+def library(machine):
     """Answers as the library would; a handle is a GPU or an instance of the file."""
 
-    NVMLError = NvmlError
-    NVML_CLOCK_SM = 1
-
-    def __init__(self, machine):
-        self.machine = machine
-        if machine["memory_v2"]:
-            self.nvmlMemory_v2 = 2
-
-    def nvmlInit(self):
-        pass
-
-    def nvmlSystemGetDriverVersion(self):
-        return self.machine["driver"]
-
-    def nvmlSystemGetCudaDriverVersion_v2(self):
-        return self.machine["cuda"]
-
-    def nvmlDeviceGetCount(self):
-        return len(self.machine["gpus"])
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return self.machine["gpus"][index]
-
-    def nvmlDeviceGetUUID(self, handle):
-        return handle["uuid"]
-
-    def nvmlDeviceGetName(self, handle):
-        return handle["name"].encode()
-
-    def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=handle["bus_id"].encode(), pciDeviceId=int(handle["pci_id"], 16))
-
-    def nvmlDeviceGetMemoryInfo(self, handle, version=None):
-        table = said(handle["memory"])
-        sizes = {key: value * MIB for key, value in table.items() if value is not None}
-        if version is None and self.machine["memory_v2"]:  # the older call counts what is reserved as used
+    def memory(handle, version=None):
+        sizes = {key: value * MIB for key, value in said(handle["memory"]).items() if value is not None}
+        if version is None and machine["memory_v2"]:  # the older call counts what is reserved as used
             sizes["used"] += sizes.pop("reserved")
         return SimpleNamespace(**sizes)
 
-    def nvmlDeviceGetEccMode(self, handle):
-        return [int(said(handle["ecc"]))] * 2
-
-    def nvmlDeviceGetMigMode(self, handle):
-        return [int(said(handle["mig"]) == "Enabled")] * 2
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
-        return 7 if handle["mig"] else 0
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index):
+    def instance(handle, index):
         if index >= len(handle["instances"]):
-            raise NvmlError(NOT_FOUND)
+            raise Nvml.NVMLError(NOT_FOUND)
         return handle["instances"][index]
 
-    def nvmlDeviceGetAttributes(self, handle):
-        return SimpleNamespace(multiprocessorCount=handle["units"])
+    def pcie(field):
+        return lambda handle: said(handle["pcie"])[field]
 
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return handle["compute_capability"]
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, clock):
-        assert clock == self.NVML_CLOCK_SM
-        return handle["max_sm"]
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):
-        return said(handle["pcie"])["gen_max"]
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle):
-        return said(handle["pcie"])["gen_now"]
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle):
-        return said(handle["pcie"])["width_max"]
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle):
-        return said(handle["pcie"])["width_now"]
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle):
-        return int(said(handle["limit"]) * 1000)
-
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle):
-        return int(said(handle["default_limit"]) * 1000)
-
-    def nvmlDeviceGetComputeMode(self, handle):
-        return MODES[handle["compute_mode"]]
-
-    def nvmlDeviceGetDisplayActive(self, handle):
-        return int(handle["display_active"])
-
-    def nvmlDeviceGetVirtualizationMode(self, handle):
-        return VIRTUAL[handle["virtualization"]]
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return sum(REASONS[name] for name in said(handle["reasons"]))
+    made = Nvml(nvmlSystemGetDriverVersion=machine["driver"], nvmlSystemGetCudaDriverVersion_v2=machine["cuda"], nvmlDeviceGetCount=len(machine["gpus"]), nvmlDeviceGetHandleByIndex=lambda index: machine["gpus"][index], nvmlDeviceGetUUID=lambda handle: handle["uuid"], nvmlDeviceGetName=lambda handle: handle["name"].encode(), nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
+            busId=handle["bus_id"].encode(), pciDeviceId=int(handle["pci_id"], 16)), nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetEccMode=lambda handle: [int(said(handle["ecc"]))] * 2, nvmlDeviceGetMigMode=lambda handle: [int(said(handle["mig"]) == "Enabled")] * 2, nvmlDeviceGetMaxMigDeviceCount=lambda handle: 7 if handle["mig"] else 0, nvmlDeviceGetMigDeviceHandleByIndex=instance, nvmlDeviceGetAttributes=lambda handle: SimpleNamespace(multiprocessorCount=handle["units"]), nvmlDeviceGetCudaComputeCapability=lambda handle: handle["compute_capability"], nvmlDeviceGetMaxClockInfo=lambda handle, clock: {Nvml.NVML_CLOCK_SM: handle["max_sm"]}[clock], nvmlDeviceGetMaxPcieLinkGeneration=pcie("gen_max"), nvmlDeviceGetCurrPcieLinkGeneration=pcie("gen_now"), nvmlDeviceGetMaxPcieLinkWidth=pcie("width_max"), nvmlDeviceGetCurrPcieLinkWidth=pcie("width_now"), nvmlDeviceGetPowerManagementLimit=lambda handle: int(said(handle["limit"]) * 1000), nvmlDeviceGetPowerManagementDefaultLimit=lambda handle: int(said(handle["default_limit"]) * 1000), nvmlDeviceGetComputeMode=lambda handle: MODES[handle["compute_mode"]], nvmlDeviceGetDisplayActive=lambda handle: int(handle["display_active"]), nvmlDeviceGetVirtualizationMode=lambda handle: VIRTUAL[handle["virtualization"]], nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: sum(REASONS[name] for name in said(handle["reasons"])))  # fmt: skip
+    if not machine["memory_v2"]:
+        made.nvmlMemory_v2 = None
+    return made
 
 
 def said(value):
     """What the file has; N/A and a refusal as NVML words them."""
     if value is None:
-        raise NvmlError(NOT_SUPPORTED)
+        raise Nvml.NVMLError(NOT_SUPPORTED)
     if value == "permission":
-        raise NvmlError(NO_PERMISSION)
+        raise Nvml.NVMLError(NO_PERMISSION)
     return value
 
 
 def machine_of(name):
-    return detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(MACHINES[name]))["records"])
+    return detect.inspect(records=last_answer(nvml.probe_nvml, library(MACHINES[name]))["records"])
 
 
 def fact(gpu, path):
@@ -170,14 +92,14 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
 def test_unified_memory_by_the_second_proof_needs_both_halves():
     """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
     card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
-    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, Nvml(card))["records"]).gpus
+    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, library(card))["records"]).gpus
     assert (gpu.memory.unified.value, gpu.memory.usable_bytes.status) == (None, "unsupported")
     assert machine_of("gb10").gpus[0].memory.unified.value is True
 
 
 def test_unified_memory_by_the_first_proof_is_what_cuda_says(look, host):
     """CUDA's INTEGRATED needs no name of a chip; the size it tells is the system's."""
-    listed = last_answer(nvml.probe_nvml, Nvml(MACHINES["gb10"]))["records"]
+    listed = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
     unnamed = [{**record, "device_id": "ffff"} for record in listed]
     cuda = {"source": "cuda", "uuid": listed[0]["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
             "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
@@ -190,7 +112,7 @@ def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
     host |= {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
     host |= pci("000f:01:00.0", "10de", "2e12", "nvidia", pci_class="0302")
-    records = last_answer(nvml.probe_nvml, Nvml(MACHINES["gb10"]))["records"]
+    records = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
     machine = detect.inspect(sysroot=plant(host), extra_records=records)
     (gpu,) = machine.gpus
     assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
