@@ -13,6 +13,7 @@ from gpubench.detect import merge
 from gpubench.detect.facts import make_fact, parse_record, record_to_json
 from gpubench.result.machine import Gpu, Machine
 from gpubench.result.run import Identity
+from tests.detect.trees import check
 from tests.examples import examples
 
 UUIDS = [f"GPU-{n:08x}-0000-0000-0000-0000000000{n:02x}" for n in range(1, 4)]
@@ -72,28 +73,6 @@ def ids(*records):
     return [gpu.id for gpu in detect.inspect(records=list(records)).gpus]
 
 
-def test_four_cards_under_one_wrong_bus_id_stay_four():
-    assert len(ids(*({"source": "cuda", "ordinal": n, "bdf": "0000:01:00.0"} for n in range(4)))) == 4
-
-
-def test_two_gpus_under_one_uuid_stay_two():
-    both = [{"source": "nvml", "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"} for n in (1, 2)]
-    assert ids(*both) == ["pci:0000:01:00.0", "pci:0000:02:00.0"]
-
-
-@pytest.mark.parametrize(
-    ("nvml", "cuda"),
-    [
-        ({"uuid": UUIDS[0], "bdf": "0000:01:00.0"}, {"uuid": UUIDS[0], "bdf": "0000:02:00.0"}),
-        ({"uuid": UUIDS[0], "bdf": "0000:01:00.0"}, {"uuid": UUIDS[1], "bdf": "0000:01:00.0"}),
-        ({"vendor_id": "10de", "bdf": "0000:01:00.0"}, {"vendor_id": "1002", "bdf": "0000:01:00.0"}),
-    ],
-    ids=["one uuid, two addresses", "two uuids, one address", "two vendors, one address"],
-)
-def test_what_contradicts_in_two_apis_is_two_gpus(nvml, cuda):
-    assert len(ids({"source": "nvml"} | nvml, {"source": "cuda"} | cuda)) == 2
-
-
 @pytest.mark.parametrize("kind", ["discrete", "integrated"])
 def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disagrees(kind):
     other = {"discrete": "integrated", "integrated": "discrete"}[kind]
@@ -109,105 +88,63 @@ def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disag
 
 
 INSTANCE = "MIG-11111111-2222-3333-4444-555555555555"
+WHOLE = {"source": "nvml", "uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de"}
+PART = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_bytes": 10 << 30}
+BUS = {"source": "pci-sysfs", "bdf": "0000:01:00.0"}
+RADV = {"source": "wgpu:vulkan", "driver": "radv", "vendor_id": "1002", "device_id": "744c", "name": "a GPU"}
+NO_SIZE = {"memory": {"dedicated_bytes": {"value": None, "status": "unsupported"}}}
+SIZE, PARTITIONS = "gpus.0.memory.dedicated_bytes", "gpus.*.compute.partitions.*.id"
 
 
-def test_an_instance_that_an_api_lists_is_its_parent_and_gives_it_no_size():
-    whole = {
-        "source": "nvml",
-        "uuid": UUIDS[0],
-        "bdf": "0000:01:00.0",
-        "vendor_id": "10de",
-        "memory_bytes": 80 << 30,
-    }
-    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_bytes": 10 << 30}
-    listed_part = {"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30, "name": "an instance"}
-    (gpu,) = detect.inspect(records=[whole, part, listed_part]).gpus
-    assert (gpu.id, gpu.memory.dedicated_bytes.value) == (UUIDS[0], 80 << 30)
-    assert gpu.memory.dedicated_bytes.status == "ok"
-    assert [partition.id for partition in gpu.compute.partitions] == [INSTANCE]
-
-
-@pytest.mark.parametrize("place", [UUIDS[0], "0000:01:00.0"])
-def test_an_instance_whose_parent_no_api_lists_makes_its_parent_a_gpu(place):
-    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": place, "memory_bytes": 10 << 30}
-    (gpu,) = detect.inspect(records=[part]).gpus
-    assert place in (gpu.uuid.value, gpu.bdf.value)
-    assert gpu.vendor.value == "nvidia", "NVML lists no others"
-    assert [partition.id for partition in gpu.compute.partitions] == [INSTANCE]
-
-
-@pytest.mark.parametrize("place", [UUIDS[1], "0000:02:00.0"])
-def test_an_instance_belongs_to_the_gpu_that_it_names(place):
-    whole = [
-        {"source": "nvml", "uuid": UUIDS[n], "bdf": f"0000:0{n + 1}:00.0", "vendor_id": "10de"}
-        for n in range(3)
+def sized(**sizes):
+    return [
+        {"source": source, "bdf": "0000:01:00.0", "vendor_id": "10de", "memory_bytes": gib << 30}
+        for source, gib in sizes.items()
     ]
-    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": place}
-    gpus = detect.inspect(records=[*whole, part]).gpus
-    assert [[p.id for p in gpu.compute.partitions] for gpu in gpus] == [[], [INSTANCE], []]
 
 
-def test_an_instance_of_a_gpu_that_nobody_tells_of_is_a_gpu():
-    (gpu,) = detect.inspect(records=[{"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30}]).gpus
-    assert (gpu.id, gpu.memory.dedicated_bytes.value) == ("api:cuda:0", 10 << 30)
+# Records of one machine, and what is made of them.
+ROWS = {
+    "four cards under one wrong bus id": ([{"source": "cuda", "ordinal": n, "bdf": "0000:01:00.0"} for n in range(4)], {"gpu_count": 4}),
+    "two GPUs under one uuid": (
+        [{"source": "nvml", "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"} for n in (1, 2)],
+        {"gpus.*.id": ["pci:0000:01:00.0", "pci:0000:02:00.0"]}),
+    "one uuid, two addresses": ([{"source": source, "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"}
+                                 for n, source in ((1, "nvml"), (2, "cuda"))], {"gpu_count": 2}),
+    "two uuids, one address": ([BUS | {"source": source, "uuid": UUIDS[n]} for n, source in enumerate(("nvml", "cuda"))], {"gpu_count": 2}),
+    "two vendors, one address": ([BUS | {"source": "nvml", "vendor_id": "10de"}, BUS | {"source": "cuda", "vendor_id": "1002"}], {"gpu_count": 2}),
+    "an instance that an API lists is its parent, and gives it no size": (
+        [WHOLE | {"memory_bytes": 80 << 30}, PART, {"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30, "name": "an instance"}],
+        {"gpus.*.id": [UUIDS[0]], SIZE: 80 << 30, f"{SIZE}.status": "ok", PARTITIONS: [[INSTANCE]]}),
+    # NVML lists no GPUs of others.
+    "an instance whose parent, by uuid, no API lists": ([PART], {"gpus.*.uuid": [UUIDS[0]], "gpus.0.vendor": "nvidia", PARTITIONS: [[INSTANCE]]}),
+    "an instance whose parent, by address, no API lists": (
+        [PART | {"partition_of": "0000:01:00.0"}], {"gpus.*.bdf": ["0000:01:00.0"], "gpus.0.vendor": "nvidia", PARTITIONS: [[INSTANCE]]}),
+    **{f"an instance of {place} among three": (
+        [*(WHOLE | {"uuid": UUIDS[n], "bdf": f"0000:0{n + 1}:00.0"} for n in range(3)), PART | {"partition_of": place}],
+        {PARTITIONS: [[], [INSTANCE], []]}) for place in (UUIDS[1], "0000:02:00.0")},
+    "an instance of a GPU that nobody tells of": (
+        [{"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30}], {"gpus.*.id": ["api:cuda:0"], SIZE: 10 << 30}),
+    **{f"a display {kind} of {vendor}": ([BUS | {"vendor_id": number, "pci_class": kind}], {"gpus.*.vendor": [vendor]})
+       for number, vendor in (("10de", "nvidia"), ("1002", "amd"), ("8086", "intel"), ("106b", "apple")) for kind in ("0300", "0302", "0380")},
+    **{f"a display {kind} of another vendor": ([BUS | {"vendor_id": "1022", "pci_class": kind}], {"gpus": []}) for kind in ("0300", "0302", "0380")},
+    **{f"a controller {kind} of no vendor that can be read": ([BUS | {"pci_class": kind}], {"gpus.*.bdf": ["0000:01:00.0"] * gpus})
+       for kind, gpus in (("0302", 1), ("0300", 0), ("0380", 0))},
+    "identical GPUs without addresses": ([RADV, dict(RADV)], {"gpu_count": 2}),
+    "a layered driver": ([{"source": "wgpu:vulkan", "driver": "venus", "vendor_id": "1af4", "name": "Virtio-GPU Venus"}], {"gpus": []}),
+    "sizes far apart": (sized(nvml=80, cuda=40, opencl=20), {SIZE: 80 << 30, f"{SIZE}.status": "conflict", f"{SIZE}.alternatives.*.source": ["cuda", "opencl"]}),
+    "a limit of allocation": (sized(nvml=80, opencl=20), {f"{SIZE}.status": "ok"}),
+    # Unified memory needs two proofs.
+    "a card that tells no size": ([WHOLE | NO_SIZE | {"device_id": "2335"}], {SIZE: "unsupported", "gpus.0.kind": "discrete"}),
+    "a chip that tells no size": (
+        [WHOLE | NO_SIZE | {"device_id": "2e12"}], {f"{SIZE}.value": None, "gpus.0.kind": "integrated", "gpus.0.memory.unified": True}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("vendor_id", "vendor"), [("10de", "nvidia"), ("1002", "amd"), ("8086", "intel"), ("106b", "apple")]
-)
-@pytest.mark.parametrize("pci_class", ["0300", "0302", "0380"])
-def test_a_display_of_a_vendor_of_gpus_is_a_gpu(vendor_id, vendor, pci_class):
-    reported = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "vendor_id": vendor_id, "pci_class": pci_class}
-    (gpu,) = detect.inspect(records=[reported]).gpus
-    assert vendor in gpu.vendor.value.lower()
-    assert ids(reported | {"vendor_id": "1022"}) == []
-
-
-@pytest.mark.parametrize(("pci_class", "gpus"), [("0302", 1), ("0300", 0), ("0380", 0)])
-def test_a_controller_whose_vendor_cannot_be_read_is_a_gpu_if_it_drives_no_display(pci_class, gpus):
-    unreadable = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "pci_class": pci_class}
-    assert len(detect.inspect(records=[unreadable]).gpus) == gpus
-
-
-def test_identical_gpus_without_addresses_stay_two():
-    record = {
-        "source": "wgpu:vulkan",
-        "driver": "radv",
-        "vendor_id": "1002",
-        "device_id": "744c",
-        "name": "a GPU",
-    }
-    assert len(ids(record, dict(record))) == 2
-
-
-def test_layered_drivers_make_no_device():
-    assert (
-        ids({"source": "wgpu:vulkan", "driver": "venus", "vendor_id": "1af4", "name": "Virtio-GPU Venus"}) == []
-    )
-
-
-def test_sizes_far_apart_are_a_conflict_and_allocation_limits_are_not():
-    base = {"bdf": "0000:01:00.0", "vendor_id": "10de"}
-    machine = detect.inspect(records=[
-        base | {"source": "nvml", "memory_bytes": 80 << 30}, base | {"source": "cuda", "memory_bytes": 40 << 30},
-        base | {"source": "opencl", "memory_bytes": 20 << 30},
-    ])  # fmt: skip
-    fact = machine.gpus[0].memory.dedicated_bytes
-    assert (fact.value, fact.status, len(fact.alternatives)) == (80 << 30, "conflict", 2)
-    machine = detect.inspect(records=[
-        base | {"source": "nvml", "memory_bytes": 80 << 30}, base | {"source": "opencl", "memory_bytes": 20 << 30},
-    ])  # fmt: skip
-    assert machine.gpus[0].memory.dedicated_bytes.status == "ok"
-
-
-def test_unified_memory_needs_two_proofs():
-    refused = {"source": "nvml", "bdf": "0000:01:00.0", "vendor_id": "10de",
-               "memory": {"dedicated_bytes": {"value": None, "status": "unsupported"}}}  # fmt: skip
-    discrete = detect.inspect(records=[refused | {"device_id": "2335"}]).gpus[0]
-    assert (discrete.memory.dedicated_bytes.status, discrete.kind.value) == ("unsupported", "discrete")
-    soc = detect.inspect(records=[refused | {"device_id": "2e12"}]).gpus[0]
-    assert (soc.memory.unified.value, soc.kind.value) == (True, "integrated")
-    assert soc.memory.dedicated_bytes.value is None
+@pytest.mark.parametrize("name", ROWS)
+def test_records_of_a_machine(name):
+    records, expected = ROWS[name]
+    check(detect.inspect(records=records), expected)
 
 
 # Two different GPUs of one vendor, and what an API without addresses says about each.

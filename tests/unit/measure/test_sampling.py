@@ -54,7 +54,7 @@ TARGET = 2e-3
 def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     seen = []
     session = SimpleNamespace(
-        clock=lambda: float(len(seen)), transfers=lambda implementation: None,
+        clock=lambda: float(len(seen)), transfers=lambda implementation: None, ready_buffers=lambda *asked: None,
         run=lambda launch, repeat=1: seen.append(f"launch {repeat}"), sync=lambda: seen.append("wait"),
     )  # fmt: skip
     case = Case("relu", "activation", {"n": 8}, "float32", "library", regime, "gpu:0")
@@ -96,14 +96,16 @@ def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, facto
 class Predicted(timer.Timer):
     """A timer whose launches take `launch_s` each, the first one longer, with a count that is only predicted."""
 
-    def __init__(self, launch_s, repeat, *, calls=None, first_s=0.0, hot_repeat=None):
+    def __init__(self, launch_s, repeat, *, first_s=0.0, hot_repeat=None, settled=False, flush=None):
         device = SimpleNamespace(kind="gpu", clock="its own")
-        session = SimpleNamespace(transfers=lambda implementation: None, core_hz=lambda: None, device=device)
-        regime = "resident-queued" if calls is None else f"transfer-once-{calls}"
-        case = Case("relu", "activation", {"n": 8}, "float32", "tuned", regime, "gpu:0")
+        session = SimpleNamespace(
+            transfers=lambda implementation: None, core_hz=lambda: None, ready_buffers=lambda *asked: None, device=device
+        )  # fmt: skip
+        case = Case("relu", "activation", {"n": 8}, "float32", "tuned", "resident-queued", "gpu:0")
         super().__init__(SimpleNamespace(session=session, op=kernels.load("relu")), case, None)
         self.launch_s, self.first_s, self.asked = launch_s, first_s, []
-        self.repeat, self.hot_repeat = repeat, hot_repeat
+        self.repeat, self.hot_repeat, self.settled = repeat, hot_repeat, settled
+        self.flush = flush or self.flush
 
     def seconds(self, repeat):
         self.asked.append(repeat)
@@ -111,19 +113,6 @@ class Predicted(timer.Timer):
 
     def block(self, **changes):
         return timer.sample_block(self, msgspec.structs.replace(FOUR_SAMPLES, **changes), 0.0, TARGET).block
-
-
-def test_a_block_is_one_launch_that_is_thrown_away_and_its_samples():
-    timed = Predicted(1e-4, repeat=20)
-    block = timed.block()
-    assert timed.asked == [1, 20, 20, 20, 20]
-    assert (block.repeat, block.warmup, block.wall_s) == (20, 0, [1e-4] * 4)
-
-
-def test_a_long_launch_throws_none_away():
-    timed = Predicted(1e-1, repeat=1)
-    assert timed.block(warm_up=False, samples=1).wall_s == [1e-1]
-    assert timed.asked == [1]
 
 
 def test_a_case_that_is_warmed_up_keeps_those_samples_apart():
@@ -145,38 +134,33 @@ def test_a_count_that_is_far_too_low_is_raised_before_the_first_sample_counts(la
         assert block.repeat == repeat, "near enough"
 
 
-def test_a_count_that_is_far_too_high_is_lowered_by_the_launch_that_is_thrown_away():
-    timed = Predicted(1e-4, repeat=1 << 20)
-    assert timed.block().repeat == timer.SLOW * TARGET / 1e-4
-    settled = Predicted(1e-4, repeat=1 << 10)
-    settled.settled = True
-    assert settled.block().repeat == 1 << 10, "a count that was found stays"
+BLOCKS = {
+    "one launch is thrown away": (Predicted(1e-4, 20), {}, 20, [1, 20, 20, 20, 20]),
+    "of a long launch none is": (Predicted(1e-1, 1), {"warm_up": False, "samples": 1}, 1, [1]),
+    "a count far too high is lowered by it": (Predicted(1e-4, 1 << 20), {}, timer.SLOW * TARGET / 1e-4, None),
+    "a slow first launch leaves no short samples": (Predicted(1e-5, 200, first_s=1.0), {}, 200, [1, 1, 200, 200, 200, 200]),
+    "a count that was found stays": (Predicted(1e-4, 1 << 10, settled=True), {}, 1 << 10, None),
+    "but for a fifth of what it should be": (Predicted(1e-4, 3, settled=True), {}, 20, None),
+    "which a quarter is not": (Predicted(1e-4, 5, settled=True), {}, 5, None),
+    "after a flush it is one": (Predicted(1e-6, 1, flush=lambda: None), {}, 1, None),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("repeat", "expected"), [(5, 5), (3, 20)])
-def test_a_settled_count_is_raised_where_it_is_a_fifth_of_what_it_should_be(repeat, expected):
-    timed = Predicted(1e-4, repeat)
-    timed.settled = True
-    assert timed.block().repeat == expected
-    assert timed.block().repeat == expected
-
-
-def test_a_slow_first_launch_does_not_leave_short_samples():
-    timed = Predicted(1e-5, repeat=200, first_s=1.0)
-    assert timed.block().repeat == 200
-    assert timed.asked == [1, 1, 200, 200, 200, 200]
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_has_as_many_launches_as_make_a_sample(name):
+    timed, changes, repeat, asked = BLOCKS[name]
+    block = timed.block(**changes)
+    assert block.repeat == repeat
+    assert (block.warmup, block.wall_s) == (0, [timed.launch_s] * changes.get("samples", 4))
+    assert asked in (None, timed.asked)
+    if timed.settled:
+        assert timed.block().repeat == repeat, "and so it stays"
 
 
 def test_launches_on_the_device_clock_follow_a_raised_count():
     timed = Predicted(1e-4, repeat=1, hot_repeat=1)
     timed.session.time = lambda launch, repeat, cold=False: 1e-4 * repeat
     assert timed.block().hot_repeat == 20
-
-
-def test_one_launch_after_a_flush_stays_one():
-    timed = Predicted(1e-6, repeat=1)
-    timed.flush = lambda: None
-    assert timed.block().repeat == 1
 
 
 def script(launch_s, repeat, hot_repeat=None):
@@ -214,13 +198,20 @@ def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue():
     assert timer.calibrate_hot(stub) == timer.QUEUED_LAUNCHES
 
 
-def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
-    session = backends.load("numpy").open("numpy:0", 1)
-    op = kernels.load("relu")
+@pytest.fixture
+def timed(tmp_path):
+    """A timer of a case that NumPy computes."""
+    session, op = backends.load("numpy").open("numpy:0", 1), kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
     workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    stub = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-    events = []
+    launch = gate(workspace, case, lambda phase: None).launch
+    yield lambda: timer.Timer(workspace, case, launch)
+    session.close()
+
+
+def test_caches_are_flushed_before_each_sample_and_not_inside_it(timed):
+    stub, events = timed(), []
+    session = stub.session
     run, clock = session.run, session.clock
     session.run = lambda launch, repeat=1: events.append("run") or run(launch, repeat)
     session.clock = lambda: events.append("clock") or clock()
@@ -230,28 +221,20 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
     assert events.count("flush") == events.count("run") == times + 1, "one launch is thrown away"
     text = " ".join(events)
     assert text.count("flush clock run clock") == times + 1
-    session.close()
 
 
 @pytest.mark.parametrize(
     ("reported", "kept"), [([1e9, 2e9, 3e9, 4e9], [1e9, 2e9, 3e9, 4e9]), ([1e9, None, 3e9, 4e9], None)]
 )
-def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, reported, kept):
-    session = backends.load("numpy").open("numpy:0", 1)
-    op = kernels.load("relu")
-    case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    launch = gate(workspace, case, lambda phase: None).launch
-    events, answers = [], iter(reported)
+def test_the_clock_is_counted_after_each_sample_and_never_inside_one(timed, reported, kept):
+    session, events, answers = timed().session, [], iter(reported)
     clock = session.clock
     session.clock = lambda: events.append("clock") or clock()
     session.core_hz = lambda: events.append("count") or next(answers)
-    stub = timer.Timer(workspace, case, launch)
-    block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
+    block = timer.sample_block(timed(), FOUR_SAMPLES, since=0.0).block
     assert block.clock_hz == kept
     assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
-    session.close()
 
 
 class Energy:
@@ -265,16 +248,9 @@ class Energy:
         return {"throttle": [f"{self.joules} joules"]}
 
 
-def test_a_new_quantity_is_read_behind_each_sample_and_fills_the_block(tmp_path, monkeypatch):
+def test_a_new_quantity_is_read_behind_each_sample_and_fills_the_block(timed, monkeypatch):
     monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: Energy()])
-    session = backends.load("numpy").open("numpy:0", 1)
-    op = kernels.load("relu")
-    case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    timed = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-    block = timer.sample_block(timed, FOUR_SAMPLES, since=0.0).block
-    assert block.throttle == ["4 joules"]
-    session.close()
+    assert timer.sample_block(timed(), FOUR_SAMPLES, since=0.0).block.throttle == ["4 joules"]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +265,7 @@ def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
 
     session = SimpleNamespace(
         transfers=lambda implementation: None,
+        ready_buffers=lambda *asked: None,
         time=time,
         core_hz=lambda: None,
         device=SimpleNamespace(kind="gpu", clock="its own"),
