@@ -203,8 +203,8 @@ def ask(
         for r in group.rows
         if r.device_kind == "cpu" or (r.case.device_id, r.case.implementation) in implementations
     )
-    cut = compete(field.run, group._replace(rows=rows), field.regime, contestants)
-    answer = advise(field.key, cut, choose(cut, n), n, field.regime)
+    contest = compete(field.run, group._replace(rows=rows), field.regime, contestants)
+    answer = advise(field.key, contest, choose(contest, n), n, field.regime)
     cost = side = None
     shown = False
     if answer.device_id is not None:
@@ -222,7 +222,7 @@ def ask(
     elements = math.prod(kernels.load(field.key.op).inputs[0].shape({"n": n, **dict(field.key.params)}))
     between = all(
         any(contender.first < n < contender.last for contender in contestants)
-        for contestants in (cut.cpu, cut.others)
+        for contestants in (contest.cpu, contest.others)
     )
     return Question(
         field.alone is not None, field.regime, answer.basis, answer.confidence, between,
@@ -240,8 +240,8 @@ def fit(measured: dict[int, Times]) -> float:
     sizes = sorted(measured)
     if not sizes:
         return math.inf
-    cuts = [0.0, *(math.sqrt(a * b) for a, b in itertools.pairwise(sizes)), math.inf]
-    return min(cuts, key=lambda cut: sum(math.log1p(measured[n].cost(cpu=n < cut)) for n in sizes))
+    limits = [0.0, *(math.sqrt(a * b) for a, b in itertools.pairwise(sizes)), math.inf]
+    return min(limits, key=lambda limit: sum(math.log1p(measured[n].cost(cpu=n < limit)) for n in sizes))
 
 
 def line(name: str, questions: Sequence[Question]) -> str:

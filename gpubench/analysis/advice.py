@@ -55,7 +55,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the CPU and the GPU of `device_id` share."""
 
     device_id: str  # the pair
-    fraction: float | None  # of the work, on the GPU
+    gpu_share: float | None  # of the work, on the GPU
     assignment: str | None  # of a workload, instead: a letter for each stage
     on_gpu: tuple[str, ...]  # those stages, all of them or some of their repeats
     ratio: float  # time of the better of the two alone over the time of both
@@ -186,7 +186,7 @@ def advise(
 def _split(split: TimedSplit) -> AdviceSplit:
     call = split.row
     return AdviceSplit(
-        device_id=call.device_id, fraction=call.fraction, assignment=call.assignment, on_gpu=call.on_gpu,
+        device_id=call.device_id, gpu_share=call.gpu_share, assignment=call.assignment, on_gpu=call.on_gpu,
         ratio=call.gain, lo=call.lo, hi=call.hi, case_id=call.id,
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval  # of the gain
 
     @property
-    def fraction(self) -> float | None:
+    def gpu_share(self) -> float | None:
         """The GPU's share of an op that is split."""
         return None
 
@@ -76,7 +76,7 @@ class Hybrid(SharedCall, frozen=True, kw_only=True):
     """One op split over CPU and GPU."""
 
     baseline_id: str | None  # the better side alone; null: by the sweep's own ends
-    fraction: float  # the GPU's share of the work
+    gpu_share: float  # the GPU's share of the work
     ideal_gain: float  # what the model promises
     efficiency: float  # modelled / measured time
     reason: HybridReason | None  # against it
@@ -201,24 +201,24 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     """Return the row; None where neither the run nor the sweep tells what each side takes alone."""
     sweep = _sweep(run, outcome)
     blocks = (block for blocks in main_blocks(run, outcome).values() for block in blocks)
-    fraction = next((block.fraction for block in blocks if block.fraction is not None), None)
+    gpu_share = next((block.gpu_share for block in blocks if block.gpu_share is not None), None)
     estimating = case.blocks.keys() - sweep.keys()
     chosen = {i: blocks for i, blocks in case.blocks.items() if not estimating or i in estimating}
     cpu = fastest_alone((other for other in cases if is_cpu(other, case)), chosen)
     gpu = fastest_alone((other for other in cases if is_gpu(other, case)), chosen)
     cpu, gpu = cpu or _end(sweep, 0.0, chosen, case.prior), gpu or _end(sweep, 1.0, chosen, case.prior)
-    if cpu is None or gpu is None or fraction is None:
+    if cpu is None or gpu is None or gpu_share is None:
         return None
     contest = Contest(
         case, SideAlone(case.id, chosen, case.prior), {"cpu": cpu, "gpu": gpu}, in_sample=not estimating
     )
-    model_s = max(fraction * gpu.seconds, (1 - fraction) * cpu.seconds)
+    model_s = max(gpu_share * gpu.seconds, (1 - gpu_share) * cpu.seconds)
     better = contest.sides[contest.better]
     on_gpu = [other.time.estimate for other in cases if other.time is not None and is_gpu(other, case, QUEUED)]
     reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
         **contest.fields(recommended=reason is None), params=dict(beside_size(case.case.params)),
-        baseline_id=better.id, fraction=fraction, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
+        baseline_id=better.id, gpu_share=gpu_share, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
         efficiency=model_s / contest.shared.seconds, reason=reason, curve=_curve(sweep),
     )  # fmt: skip
 
@@ -238,8 +238,8 @@ def _sweep(run: Run, outcome: Measurement) -> Sweep:
         shares = sweep.setdefault(session, {})
         for block in blocks:
             samples = wall_samples([block], discarded=True)
-            if block.fraction is not None and samples:
-                shares[block.fraction] = (*shares.get(block.fraction, ()), median(samples))
+            if block.gpu_share is not None and samples:
+                shares[block.gpu_share] = (*shares.get(block.gpu_share, ()), median(samples))
     return sweep
 
 

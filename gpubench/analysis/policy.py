@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
     expected_s: float | None  # of one call, with the copies that the regime has
     gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
     basis: Basis
-    fraction: float | None = None  # the GPU's part of a split call
+    gpu_share: float | None = None  # the GPU's part of a split call
     assignment: str | None = None  # the side of each stage of a workload, c or g
 
     @cached_property
@@ -239,7 +239,7 @@ class _Call(NamedTuple):
             call = split.row
             return Answer(
                 call.device_id, "hybrid", call.case.case.implementation, split.seconds, call.gain, "measured",
-                call.fraction,
+                call.gpu_share,
                 call.assignment,
             )  # fmt: skip
         gain = None if decision.against is None else decision.against_s / decision.seconds

@@ -382,7 +382,7 @@ def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
 def _shared_call(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSplit:
     return MeasuredSplit(
         op=call.op, params=_words(call.params), dtype=call.dtype, regime=call.regime, n=call.n,
-        device_id=call.device_id, fraction=None if call.fraction is None else round(call.fraction, 6),
+        device_id=call.device_id, gpu_share=None if call.gpu_share is None else round(call.gpu_share, 6),
         assignment=call.assignment, gain=round(call.gain, 6),
         lo=round(call.lo, 6), hi=round(call.hi, 6), reason=call.reason or _beaten_by(call.case, compared),
     )  # fmt: skip

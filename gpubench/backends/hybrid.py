@@ -22,14 +22,14 @@ from gpubench.backends.shared.host import settle
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
-    CutBuffer,
-    CutLaunch,
     DeviceShare,
-    cut_array,
+    DividedBuffer,
+    DividedLaunch,
     granule,
     join_partials,
     refusal,
     side_case,
+    split_array,
     view_of,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
@@ -52,21 +52,21 @@ TUNING_S = 0.4
 _KEPT = 32
 
 
-def gpu_units(units: int, fraction: float) -> int:
-    """The GPU's share of `units`, for a fraction from 0 to 1; of a real split each side gets something: half a step at
+def gpu_units(units: int, gpu_share: float) -> int:
+    """The GPU's share of `units`, for a share from 0 to 1; of a real split each side gets something: half a step at
     least, which the six digits of a file still tell from nothing."""
-    if fraction <= 0.0 or fraction >= 1.0:
-        return units if fraction >= 1.0 else 0
+    if gpu_share <= 0.0 or gpu_share >= 1.0:
+        return units if gpu_share >= 1.0 else 0
     step = granule(units)
     most = (2 * units - step) // (2 * step)
-    return min(max(round(fraction * units / step), 1), most) * step
+    return min(max(round(gpu_share * units / step), 1), most) * step
 
 
-class SplitLaunch(CutLaunch):
+class SplitLaunch(DividedLaunch):
     """A launch of so many units on the GPU, and the rest on the CPU."""
 
     def __init__(
-        self, op: Op, case: Case, operands: Sequence[CutBuffer], sides: tuple[Session, Session], on_gpu: int
+        self, op: Op, case: Case, operands: Sequence[DividedBuffer], sides: tuple[Session, Session], on_gpu: int
     ) -> None:
         """Cut for the GPU and the CPU of `sides`; the output is the last of `operands`."""
         super().__init__(op, case, operands[:-1], operands[-1])
@@ -92,7 +92,7 @@ CpuPart = Callable[[int], None]
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
     """Return the last `on_cpu` units of each input: views of what was uploaded. A copy costs what a split saves."""
     return [
-        cut_array(operand, buffer.host, launch.cut, launch.on_gpu, launch.units)
+        split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
     ]
 
@@ -101,7 +101,7 @@ def cpu_case(launch: SplitLaunch) -> Case:
     """Return the CPU's part as a case of its own."""
     params = launch.case.params
     if launch.on_gpu:
-        params = dict(launch.cut.part(params, launch.on_cpu))
+        params = dict(launch.split.part(params, launch.on_cpu))
     return side_case(launch.op, launch.case, params, launch.cpu)
 
 
@@ -110,7 +110,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
     result."""
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
-    target = whole if launch.cut.join else whole[launch.on_gpu :]
+    target = whole if launch.split.join else whole[launch.on_gpu :]
     case, place = cpu_case(launch), view_of(cpu, target)
     prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], place)
     library = case.implementation == "library"
@@ -175,7 +175,7 @@ class Sides:
             self.on_gpu(launch, repeat, host_output, again=again)
         else:
             self.on_cpu(launch, repeat, host_output)
-        if host_output is not None and launch.cut.join:
+        if host_output is not None and launch.split.join:
             host_output[...] = self._join(launch)
 
     def _by_this_thread(self, gpu: DeviceShare, host_output: Array | None) -> bool:
@@ -227,7 +227,7 @@ class Sides:
         self.gpu.sync()
         if launch.gpu is not None:
             launch.gpu.fetch(host)
-        if launch.cut.join:
+        if launch.split.join:
             host[...] = self._join(launch)
         elif launch.fills_host and launch.on_cpu:
             self.on_cpu(launch, 1, host)
@@ -249,7 +249,7 @@ class Sides:
 
         launch.fills_host = host_output is not None
         whole = host_output if host_output is not None else launch.output.own()
-        if launch.cut.join:
+        if launch.split.join:
             whole = launch.partial = np.empty_like(whole) if launch.partial is None else launch.partial
         key = (launch.case.workload, launch.cpu, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
         part = self._bound.get(key)
@@ -268,7 +268,7 @@ class Sides:
         if launch.gpu is None:
             return launch.partial
         return (
-            join_partials(launch.cut, launch.gpu.partial, launch.partial)
+            join_partials(launch.split, launch.gpu.partial, launch.partial)
             if launch.on_cpu
             else launch.gpu.partial
         )
@@ -295,7 +295,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._autotune = autotune
         self._sides = Sides(gpu)
         self._computing: dict[str, Session] = {}  # the CPU's session by workload
-        self._fractions: dict[str, float] = {}
+        self._gpu_shares: dict[str, float] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._two_sided: dict[str, Any] = {}
 
@@ -323,11 +323,11 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         """The GPU's: the CPU computes in page-locked memory, too."""
         return self.gpu.host_array(shape, dtype, implementation)
 
-    def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
-        return CutBuffer(shape, dtype)
+        return DividedBuffer(shape, dtype)
 
-    def free(self, buffer: CutBuffer) -> None:
+    def free(self, buffer: DividedBuffer) -> None:
         """Its device memory goes back to the GPU's pool."""
         self._flush()
         buffer.free()
@@ -338,12 +338,12 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         for two_sided in self._two_sided.values():
             two_sided.forget()
 
-    def upload(self, buffer: CutBuffer, host: Array) -> None:
+    def upload(self, buffer: DividedBuffer, host: Array) -> None:
         """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
         self._flush()
         buffer.hold(host)
 
-    def download(self, buffer: CutBuffer, host: Array) -> None:
+    def download(self, buffer: DividedBuffer, host: Array) -> None:
         """Do what was put off, the CPU's part straight into `host`; else bring both parts together there."""
         if self._waiting is not None and self._waiting[0].output is buffer:
             self._flush(host)
@@ -354,15 +354,15 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         else:
             self._sides.gather(buffer.last, host)
 
-    def divide(self, op: Op, case: Case, fraction: float) -> float:
+    def divide(self, op: Op, case: Case, gpu_share: float) -> float:
         """From the next `compile` of this case on. Returns the share after rounding to whole units."""
-        self._fractions[case.id] = fraction
+        self._gpu_shares[case.id] = gpu_share
         units = op.units(case.params)
-        return gpu_units(units, fraction) / units
+        return gpu_units(units, gpu_share) / units
 
-    def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
+    def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
         """Choose what computes each side's part."""
-        launch = self._cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
+        launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
             self.gpu.tune(op, launch.gpu.case, launch.gpu.buffers)
@@ -401,16 +401,18 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
 
         return sessions[fastest(tuple(sessions), timer, clock=self.clock, budget_s=TUNING_S)]
 
-    def compile(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
+    def compile(
+        self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
+    ) -> SplitLaunch:
         """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
-        launch = self._cut(op, case, inputs, output)
+        launch = self._split(op, case, inputs, output)
         if launch.gpu is not None:
             own = launch.gpu.compile()
             launch.kernel_hash, launch.kernel_name = own.kernel_hash, own.kernel_name
         return launch
 
-    def _cut(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SplitLaunch:
-        on_gpu = gpu_units(op.units(case.params), self._fractions.get(case.id, EVEN))
+    def _split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SplitLaunch:
+        on_gpu = gpu_units(op.units(case.params), self._gpu_shares.get(case.id, EVEN))
         cpu = self._computing.get(case.workload, self.cpu)
         return SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu)
 

@@ -233,7 +233,7 @@ def judge(evidence: Measured, static: Mode) -> Verdict | None:
     """
     best = _best_split(evidence.splits)
     if best is not None:
-        return Verdict("hybrid", "HYBRID_PAYS", best.fraction)
+        return Verdict("hybrid", "HYBRID_PAYS", best.gpu_share)
     winners = _winners(evidence)
     waited, copied, queued = map(winners.get, (WAITED, _from_host(winners), QUEUED))
     if waited == "gpu":
@@ -337,7 +337,7 @@ def _situation_words(situation: MeasuredSituation) -> str:
 def _split_words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
     what = " ".join(part for part in (best.op, best.params, best.dtype) if part)
     paying = sum(split.reason is None for split in splits)
-    how = f"stages {best.assignment}" if best.fraction is None else f"{best.fraction:.0%} on the GPU"
+    how = f"stages {best.assignment}" if best.gpu_share is None else f"{best.gpu_share:.0%} on the GPU"
     return (
         f"Measured here: {what} shared by CPU and GPU is {best.gain:.2f}x as fast as on the better of the two "
         f"(n = {best.n}, {best.regime}, {how}); {paying} of {len(splits)} measured splits pay."

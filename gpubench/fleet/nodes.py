@@ -292,7 +292,7 @@ def _require_same_case(parts: Sequence[Measurement]) -> None:
     """Raise InputError unless the op, its kernel's text, how its data moves and what each of two sides does agree."""
     fields = {name: [getattr(part, name) for part in parts] for name in _OF_A_CASE}
     fields["what each side does"] = sorted(
-        {b.cut for part in parts for b in part.blocks if b.phase == "main" and b.cut is not None}, key=str
+        {b.split for part in parts for b in part.blocks if b.phase == "main" and b.split is not None}, key=str
     )
     for name, values in fields.items():
         if other := [value for value in values if value != values[0]]:

@@ -125,7 +125,7 @@ class CaseRun:
         self.left_s = runtime.settings.case_timeout_s
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
-        self.cut: float | str | None = None
+        self.split: float | str | None = None
         self.over = False
         self._workload, self._explained = workload, workload.explained
         self._part_samples = (
@@ -143,7 +143,7 @@ class CaseRun:
     @property
     def unsettled(self) -> bool:
         """Whether what each of two sides does is still to be found."""
-        return self.prepared is not None and self.prepared.cut is not None and self.cut is None
+        return self.prepared is not None and self.prepared.split is not None and self.split is None
 
     @property
     def measured(self) -> bool:
@@ -158,11 +158,11 @@ class CaseRun:
             failure.session == here for failure in failures_of(self._outcome)
         )
 
-    def trial(self, purpose: Purpose, cut: float | str) -> CaseRun:
-        """Return the same case cut in another way, with the whole time limit to itself."""
+    def trial(self, purpose: Purpose, split: float | str) -> CaseRun:
+        """Return the same case split in another way, with the whole time limit to itself."""
         unexplained = msgspec.structs.replace(self._workload, explained=False)
         trial = CaseRun(self.case, self.runtime, unexplained, purpose, self.before)
-        trial._number, trial.cut = self._number, cut
+        trial._number, trial.split = self._number, split
         return trial
 
     # ---------------------------------------------------------------- from its begin to its end
@@ -378,13 +378,13 @@ class CaseRun:
 
     def _prepare_request(self, worker: Worker) -> protocol.WorkerRequest:
         self.worker, block = worker, self._counts
-        if self.cut is None and block is not None:
-            self.cut = block.cut
+        if self.split is None and block is not None:
+            self.split = block.split
         return protocol.Prepare(
             id=worker.next_id, case=self.case, session=self.runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
             time_it=not self.runtime.check_only, device_clock=self._explained, part_samples=self._part_samples,
-            cut=self.cut, expected_s=self.runtime.pace.expected_s(self.case),
+            split=self.split, expected_s=self.runtime.pace.expected_s(self.case),
         )  # fmt: skip
 
     def _finish_request(self, worker: Worker) -> protocol.WorkerRequest:

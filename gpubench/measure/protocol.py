@@ -138,7 +138,7 @@ class Prepare(WorkerRequest, frozen=True):
     time_it: bool = True  # samples will follow
     device_clock: bool = True  # the device's own clock is read beside the wall clock
     # The GPU's share of a split case, or where the stages of a workload run; None: as it is now.
-    cut: float | str | None = None
+    split: float | str | None = None
     # What a launch takes by other sizes: the first block begins with that count, and corrects it.
     expected_s: float | None = None
 
@@ -282,7 +282,7 @@ class Prepared(Reply, frozen=True, kw_only=True):
     staging: Staging  # how bytes travel
     sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
     # The GPU's share of a split case, in whole units; where the stages of a workload on two sides run.
-    cut: float | str | None = None
+    split: float | str | None = None
 
 
 class Sampled(Reply, frozen=True):

@@ -290,7 +290,7 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block with the repeat count, and the cut between two sides, that the case keeps; those of a sweep all
+    """Return a block with the repeat count, and the split between two sides, that the case keeps; those of a sweep all
     differ. A later block may have raised the count."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None

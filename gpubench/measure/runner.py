@@ -148,12 +148,12 @@ class _Runner:
         while self._begun < self._sessions and (self._schedule.count or not self._begun):
             began = time.monotonic()
             if self._begun and self._budget.left_s() < longest_s:
-                cut = (
+                spent = (
                     "the first session used up the budget"
                     if self._budget.left_s() <= 0 and self._begun == 1
                     else ""
                 )
-                self._warn_budget(cut or f"{self._begun} of {self._sessions} sessions fit the budget")
+                self._warn_budget(spent or f"{self._begun} of {self._sessions} sessions fit the budget")
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
@@ -503,7 +503,7 @@ def optimum(cpu_s: float, gpu_s: float) -> float:
     return cpu_s / (cpu_s + gpu_s)
 
 
-def fractions(cpu_s: float, gpu_s: float) -> list[float]:
+def gpu_shares(cpu_s: float, gpu_s: float) -> list[float]:
     """The optimum, then its neighbours from near to far; none of them leaves a side without work."""
     best = optimum(cpu_s, gpu_s)
     around = [best, *(place for step in STEPS for place in (best - step, best + step))]
@@ -522,14 +522,14 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the cuts and settle on one; each is checked before it is timed. What goes wrong ends the case.
+    """Try the splits and settle on one; each is checked before it is timed. What goes wrong ends the case.
 
-    Each cut has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
+    Each split has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
     """
-    if run.prepared is not None and isinstance(run.prepared.cut, str):
+    if run.prepared is not None and isinstance(run.prepared.split, str):
         _sweep_assignments(run)
     else:
-        _sweep_shares(run)
+        _sweep_gpu_shares(run)
 
 
 def _sweep_assignments(run: CaseRun) -> None:
@@ -549,13 +549,13 @@ def _sweep_assignments(run: CaseRun) -> None:
     _settle(run, min(seconds, key=seconds.__getitem__, default=None))
 
 
-def _sweep_shares(run: CaseRun) -> None:
+def _sweep_gpu_shares(run: CaseRun) -> None:
     left_s = run.left_s
     times: dict[float, float] = {}
     for share in (0.0, 1.0):
         _try(run, share, times)
     if len(times) == 2:
-        for share in fractions(times[0.0], times[1.0]):
+        for share in gpu_shares(times[0.0], times[1.0]):
             _try(run, share, times)
     if run.over:
         return
@@ -566,14 +566,14 @@ def _sweep_shares(run: CaseRun) -> None:
     _settle(run, best)
 
 
-def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
-    """One block at this cut, unless rounding makes it one that was tried."""
+def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
+    """One block at this split, unless rounding makes it one that was tried."""
     if run.over or run.runtime.budget.over:
         return
-    trial = run.trial(SWEEP, cut)
+    trial = run.trial(SWEEP, split)
     trial.prepare(first=False)
     ready = trial.prepared
-    place = ready.cut if ready is not None else None
+    place = ready.split if ready is not None else None
     fresh = place is not None and place not in times and trial.take(len(times), 0)
     if place is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
         times[place] = median(trial.kept)
@@ -582,9 +582,9 @@ def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
         run.over, run.prepared = True, None
 
 
-def _settle(run: CaseRun, cut: float | str | None) -> None:
-    """Prepare the case at its cut (None: what it was prepared at), and enter what was checked there."""
-    run.cut = cut if cut is not None or run.prepared is None else run.prepared.cut
+def _settle(run: CaseRun, split: float | str | None) -> None:
+    """Prepare the case at its split (None: what it was prepared at), and enter what was checked there."""
+    run.split = split if split is not None or run.prepared is None else run.prepared.split
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared
     outcome = recorder.outcome(run.case.id)

@@ -17,7 +17,7 @@ from gpubench import kernels
 from gpubench.backends.contract import Buffer, Launch, Links, Session
 from gpubench.backends.contract.protocols import Chains
 from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import CutBuffer, Part
+from gpubench.backends.shared.sides import DividedBuffer, Part
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.kernels.contract.op import Array, Implementation, Op, Operand, Params, Stage, each
 from gpubench.measure.worker.workspace import Wrong
@@ -126,10 +126,10 @@ class Rank:
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
             if part.version != buffer.version:
-                self.way.upload(part.buffer, np.ascontiguousarray(self.cut(operand, part, buffer.host)))
+                self.way.upload(part.buffer, np.ascontiguousarray(self.split(operand, part, buffer.host)))
                 part.version = buffer.version
 
-    def cut(self, operand: Operand, part: Part, array: Array) -> Array:
+    def split(self, operand: Operand, part: Part, array: Array) -> Array:
         """Return the rank's rows of a batch, or the whole of what every rank has."""
         rows = part.shape[0]
         return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
@@ -149,13 +149,13 @@ class ParallelLaunch(Launch):
         self,
         op: Op,
         case: Case,
-        inputs: Sequence[CutBuffer],
+        inputs: Sequence[DividedBuffer],
         output: Any,
         sessions: Sequence[Session],
         links: Links,
     ) -> None:
         self.op, self.case, self.links, self.output = op, case, links, output
-        self.buffers: list[CutBuffer] = [*inputs, *each(output)]
+        self.buffers: list[DividedBuffer] = [*inputs, *each(output)]
         self._sent: list[int] = []
         self.ranks: list[Rank] = []
         for place, session in enumerate(sessions):
@@ -184,7 +184,7 @@ class ParallelLaunch(Launch):
                     with self.links.guard():
                         self.links.average([rank.averaged[segment] for rank in self.ranks])
 
-    def fetch(self, output: CutBuffer, host: Array) -> None:
+    def fetch(self, output: DividedBuffer, host: Array) -> None:
         """Fetch the rows of all ranks, or the weights of the first. Raises Wrong if another rank has others."""
         import numpy as np
 
@@ -194,7 +194,7 @@ class ParallelLaunch(Launch):
             rank.session.enter()
             part = rank.parts[number]
             if operand.travels or place == 0:
-                target = rank.cut(operand, part, host)
+                target = rank.split(operand, part, host)
             else:
                 target = np.empty(part.shape, host_dtype(output.dtype))
             rank.way.download(part.buffer, target)

@@ -20,9 +20,9 @@ from gpubench.backends.contract.protocols import DeviceGroup
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
-    CutBuffer,
-    CutLaunch,
     DeviceShare,
+    DividedBuffer,
+    DividedLaunch,
     granule,
     join_partials,
     side_case,
@@ -60,7 +60,7 @@ class GroupSession(
         self._members = members
         self._opened: Ranks | None = None
         self._trainings: dict[tuple[int, ...], ParallelLaunch] = {}  # by their buffers, which they keep alive
-        self._idle: dict[tuple[Shape, Stored], list[CutBuffer]] = {}  # that copying calls gave back
+        self._idle: dict[tuple[Shape, Stored], list[DividedBuffer]] = {}  # that copying calls gave back
 
     @property
     def _ranks(self) -> Ranks:
@@ -107,16 +107,16 @@ class GroupSession(
         """Return the array of the first rank, in the form in which the ranks send."""
         return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
-    def allocate(self, shape: Shape, dtype: Stored) -> CutBuffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
         """An operand; a rank takes memory when a launch says what it gets of it."""
-        return CutBuffer(shape, dtype)
+        return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
         """Hand out the operands of the copying call before, in the same order: its launch fits them."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
-    def free(self, buffer: CutBuffer) -> None:
+    def free(self, buffer: DividedBuffer) -> None:
         buffer.free()
 
     def forget(self) -> None:
@@ -127,11 +127,11 @@ class GroupSession(
         if self._opened is not None:
             self._opened.each(lambda session: session.forget())
 
-    def upload(self, buffer: CutBuffer, host: Array) -> None:
+    def upload(self, buffer: DividedBuffer, host: Array) -> None:
         """Refer to the array; the ranks get their parts with the next launch, which knows them."""
         buffer.hold(host)
 
-    def download(self, buffer: CutBuffer, host: Array) -> None:
+    def download(self, buffer: DividedBuffer, host: Array) -> None:
         """The parts of all ranks, come together; or what was uploaded."""
         if buffer.last is None:
             host[...] = buffer.host
@@ -140,29 +140,29 @@ class GroupSession(
         else:
             self._ranks.fetch(buffer.last, host)
 
-    def tune(self, op: Op, case: Case, inputs: Sequence[CutBuffer]) -> None:
+    def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
         """Let each rank choose its candidate for the share that it will get."""
         if op.averaged or not isinstance(self._ranks.sessions[0], protocols.Tunes):
             return
-        launch = self._ranks.cut(op, case, inputs, CutBuffer(op.output.shape(case.params), case.dtype))
+        launch = self._ranks.split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         for rank in launch.ranks:
             enter(rank.session, rank.send)
             if isinstance(rank.session, protocols.Tunes):
                 rank.session.tune(op, rank.case, rank.buffers)
 
     def compile(
-        self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer
+        self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SharedLaunch | ParallelLaunch:
         """The share of each rank, by its own session."""
         if op.averaged:
             return self._train(op, case, inputs, output)
-        launch = self._ranks.cut(op, case, inputs, output)
+        launch = self._ranks.split(op, case, inputs, output)
         launches = [enter(rank.session, rank.compile) for rank in launch.ranks]
         launch.kernel_hash, launch.kernel_name = launches[0].kernel_hash, launches[0].kernel_name
         launch.staging = launch.ranks[0].way.staging
         return launch
 
-    def _train(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: Any) -> ParallelLaunch:
+    def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
         """The launch of a training; that of before where the buffers are, so that a copying call builds nothing."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
@@ -336,7 +336,7 @@ def enter(session: Session, work: Callable[[], Result]) -> Result:
     return work()
 
 
-class SharedLaunch(CutLaunch):
+class SharedLaunch(DividedLaunch):
     """One launch of an op on all ranks."""
 
     ranks: Sequence[DeviceShare] = ()
@@ -350,7 +350,7 @@ class Ranks:
         self.sessions = list(sessions)
         self._threads = [CompanionThread(session) for session in self.sessions[1:]]
 
-    def cut(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> SharedLaunch:
+    def split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SharedLaunch:
         """The launch with the share of each rank, not compiled yet."""
         launch = SharedLaunch(op, case, inputs, output)
         places = shares(op.units(case.params), len(self.sessions))
@@ -379,8 +379,8 @@ class Ranks:
         """The result of a launch that ran."""
         works = [partial(enter, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
-        if launch.cut.join:
-            host[...] = reduce(partial(join_partials, launch.cut), [rank.partial for rank in launch.ranks])
+        if launch.split.join:
+            host[...] = reduce(partial(join_partials, launch.split), [rank.partial for rank in launch.ranks])
 
     def each(self, work: Callable[[Session], None]) -> None:
         """`work` for each member in turn."""

@@ -52,8 +52,8 @@ def _answer(advice: Advice) -> str:
     if advice.split is not None:
         gpu = parse_case_id(advice.split.case_id).shared_with
         part = ", ".join(advice.split.on_gpu) or "some stages"
-        if advice.split.fraction is not None:
-            part = share_text(advice.split.fraction)
+        if advice.split.gpu_share is not None:
+            part = share_text(advice.split.gpu_share)
         return f"{advice.split.device_id} ({part} on {gpu}, the rest on the CPU)"
     return f"{advice.device_id} ({advice.implementation})" if advice.device_id else "unknown"
 
@@ -70,7 +70,7 @@ def env(advice: Advice) -> str:
         "BASIS": advice.basis,
         "EXPECTED_S": _digits(advice.time.estimate) if advice.time else None,
         "GAIN": _digits(advice.gain.ratio) if advice.gain else None, "CONFIDENCE": advice.confidence,
-        "FRACTION": _digits(advice.split.fraction) if advice.split and advice.split.fraction else None,
+        "GPU_SHARE": _digits(advice.split.gpu_share) if advice.split and advice.split.gpu_share else None,
         "ASSIGNMENT": advice.split.assignment if advice.split else None,
     }  # fmt: skip
     return "".join(f"GPUBENCH_ADVICE_{name}={shlex.quote(value or '')}\n" for name, value in values.items())

@@ -396,7 +396,7 @@ class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     regime: str
     n: int
     device_id: str
-    fraction: float | None = None  # the GPU's share of a split
+    gpu_share: float | None = None  # the GPU's share of a split
     assignment: str | None = None  # the side of each stage of a workload: c or g
     gain: float
     lo: float

@@ -185,7 +185,7 @@ class Block(Record, frozen=True, kw_only=True):
     round: int  # in the session
     position: int  # in the round
     phase: Literal["main", "sweep"] = "main"  # sweep: shares or stage assignments are tried
-    fraction: float | None = None  # the GPU's share of a split
+    gpu_share: float | None = None  # the GPU's share of a split
     assignment: str | UnsetType = UNSET  # a letter for each stage of an assigned workload
     repeat: int  # launches make a sample (transfer-once: transfer rounds times calls)
     hot_repeat: int | None = None  # launches make a sample of `device_hot_s`
@@ -201,9 +201,9 @@ class Block(Record, frozen=True, kw_only=True):
     discarded: dict[str, str] = {}  # index of `wall_s` -> reason
 
     @property
-    def cut(self) -> float | str | None:
-        """The assignment of the work of a case that two sides share."""
-        return self.fraction if self.assignment is UNSET else self.assignment
+    def split(self) -> float | str | None:
+        """How two sides share a case: the share of the GPU, or the assignment of the stages; None: one side has it."""
+        return self.gpu_share if self.assignment is UNSET else self.assignment
 
 
 class Parts(Record, frozen=True, kw_only=True):

@@ -409,11 +409,11 @@ class AssignedLaunch(Launch):
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:
-            self._segments[assignment] = self._cut(assignment)
+            self._segments[assignment] = self._split(assignment)
         for segment in self._segments[assignment]:
             segment()
 
-    def _cut(self, assignment: str) -> list[Segment | HostCall]:
+    def _split(self, assignment: str) -> list[Segment | HostCall]:
         segments: list[Segment | HostCall] = []
         written: set[int] = set()
         for letter, (launch, output) in zip(assignment, self._steps, strict=True):

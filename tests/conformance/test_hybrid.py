@@ -28,7 +28,7 @@ SIZES = {"matrix": (2, 17, 130), "layers": (2, 17, 130), "network": (2, 17)}
 WIDTH = 8  # of rows and images, where an op says how wide they are
 OPS = {name: kernels.load(name) for name in kernels.usual()}
 SPLIT = {op.name: op for op in map(kernels.load, kernels.computing_ops()) if op.split is not None}
-FRACTIONS = (0.0, 0.03, 0.5, 0.77, 1.0)
+GPU_SHARES = (0.0, 0.03, 0.5, 0.77, 1.0)
 REGIMES: tuple[RegimeKind, ...] = ("resident-waited", "resident-queued", "transfer-once", "transfer-always")
 
 
@@ -53,7 +53,7 @@ def check_everywhere(
     params: dict[str, int],
     folder: Path,
     device: str,
-    fractions: tuple[float, ...] = FRACTIONS,
+    gpu_shares: tuple[float, ...] = GPU_SHARES,
 ) -> int:
     """All regimes of one workload side by side, each at shares of its own, as in a session; the shares tried."""
     cases = [case_of(op, regime, dtype, device, **params) for regime in REGIMES]
@@ -61,11 +61,11 @@ def check_everywhere(
         return 0
     workspace = kind_of(op)(session, op, cases[0], 1, "random", folder)
     cycles, tried = [], 0
-    for fraction in fractions:
+    for gpu_share in gpu_shares:
         for case in cases:
-            share = session.divide(op, case, fraction)  # type: ignore[attr-defined]
+            share = session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
             assert 0 <= share <= 1
-            assert (share in (0, 1)) == (fraction in (0, 1))
+            assert (share in (0, 1)) == (gpu_share in (0, 1))
             cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
             cycle.verify()
             cycles.append(cycle)
@@ -91,10 +91,10 @@ def test_the_contract_is_kept() -> None:
 def test_every_op_is_right_at_every_share(session: Session, op: Op, dtype: Dtype, tmp_path: Path) -> None:
     """A cut is of units, whatever their dtype: the others are tried at two shares of one size."""
     sizes = SIZES.get(op.group, (2048, 5005))
-    fractions = FRACTIONS if dtype == "float32" else (0.03, 0.77)
+    gpu_shares = GPU_SHARES if dtype == "float32" else (0.03, 0.77)
     for n in sizes if dtype == "float32" else sizes[-1:]:
-        tried = check_everywhere(session, op, dtype, narrow(op, n), tmp_path, "hybrid:fake:gpu", fractions)
-        assert tried == len(fractions) * len(REGIMES)
+        tried = check_everywhere(session, op, dtype, narrow(op, n), tmp_path, "hybrid:fake:gpu", gpu_shares)
+        assert tried == len(gpu_shares) * len(REGIMES)
 
 
 def narrow(op: Op, n: int) -> dict[str, int]:
@@ -204,9 +204,9 @@ def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> Non
     case = case_of(op, "resident-queued", n=512)
     workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     times = {}
-    for fraction in (0.0, 0.5, 1.0):
-        session.divide(op, case, fraction)  # type: ignore[attr-defined]
-        times[fraction] = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(20)
+    for gpu_share in (0.0, 0.5, 1.0):
+        session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
+        times[gpu_share] = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(20)
     assert times[0.5] == pytest.approx(times[0.0] / 2, rel=0.05)
     assert times[1.0] < times[0.5]
     workspace.release()

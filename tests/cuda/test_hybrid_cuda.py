@@ -6,7 +6,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.kernels.contract.op import Dtype
-from tests.conformance.test_hybrid import FRACTIONS, REGIMES, SPLIT, check_everywhere, narrow
+from tests.conformance.test_hybrid import GPU_SHARES, REGIMES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.cuda
 
@@ -26,7 +26,7 @@ def test_every_op_is_right_at_every_share(session, op, dtype: Dtype, tmp_path):
     sizes = SIZES.get(op.group, (5005, 1 << 20))
     for n in sizes:
         tried = check_everywhere(session, op, dtype, narrow(op, n), tmp_path, "hybrid:cupy:0")
-        assert tried == len(FRACTIONS) * len(REGIMES)
+        assert tried == len(GPU_SHARES) * len(REGIMES)
 
 
 def test_the_second_thread_waits_asleep(session, tmp_path):

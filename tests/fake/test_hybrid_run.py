@@ -29,11 +29,11 @@ def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(
     main = [block for block in blocks if block.get("phase", "main") == "main"]
     assert {block["session"] for block in swept} == {0}
     assert {block["session"] for block in main} == {0, 1}
-    shares = [block["fraction"] for block in swept]
+    shares = [block["gpu_share"] for block in swept]
     assert shares[:2] == [0.0, 1.0]
     assert len(set(shares)) == len(shares) > 4
-    (chosen,) = {block["fraction"] for block in main}
-    middle = {block["fraction"]: sorted(block["wall_s"][block["warmup"] :])[2] for block in swept}
+    (chosen,) = {block["gpu_share"] for block in main}
+    middle = {block["gpu_share"]: sorted(block["wall_s"][block["warmup"] :])[2] for block in swept}
     assert middle[chosen] == min(seconds for share, seconds in middle.items() if 0 < share < 1)
     assert {block["repeat"] for block in main if block["session"] == 0} == {
         block["repeat"] for block in main if block["session"] == 1
@@ -42,7 +42,9 @@ def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(
 
 def test_the_optimum_of_the_model_is_among_the_shares(ran):
     blocks = ran.outcomes[SPLIT]["blocks"]
-    middle = {b["fraction"]: sorted(b["wall_s"][b["warmup"] :])[2] for b in blocks if b.get("phase") == "sweep"}
+    middle = {
+        b["gpu_share"]: sorted(b["wall_s"][b["warmup"] :])[2] for b in blocks if b.get("phase") == "sweep"
+    }
     best = middle[0.0] / (middle[0.0] + middle[1.0])
     assert min(abs(share - best) for share in middle) < 1 / 128
 
@@ -76,7 +78,7 @@ def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
     blocks = next(o for o in outcomes if o["id"] == SPLIT)["blocks"]
     known = [b for b in ran.outcomes[SPLIT]["blocks"] if b.get("phase", "main") == "main"]
-    assert {b["fraction"] for b in blocks} == {known[0]["fraction"]}
+    assert {b["gpu_share"] for b in blocks} == {known[0]["gpu_share"]}
     assert {b.get("phase", "main") for b in blocks} == {"main"}
 
 

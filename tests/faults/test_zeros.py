@@ -33,7 +33,7 @@ PLACES = (
     "identical_gpus",
     "together",
     "beside_s",
-    "fraction",
+    "gpu_share",
     "parts",
     "params",
     "flops",

@@ -8,7 +8,7 @@ from gpubench import backends, kernels
 from gpubench.kernels.contract.op import Dtype
 from gpubench.measure import conformance
 from gpubench.result.case import Case
-from tests.conformance.test_hybrid import FRACTIONS, OPS, REGIMES, SIZES, SPLIT, check_everywhere, narrow
+from tests.conformance.test_hybrid import GPU_SHARES, OPS, REGIMES, SIZES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.vulkan
 # WGSL has no exponential in float64, and a device need not have float16 or float64 at all: those are refused.
@@ -31,7 +31,7 @@ def session(device_id):
 def test_every_op_is_right_at_every_share(session, device_id, op, tmp_path):
     n = 67 if op.group in SIZES else 5005
     tried = check_everywhere(session, op, "float32", narrow(op, n), tmp_path, device_id)
-    assert tried == len(FRACTIONS) * len(REGIMES)
+    assert tried == len(GPU_SHARES) * len(REGIMES)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])

@@ -240,7 +240,7 @@ class Splits(Protocol):
     """A session that splits an op over two sides."""
 
     @abstractmethod
-    def divide(self, op: Op, case: Case, fraction: float) -> float:
+    def divide(self, op: Op, case: Case, gpu_share: float) -> float:
         """Put that share of the work on the GPU in launches of this case that are compiled from now on. Returns the
         share after rounding to whole units."""
 

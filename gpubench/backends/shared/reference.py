@@ -227,10 +227,10 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
 
     Returns () if there are none.
     """
-    cut = None if callable(op.split) or op.more_outputs else op.split
-    if cut is None or cut.join != join or {x.name for x in op.inputs} != set(cut.axes):
+    split = None if callable(op.split) or op.more_outputs else op.split
+    if split is None or split.join != join or {x.name for x in op.inputs} != set(split.axes):
         return ()
-    return tuple(cut.axes[x.name] for x in op.inputs)
+    return tuple(split.axes[x.name] for x in op.inputs)
 
 
 def _widen_all(inputs: Sequence[Array]) -> list[Array]:

@@ -49,19 +49,19 @@ def granule(units: int) -> int:
     )
 
 
-def cut_array(operand: Operand, array: Array, cut: Split, start: int, stop: int) -> Array:
+def split_array(operand: Operand, array: Array, split: Split, start: int, stop: int) -> Array:
     """The part of an input: a view; the whole if the parts share it."""
-    axis = cut.axes.get(operand.name)
+    axis = split.axes.get(operand.name)
     return array if axis is None else array[(slice(None),) * axis + (slice(start, stop),)]
 
 
-def join_partials(cut: Split, first: Array, second: Array) -> Array:
+def join_partials(split: Split, first: Array, second: Array) -> Array:
     """Two partial results as one, by the op's own function."""
     import numpy as np
 
-    assert cut.join is not None
+    assert split.join is not None
     with np.errstate(all="ignore"):
-        return getattr(np, cut.join)(first, second)
+        return getattr(np, split.join)(first, second)
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
@@ -118,7 +118,7 @@ class Part:
         self.session.free(self.buffer)
 
 
-class CutBuffer:
+class DividedBuffer:
     """One operand. It refers to the array that was uploaded until a launch says who gets which part of it, so the array
     has to stay as it is until the next upload."""
 
@@ -166,13 +166,13 @@ class CutBuffer:
         self._parts.clear()
 
 
-class CutLaunch(Launch):
+class DividedLaunch(Launch):
     """One launch of an op on several devices."""
 
-    def __init__(self, op: Op, case: Case, inputs: Sequence[CutBuffer], output: CutBuffer) -> None:
-        cut = op.cut(case.params)
-        assert cut is not None
-        self.op, self.case, self.cut = op, case, cut
+    def __init__(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> None:
+        split = op.split_at(case.params)
+        assert split is not None
+        self.op, self.case, self.split = op, case, split
         self.inputs, self.output = inputs, output
         self._seen: list[int] | None = None
 
@@ -194,11 +194,11 @@ class DeviceShare:
     """The units `start` to `stop` of a launch on one session: their operands, and what computes them. The calling
     thread may drive the session."""
 
-    def __init__(self, whole: CutLaunch, session: Session, start: int, stop: int) -> None:
+    def __init__(self, whole: DividedLaunch, session: Session, start: int, stop: int) -> None:
         op, params = whole.op, whole.case.params
         self.session, self.start, self.stop, self._whole = session, start, stop, whole
         if stop - start < op.units(params):
-            params = dict(whole.cut.part(params, stop - start))
+            params = dict(whole.split.part(params, stop - start))
         self.case = side_case(op, whole.case, params, session)
         self.inputs = [
             buffer.part(session, whole.case.regime_id, operand.shape(params))
@@ -225,13 +225,13 @@ class DeviceShare:
 
     def is_direct(self, host_output: Array | None) -> bool:
         """Return whether the device moves all of this by itself: the caller's arrays are page-locked."""
-        op, cut = self._whole.op, self._whole.cut
+        op, split = self._whole.op, self._whole.split
         arrays = [
-            cut_array(operand, buffer.host, cut, self.start, self.stop)
+            split_array(operand, buffer.host, split, self.start, self.stop)
             for operand, buffer in zip(op.inputs, self._whole.inputs, strict=True)
             if operand.travels
         ]
-        arrays += [] if host_output is None or cut.join else [host_output]
+        arrays += [] if host_output is None or split.join else [host_output]
         return all(array.flags.c_contiguous and self.way.is_direct(array) for array in arrays)
 
     def compile(self) -> Launch:
@@ -253,14 +253,18 @@ class DeviceShare:
         whole = self._whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if (again and operand.travels) or part.version != buffer.version:
-                self._upload(part, buffer, cut_array(operand, buffer.host, whole.cut, self.start, self.stop))
+                self._upload(
+                    part, buffer, split_array(operand, buffer.host, whole.split, self.start, self.stop)
+                )
         target, output = self.target, whole.output
         if target is not None and target.version != output.version:
-            self._upload(target, output, output.host if whole.cut.join else output.host[self.start : self.stop])
+            self._upload(
+                target, output, output.host if whole.split.join else output.host[self.start : self.stop]
+            )
 
     def start_fetch(self, host: Array) -> bool:
         """Enqueue the copy of the result to its place in `host`. Returns False if it has to be fetched."""
-        if self.launch is None or self._whole.cut.join or not self.way.is_direct(host):
+        if self.launch is None or self._whole.split.join or not self.way.is_direct(host):
             return False
         self.way.start_download(self.launch.output, host[self.start : self.stop])
         return True
@@ -270,13 +274,13 @@ class DeviceShare:
         import numpy as np
 
         assert self.launch is not None
-        if self._whole.cut.join:
+        if self._whole.split.join:
             place = self.partial = np.empty_like(host) if self.partial is None else self.partial
         else:
             place = host[self.start : self.stop]
         self.way.download(self.launch.output, place)
 
-    def _upload(self, part: Part, buffer: CutBuffer, array: Array) -> None:
+    def _upload(self, part: Part, buffer: DividedBuffer, array: Array) -> None:
         import numpy as np
 
         self.way.upload(part.buffer, np.ascontiguousarray(array))

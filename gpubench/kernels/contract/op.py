@@ -328,7 +328,7 @@ class Op(msgspec.Struct, frozen=True):
     tolerance: Tolerance  # of the output
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES  # the dtypes of cases
     reference: Callable[..., Array] | None = None  # `reference(xp, *inputs)` in float64; None means `expr`
-    # how the work is cut in two, for all params or by them; None: it cannot be split. `cut(params)` is what holds
+    # how the work is split in two, for all params or by them; None: it cannot be split. `split(params)` is what holds
     split: Split | Callable[[Params], Split] | None = None
     # by backend its kernels; the first is measured, others are named variants
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
@@ -469,7 +469,7 @@ class Op(msgspec.Struct, frozen=True):
             self, tuned={**self.tuned, backend: (*kernels, *self.tuned.get(backend, ()))}
         )
 
-    def cut(self, params: Params) -> Split | None:
+    def split_at(self, params: Params) -> Split | None:
         """How the work is cut at these params; None: it cannot be split."""
         if self.more_outputs:
             return None
@@ -477,26 +477,26 @@ class Op(msgspec.Struct, frozen=True):
 
     def units(self, params: Params) -> int:
         """The length of the outer dimension, along which the work is cut: 0 if it cannot be split."""
-        cut = self.cut(params)
-        if cut is None:
+        split = self.split_at(params)
+        if split is None:
             return 0
-        return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
+        return next(x.shape(params)[split.axes[x.name]] for x in self.inputs if x.name in split.axes)
 
     def begins(self, params: Params, larger: Params) -> bool:
         """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
-        cut = self.cut(larger)
-        if cut is None or not self._leads(cut) or self.units(params) > self.units(larger):
+        split = self.split_at(larger)
+        if split is None or not self._leads(split) or self.units(params) > self.units(larger):
             return False
-        part = cut.part(larger, self.units(params))
+        part = split.part(larger, self.units(params))
         return all(operand.shape(part) == operand.shape(params) for operand in self.operands)
 
-    def _leads(self, cut: Split) -> bool:
+    def _leads(self, split: Split) -> bool:
         """Whether all inputs are cut along their first dimension."""
-        return {x.name for x in self.inputs} == set(cut.axes) and not any(cut.axes.values())
+        return {x.name for x in self.inputs} == set(split.axes) and not any(split.axes.values())
 
     def whole(self, params: Params) -> str | None:
         """Why the work cannot be cut in two; None: it can."""
-        if self.cut(params) is None:
+        if self.split_at(params) is None:
             return f"{self.name} does not say how it is cut"
         units = self.units(params)
         return None if units >= 2 else f"{self.name} has {units} unit to cut"

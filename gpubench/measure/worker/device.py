@@ -60,10 +60,10 @@ class PreparedWorkload:
     def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
         self._workspace = workspace
         self.bytes = size
-        self.checked: dict[str, CheckedLaunch] = {}  # by implementation, or by case where a case is cut
+        self.checked: dict[str, CheckedLaunch] = {}  # by implementation, or by case where a case is split
         self.parts: dict[str, Times] = {}  # by implementation
         self.tuned_s: dict[str, float] = {}  # by implementation: seconds of trials that no case has told yet
-        self.cuts: dict[str, float | str] = {}  # by case of two sides: what runs where
+        self.splits: dict[str, float | str] = {}  # by case of two sides: what runs where
         self.timers: dict[str, Timed] = {}  # by case
 
     @property
@@ -351,7 +351,7 @@ class OpenDevice:
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
-        """Return whether it can be built before it is prepared. What is cut is checked at each cut."""
+        """Return whether it can be built before it is prepared. What is split is checked at each split."""
         op, workload = self._op(case.op), self._kept.find(case)
         session = self._kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
@@ -368,15 +368,15 @@ class OpenDevice:
             return self._prepare_overhead(op, request)
         workload = self._workload(case)
         workspace = workload.workspace
-        cut = self._cut(workload, request)
-        checked, tune_s = self._right(workload, case, cut)
+        split = self._split(workload, request)
+        checked, tune_s = self._right(workload, case, split)
         tune_s += workload.tuned_s.pop(case.implementation_id, 0.0)
         timed = self._timer(workload, case, checked.launch)
-        if isinstance(cut, str):
-            timed.assignment = cut
+        if isinstance(split, str):
+            timed.assignment = split
         if request.time_it:
             timed.calibrate(request, self._sample_s, self._announce)
-        if isinstance(cut, str) and request.time_it:
+        if isinstance(split, str) and request.time_it:
             timed.calibrate_at(workspace.sides, self._sample_s)
         # Two sides load a weight when a stage reads it.
         loads = session.device.kind != "cpu" and not session.device.composed
@@ -388,10 +388,10 @@ class OpenDevice:
         part_samples = request.part_samples if request.time_it else 0
         if session.device.backend == DEVICE_GROUP:
             parts = msgspec.structs.replace(built, stage_s=self._time_sides(timed, part_samples))
-        elif cut is None:
+        elif split is None:
             parts = msgspec.structs.replace(built, **self._time_parts(workload, timed, part_samples))
         else:
-            timed_sides = isinstance(cut, float) and request.cut is not None
+            timed_sides = isinstance(split, float) and request.split is not None
             sides = self._time_sides(timed, part_samples if timed_sides else 0)
             parts = msgspec.structs.replace(built, stage_s=sides)
         return protocol.Prepared(
@@ -401,37 +401,37 @@ class OpenDevice:
             lacks=session.lacks, notes=list(cache.notes()), blas=op.by_blas(case.backend, case.implementation,
             case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, cut=cut,
+            output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, split=split,
             staging=checked.launch.staging or timed.staging,
             sets=len(timed.sets) if isinstance(timed, PipelineTimer) else UNSET,
         )  # fmt: skip
 
-    def _cut(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
+    def _split(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
         """Return what runs where of a case of two sides, as asked for or as before. Returns None if it has one."""
         case, session = request.case, workload.workspace.session
-        chosen = request.cut if request.cut is not None else workload.cuts.get(case.id)
-        cut: float | str | None = None
+        chosen = request.split if request.split is not None else workload.splits.get(case.id)
+        split: float | str | None = None
         if workload.workspace.sides and isinstance(session, AssignsStages):
-            cut = chosen if isinstance(chosen, str) else workload.workspace.sides["gpu"]
+            split = chosen if isinstance(chosen, str) else workload.workspace.sides["gpu"]
         elif session.device.composed and isinstance(session, Splits):
             share = chosen if isinstance(chosen, float) else EVEN
-            cut = session.divide(workload.workspace.op, case, share)
-        if cut is not None and workload.cuts.get(case.id) != cut:
-            workload.cuts[case.id] = cut
+            split = session.divide(workload.workspace.op, case, share)
+        if split is not None and workload.splits.get(case.id) != split:
+            workload.splits[case.id] = split
             # Each regime has a share of its own, and so a launch.
             workload.checked.pop(case.id, None)
-        return cut
+        return split
 
     def _right(
-        self, workload: PreparedWorkload, case: Case, cut: float | str | None
+        self, workload: PreparedWorkload, case: Case, split: float | str | None
     ) -> tuple[CheckedLaunch, float]:
         """Return the launch of the case, checked, and the seconds of choosing kernels now. A stage assignment comes
         behind both sides alone, which are timed beside it."""
-        if not isinstance(cut, str):
-            return self._check(workload, case, case.implementation_id if cut is None else case.id)
+        if not isinstance(split, str):
+            return self._check(workload, case, case.implementation_id if split is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
         assert isinstance(session, AssignsStages)
-        for assignment in dict.fromkeys((*workload.workspace.sides.values(), cut)):
+        for assignment in dict.fromkeys((*workload.workspace.sides.values(), split)):
             session.assign(assignment)
             checked, took_s = self._check(workload, case, f"{case.implementation_id} {assignment}")
             tune_s += took_s
@@ -528,11 +528,11 @@ class OpenDevice:
         on_cpu = self._session.device.kind == "cpu"
         with on_first_cpu() if on_cpu else contextlib.nullcontext():
             sampled = timer.sample_block(timed, request, self._since, self._sample_s)
-        cut = workload.cuts.get(request.case_id)
+        split = workload.splits.get(request.case_id)
         block = msgspec.structs.replace(
             sampled.block,
-            fraction=cut if isinstance(cut, float) else None,
-            assignment=cut if isinstance(cut, str) else UNSET,
+            gpu_share=split if isinstance(split, float) else None,
+            assignment=split if isinstance(split, str) else UNSET,
         )
         if on_cpu and not any(backend.scripted_time for backend in self._backends):
             settle()

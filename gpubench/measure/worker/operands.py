@@ -396,8 +396,8 @@ class Operands:
     def references(self, case: Case) -> tuple[Reference, ...]:
         """The answer of each output, shared with other workers by files."""
         inputs, source = self.inputs(case), self._made
-        cut = self.op.cut(case.params)
-        if source is None or source.params == case.params or cut is None or cut.join is not None:
+        split = self.op.split_at(case.params)
+        if source is None or source.params == case.params or split is None or split.join is not None:
             return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
         (whole,) = references(self.op.at(source.params), self.inputs(source), self._scratch, self._key(source))
         return (whole.beginning(self.op.output.shape(case.params)[0]),)

@@ -70,7 +70,7 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
         cells(
             split.case.case.op, split.dtype, size_text(split.case), several and split.device_id,
             data_text(split.case.case),
-            share_text(split.fraction), time_text(split.case.time, unit) + mark(split.case.label),
+            share_text(split.gpu_share), time_text(split.case.time, unit) + mark(split.case.label),
             ratio_text(split.interval) + ("*" if split.selected_in_sample else ""), f"{split.ideal_gain:.2f}x",
             share_text(split.efficiency), _verdict(split),
         )
@@ -112,7 +112,7 @@ def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
 def _sentence(call: SharedCall) -> str:
     case = call.case.case
     how, data = "split over CPU and GPU", situation_text(case.regime_id)
-    part = share_text(call.fraction) if call.fraction is not None else ", ".join(call.on_gpu) or "some stages"
+    part = share_text(call.gpu_share) if call.gpu_share is not None else ", ".join(call.on_gpu) or "some stages"
     if call.assignment is not None:
         how = "with its stages on CPU and GPU"
         data = "input on both, result on the host" if case.resident else data
@@ -169,7 +169,7 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
 
 
 def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
-    chosen = abs(share - split.fraction) < 1e-9
+    chosen = abs(share - split.gpu_share) < 1e-9
     return charts.case_fields(split.case) | {
         "x": short(share), "value": short(seconds), "share": share_text(share),
         "time": seconds_text(seconds, unit), "gain": ratio_text(split.interval) if chosen else "",
@@ -181,9 +181,9 @@ def _mark(split: Hybrid) -> ChartRow:
     seconds = split.case.time.estimate if split.case.time is not None else 0.0
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {
-        "device": printable(split.device_id), "x": short(split.fraction), "value": short(seconds),
+        "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),
         "better": short(seconds * split.gain),
-        "text": f"{share_text(split.fraction)} on the GPU: {ratio_text(split.interval)}, {why}",
+        "text": f"{share_text(split.gpu_share)} on the GPU: {ratio_text(split.interval)}, {why}",
     }  # fmt: skip
 
 

@@ -369,6 +369,7 @@ def _without_search(outcome: Plain) -> Plain | None:
 # Fields whose names changed with version 4.
 _RENAMED = {"ceilings": "peaks", "twins": "identical_gpus"}
 _RENAMED |= {"form": "implementation", "forms": "implementations"}
+_RENAMED |= {"fraction": "gpu_share"}
 _RENAMED |= {"placement": "assignment", "placings": "assignment_times"}
 _RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
 _FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others

@@ -40,21 +40,21 @@ def test_the_kind_of_a_session_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.integers(2, 1 << 30), st.floats(0, 1))
-def test_each_side_of_a_real_split_gets_something(units: int, fraction: float) -> None:
-    found = gpu_units(units, fraction)
-    if 0 < fraction < 1:
+def test_each_side_of_a_real_split_gets_something(units: int, gpu_share: float) -> None:
+    found = gpu_units(units, gpu_share)
+    if 0 < gpu_share < 1:
         assert 1 <= found <= units - 1
-        assert abs(found / units - fraction) <= 1.5 * granule(units) / units
+        assert abs(found / units - gpu_share) <= 1.5 * granule(units) / units
     else:
-        assert found == fraction * units
+        assert found == gpu_share * units
 
 
 @given(st.integers(2, 1 << 40), st.floats(0, 1))
 @example(1_073_741_799, 0.9921875)
 @example(5_293_057, 0.9999999999999999)  # a step and one unit more
-def test_a_share_that_was_rounded_stays_as_it_is(units: int, fraction: float) -> None:
+def test_a_share_that_was_rounded_stays_as_it_is(units: int, gpu_share: float) -> None:
     """A later session gets the share from a file, with six digits."""
-    found = gpu_units(units, fraction)
+    found = gpu_units(units, gpu_share)
     assert gpu_units(units, float(f"{found / units:.6g}")) == found
 
 

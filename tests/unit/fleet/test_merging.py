@@ -222,7 +222,7 @@ def test_splits_at_different_shares_are_refused_by_name():
     def split(share):
         one = measured(case(n=64, device="hybrid:cupy:0"), 1e-3, sessions=1)
         return msgspec.structs.replace(
-            one, blocks=[msgspec.structs.replace(block, fraction=share) for block in one.blocks]
+            one, blocks=[msgspec.structs.replace(block, gpu_share=share) for block in one.blocks]
         )
 
     with pytest.raises(InputError, match="what each side does differs"):

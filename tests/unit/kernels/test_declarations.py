@@ -115,11 +115,11 @@ def test_the_bytes_are_those_of_the_shapes(op, n):
 @pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)
 def test_a_split_names_inputs_and_their_axes(op):
     shapes = {operand.name: operand.shape({"n": 96}) for operand in op.inputs}
-    cut = op.cut({"n": 96})
-    for name, axis in cut.axes.items():
+    split = op.split_at({"n": 96})
+    for name, axis in split.axes.items():
         assert 0 <= axis < len(shapes[name])
         assert shapes[name][axis] == op.units({"n": 96})
-    assert cut.join is not None or op.output.shape({"n": 96})[0] == op.units({"n": 96})
+    assert split.join is not None or op.output.shape({"n": 96})[0] == op.units({"n": 96})
 
 
 @pytest.mark.parametrize(

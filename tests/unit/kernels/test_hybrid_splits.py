@@ -27,16 +27,16 @@ def shapes(op: Op) -> list[Params]:
 
 def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
     """The op on one part, from arrays of exactly the shapes that the part's params declare."""
-    cut = op.cut(params)
-    assert cut is not None
-    less = cut.part(params, stop - start)
+    split = op.split_at(params)
+    assert split is not None
+    less = split.part(params, stop - start)
     assert op.fits(less) is None
     arrays = []
     for operand, whole in zip(op.inputs, random_inputs(op, params, "float64", 1), strict=True):
         part = whole
-        if operand.name in cut.axes:
+        if operand.name in split.axes:
             index = [slice(None)] * whole.ndim
-            index[cut.axes[operand.name]] = slice(start, stop)
+            index[split.axes[operand.name]] = slice(start, stop)
             part = whole[tuple(index)]
         assert part.shape == operand.shape(less)
         arrays.append(part)
@@ -49,13 +49,13 @@ def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
 @given(share=st.floats(0, 1))
 def test_two_parts_make_the_whole(op: Op, share: float) -> None:
     for params in shapes(op):
-        cut, units = op.cut(params), op.units(params)
-        assert cut is not None
+        split, units = op.split_at(params), op.units(params)
+        assert split is not None
         if units < 2:
             continue
         place = min(max(round(share * units), 1), units - 1)
         first, second = part_of(op, params, 0, place), part_of(op, params, place, units)
-        joined = getattr(np, cut.join)(first, second) if cut.join else np.concatenate([first, second])
+        joined = getattr(np, split.join)(first, second) if split.join else np.concatenate([first, second])
         want = np.asarray(op.expr(np, *random_inputs(op, params, "float64", 1)))
         np.testing.assert_allclose(joined, want, rtol=1e-9, atol=1e-12)
 
@@ -63,13 +63,13 @@ def test_two_parts_make_the_whole(op: Op, share: float) -> None:
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_the_work_of_the_parts_is_the_work_of_the_whole(op: Op) -> None:
     for params in shapes(op):
-        cut, units = op.cut(params), op.units(params)
-        assert cut is not None
+        split, units = op.split_at(params), op.units(params)
+        assert split is not None
         place = units // 3
-        flops = sum(op.flops(cut.part(params, count)) for count in (place, units - place))
+        flops = sum(op.flops(split.part(params, count)) for count in (place, units - place))
         assert flops == op.flops(params)
 
 
 def test_an_overhead_cannot_be_split() -> None:
-    assert kernels.load("launch").cut({"n": 1}) is None
+    assert kernels.load("launch").split_at({"n": 1}) is None
     assert kernels.load("launch").units({"n": 1}) == 0

@@ -41,16 +41,16 @@ def test_shapes_work_and_traffic_follow_the_params(params):
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)
 def test_the_parts_of_a_split_make_the_whole(params):
-    """Inputs cut along the axes of `cut`, others whole: the outputs, joined along axis 0, are the answer."""
+    """Inputs cut along the axes of `split`, others whole: the outputs, joined along axis 0, are the answer."""
     a, b = random_inputs(OP, params, "float64", 1)
-    cut = OP.cut(params)
+    split = OP.split_at(params)
     middle = a.shape[0] // 2
     halves = [
-        OP.expr(np, *(x[part] if cut.axes.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
+        OP.expr(np, *(x[part] if split.axes.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
         for part in (slice(None, middle), slice(middle, None))
     ]
     np.testing.assert_allclose(np.concatenate(halves), OP.expr(np, a, b), rtol=1e-12)
-    assert set(cut.axes.values()) == {0}
+    assert set(split.axes.values()) == {0}
 
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)

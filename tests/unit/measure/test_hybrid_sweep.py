@@ -31,7 +31,7 @@ def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float
 def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
     cpu_s: float, gpu_s: float
 ) -> None:
-    tried = runner.fractions(cpu_s, gpu_s)
+    tried = runner.gpu_shares(cpu_s, gpu_s)
     best = runner.optimum(cpu_s, gpu_s)
     distances = [abs(share - best) for share in tried]
     assert distances == sorted(distances) or distances == pytest.approx(sorted(distances))
@@ -40,7 +40,7 @@ def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
 
 
 def test_in_the_middle_all_seven_shares_are_tried() -> None:
-    assert runner.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
+    assert runner.gpu_shares(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
 
 
 def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
@@ -52,7 +52,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
 
     def prepare(trial, *, first):
-        trial.prepared = SimpleNamespace(cut=trial.cut, tune_s=0.0)
+        trial.prepared = SimpleNamespace(split=trial.split, tune_s=0.0)
 
     monkeypatch.setattr(CaseRun, "prepare", prepare)
     monkeypatch.setattr(CaseRun, "take", lambda *_: True)
@@ -62,7 +62,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     run = CaseRun(whole, runtime, Workload(kernels.load("add"), {"n": 8}, "float32", (whole,)))
     runner.sweep(run)
     assert not run.over
-    assert run.cut is None, "there is nothing to choose by"
+    assert run.split is None, "there is nothing to choose by"
 
 
 def device(device_id: str, kind: str, name: str = "") -> Device:

@@ -117,18 +117,18 @@ def in_stages(
 
 
 def split(
-    what, alone, seconds, *, fraction = 0.75, sessions = 3,
+    what, alone, seconds, *, gpu_share = 0.75, sessions = 3,
     factors = QUIET, sides = None, sweep = True,
 ):  # fmt: skip
     """A case split over CPU and GPU: swept in session 0 (`alone`: the CPU's and the GPU's seconds), then `seconds`."""
     found = measured(what, seconds, sessions=sessions, factors=factors)
-    blocks = [replace(block, fraction=fraction) for block in found.blocks]
+    blocks = [replace(block, gpu_share=gpu_share) for block in found.blocks]
     swept = [
         Block(
-            session=0, round=place, position=0, phase="sweep", fraction=share, repeat=10, warmup=1,
+            session=0, round=place, position=0, phase="sweep", gpu_share=share, repeat=10, warmup=1,
             wall_s=[9.0, *(max(share * alone[1], (1 - share) * alone[0]) * factor for factor in QUIET[:5])],
         )
-        for place, share in enumerate((0.0, 1.0, fraction, fraction - 0.05, fraction + 0.05))
+        for place, share in enumerate((0.0, 1.0, gpu_share, gpu_share - 0.05, gpu_share + 0.05))
         if share <= 1
     ]  # fmt: skip
     parts = [Parts(session=i, stage_s=sides or {}) for i in range(sessions)]

@@ -102,7 +102,7 @@ def hybrid_run():
         found.append(measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=6))
         what = case(n=n, implementation="tuned", regime=regime, device="hybrid:cupy:0")
         share = round(cpu_s / (cpu_s + gpu_s), 2)
-        found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=6, sides=sides))
+        found.append(split(what, (cpu_s, gpu_s), both_s, gpu_share=share, sessions=6, sides=sides))
     found.append(
         skipped(case(n=1, implementation="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut"),
     )  # fmt: skip

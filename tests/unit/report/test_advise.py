@@ -278,9 +278,9 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     )  # fmt: skip
     assert document.time.estimate == pytest.approx(0.78e-3)
     assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", gain)
-    assert (document.split.fraction, document.split.ratio) == (0.75, gain)
+    assert (document.split.gpu_share, document.split.ratio) == (0.75, gain)
     variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
-    told = [variables[f"GPUBENCH_ADVICE_{name}"] for name in ("DEVICE", "FRACTION")]
+    told = [variables[f"GPUBENCH_ADVICE_{name}"] for name in ("DEVICE", "GPU_SHARE")]
     assert told == ["hybrid:cupy:0", "0.75"]
 
 
@@ -330,7 +330,7 @@ def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours
     assert advice.device_id == reported.device_id == answered
     assert "hybrid:cupy:0" not in {one.device_id for one in advice.candidates}
     if advice.split is not None:
-        assert (reported.fraction, advice.gain.device_id) == (advice.split.fraction, "wgpu:0")
+        assert (reported.gpu_share, advice.gain.device_id) == (advice.split.gpu_share, "wgpu:0")
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU with more", "日本語の名前" * 6, "short"])

@@ -63,7 +63,7 @@ def test_speedups_share_their_baseline_and_break_evens_stand_at_one():
 def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():
     split = max(hybrids(analysed(hybrid_run)[0]), key=lambda row: row.case.case.n)
     chart = charts(hybrid_run)[1]["hybrid"]
-    assert {0.0, 1.0, split.fraction} <= {row["x"] for row in rows_of(chart)}
+    assert {0.0, 1.0, split.gpu_share} <= {row["x"] for row in rows_of(chart)}
     mark = next(row for ours in chart.marks.values() for row in ours)
     assert mark["better"] == pytest.approx(mark["value"] * split.gain, rel=1e-3)
 

@@ -39,7 +39,7 @@ def only(run):
 
 def test_a_split_that_pays_is_recommended_with_its_gain_over_the_better_side():
     row = only(run_with(3e-3, 1e-3, 0.78e-3))
-    assert (row.recommended, row.reason, row.fraction, row.selected_in_sample) == (True, None, 0.75, False)
+    assert (row.recommended, row.reason, row.gpu_share, row.selected_in_sample) == (True, None, 0.75, False)
     assert (row.gain, row.ideal_gain, row.efficiency) == pytest.approx((1 / 0.78, 4 / 3, 0.75 / 0.78))
     assert row.lo > 1.05
     assert row.baseline_id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
@@ -92,14 +92,14 @@ def test_an_adapter_that_is_the_cpu_is_never_recommended():
     st.floats(1e-6, 1.0), st.floats(1e-6, 1.0), st.floats(1e-6, 1.0), st.floats(0.1, 0.9), st.floats(0.5, 2.0)
 )
 def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
-    cpu_s, gpu_s, both_s, fraction, scale
+    cpu_s, gpu_s, both_s, gpu_share, scale
 ):
-    row = only(run_with(cpu_s, gpu_s, both_s, fraction=fraction))
+    row = only(run_with(cpu_s, gpu_s, both_s, gpu_share=gpu_share))
     assert row.ideal_gain == pytest.approx(1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s))
     assert row.gain == pytest.approx(min(cpu_s, gpu_s) / both_s)
-    assert row.efficiency == pytest.approx(max(fraction * gpu_s, (1 - fraction) * cpu_s) / both_s)
+    assert row.efficiency == pytest.approx(max(gpu_share * gpu_s, (1 - gpu_share) * cpu_s) / both_s)
     assert row.recommended == (row.lo > 1.05)
-    scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, fraction=fraction))
+    scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, gpu_share=gpu_share))
     assert scaled.gain == pytest.approx(row.gain)
 
 
@@ -116,7 +116,7 @@ def test_the_document_has_the_rows():
     assert told == [(True, None), (False, "cpu-starved"), (False, "gpu-dominates")]
     first = rows[0]
     assert first["lo"] <= first["gain"] <= first["hi"]
-    assert (first["fraction"], first["n"], first["regime"], first["gain"]) == (
+    assert (first["gpu_share"], first["n"], first["regime"], first["gain"]) == (
         0.75, 1024, "resident-queued", pytest.approx(1.282, abs=1e-3),
     )  # fmt: skip
     assert [share for share, _ in first["curve"]] == [0.0, 0.7, 0.75, 0.8, 1.0]

@@ -235,17 +235,17 @@ def test_a_caller_that_can_split_gets_the_split_and_its_share():
     policy = Policy([splitting(0.78e-3)])
     found = policy.choose("matmul", shape=(1024, 1024), regime=QUEUED, hybrid=True)
     assert (found.device_id, found.backend, found.implementation) == ("hybrid:cupy:0", "hybrid", "tuned")
-    assert (found.basis, found.fraction, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))
+    assert (found.basis, found.gpu_share, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))
     assert found.gain == pytest.approx(1 / 0.78)
     for words in ({}, {"hybrid": False}):
         alone = policy.choose("matmul", shape=1024, regime=QUEUED, **words)
-        assert (alone.device_id, alone.fraction) == ("cupy:0", None)
+        assert (alone.device_id, alone.gpu_share) == ("cupy:0", None)
 
 
 @given(st.floats(0.6e-3, 1.2e-3), st.sampled_from([512, 700, 1024]), st.sampled_from([None, 1]))
 def test_it_splits_where_advise_does(seconds, n, calls):
     found, want = agreed(splitting(seconds), "matmul", n, regime_of(calls), hybrid=True)
-    assert found.fraction == (want.split.fraction if want.split else None)
+    assert found.gpu_share == (want.split.gpu_share if want.split else None)
     assert want.split is None or found.gain == want.gain.ratio
 
 

@@ -49,7 +49,7 @@ def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
     document = msgspec.json.decode(render(advice, "json"), type=Advice)
     assert document.split is not None
     assert (document.split.assignment, document.split.on_gpu) == ("gcg", ("first", "third"))
-    assert document.split.fraction is None
+    assert document.split.gpu_share is None
     variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
     assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_FRACTION"]) == ("gcg", "")
 
@@ -71,4 +71,4 @@ def test_a_policy_names_an_assignment_to_a_caller_who_can_use_it():
     mixed = policy.choose("ffn", shape=64, regime="resident", hybrid=True)
     assert usual.assignment is None
     assert usual.device_id in ("numpy:0", "cupy:0")
-    assert (mixed.backend, mixed.assignment, mixed.fraction) == ("hybrid", "gcg", None)
+    assert (mixed.backend, mixed.assignment, mixed.gpu_share) == ("hybrid", "gcg", None)
