@@ -376,8 +376,8 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
 
 
 # Sets of inputs and outputs of a pipeline: one for each of its stages, and two where memory holds no more. Beside the
-# page-locked ones the host has what they were drawn into.
-MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 2
+# page-locked ones the host has what they were drawn into, and staging memory.
+MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:

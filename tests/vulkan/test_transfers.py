@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench import kernels
 from gpubench.backends.wgpu import BACKEND
 from gpubench.backends.wgpu import transfers as transfer
 from gpubench.base.errors import BackendError
+from gpubench.measure.worker.pipeline import PipelineTimer
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate
+from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
 from tests.examples import examples
 
 pytestmark = pytest.mark.vulkan
@@ -110,3 +114,22 @@ def test_one_thread_is_the_caller_alone_and_closing_ends_the_others():
 
 def test_the_plain_calls_move_odd_sizes_too(session):
     there_and_back(session, session.transfers("library"), [1, 3, CHUNK + 5])
+
+
+@pytest.mark.parametrize(
+    "n", [100, 2_000, 100_000]
+)  # by the plain call, on one thread, beside the next call's upload
+def test_calls_in_flight_keep_their_inputs_and_outputs_apart(session, tmp_path, monkeypatch, n):
+    op = kernels.load("add")
+    case = Case("add", op.group, {"n": n}, "float32", "tuned", STREAMED, session.device.id, STREAMED_CALLS)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    timer = PipelineTimer(workspace, case, gate(workspace, case, lambda phase: None).launch, 3)
+    timer.verify()
+    timer.seconds(2)
+    timer.verify()
+    assert timer.stage_times(1).keys() == {"upload", "kernel", "download"}
+    timer.verify()
+    monkeypatch.setattr(timer.sets[1].stream, "upload", lambda buffer, host: None)
+    with pytest.raises(Wrong):
+        timer.verify()
+    timer.release()

@@ -324,7 +324,7 @@ class WgpuSession(
         return self._ways[implementation]
 
     def stream(self) -> StagedStream:
-        return StagedStream(self._device, self._queue, self._transfers, vendor_errors, self.run)
+        return StagedStream(self._device, self._queue, self._transfers, vendor_errors)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         """The buffer itself: a launch binds as much of it as the operand of its case has."""

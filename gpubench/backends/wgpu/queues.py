@@ -33,6 +33,9 @@ class Library(NamedTuple):
     mapped: Any  # and when memory is mapped
 
 
+# Source, where in it, target, where in it, and bytes of each.
+Copies = Sequence[tuple[Any, int, Any, int, int]]
+
 _numbers = itertools.count(1)
 _done: dict[int, bool] = {}  # by the number of a wait that has ended: whether all went well
 
@@ -104,13 +107,29 @@ class Queue:
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> int:
         """Submit a copy of so many bytes from buffer to buffer, a multiple of four. Returns the submission."""
-        encoder = self._lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
-        self._lib.wgpuCommandEncoderCopyBufferToBuffer(
-            encoder, source._internal, source_at, target._internal, target_at, size
-        )
-        commands = self._finish(encoder)
-        self._lib.wgpuCommandEncoderRelease(encoder)
-        return self.submit(commands)
+        return self.call([(source, source_at, target, target_at, size)])
+
+    def call(self, first: Copies, launch: WgpuLaunch | None = None, last: Copies = ()) -> int:
+        """Submit copies, a launch and copies at once. Returns the submission."""
+        lib = self._lib
+        encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
+        try:
+            self._encode_copies(encoder, first)
+            if launch is not None:
+                compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
+                encode(compute, launch, 1, (lib, self._null))
+                lib.wgpuComputePassEncoderEnd(compute)
+                lib.wgpuComputePassEncoderRelease(compute)
+            self._encode_copies(encoder, last)
+            return self.submit(self._finish(encoder))
+        finally:
+            lib.wgpuCommandEncoderRelease(encoder)
+
+    def _encode_copies(self, encoder: Any, copies: Copies) -> None:
+        for source, source_at, target, target_at, size in copies:
+            self._lib.wgpuCommandEncoderCopyBufferToBuffer(
+                encoder, source._internal, source_at, target._internal, target_at, size
+            )
 
     def map(self, staging: Any, size: int, *, write: bool, behind: int | None = None) -> Mapping:
         """Ask for the memory of a staging buffer. `behind`: the submission that uses it last, so that nobody waits for

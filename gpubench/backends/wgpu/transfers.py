@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -137,69 +137,96 @@ class MappedTransfers(Transfers):
 
 class StagedStream(DeviceStream):
     """One set of buffers in flight: WebGPU has one queue, and the host fills and empties the staging buffers of this
-    set while the device works for the others."""
+    set while the device works for the others. A call is one submission."""
 
     staging: Staging = "mapped"
 
-    def __init__(
-        self, device: Any, queue: Queue, transfers: MappedTransfers, guard: Guard, run: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, device: Any, queue: Queue, transfers: MappedTransfers, guard: Guard) -> None:
         self._device, self._queue, self._transfers, self._guard = device, queue, transfers, guard
-        self._run = run
         self._buffers: dict[tuple[int, bool], Any] = {}  # staging by the buffer, and whether it goes up
         self._writable: dict[int, Mapping] = {}
-        self._landing: dict[int, tuple[Mapping, Array]] = {}
+        self._landings: dict[int, Landing] = {}
+        self._aside = ThreadPoolExecutor(1)
+        self._up: list[tuple[int, Any, Buffer]] = []
+        self._down: list[tuple[int, Buffer, Any, Array]] = []
+        self._launch: Any = None
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
+        """Submit at the end what was asked for meanwhile."""
         with self._guard():
+            self._up, self._down, self._launch = [], [], None
             yield
+            self._submit()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Wait until the device has read the staging buffer's last content, fill it and submit the copy."""
+        """Fill the staging buffer, once the device has read what was there. What came down before lands meanwhile."""
+        self._start_landing()
         if host.nbytes <= SMALL_BYTES:
             self._transfers.upload(buffer, host)
             return
-        data, size = bytes_of(host), round_up(host.nbytes)
-        staging, key = self._staging(buffer, size, write=True), id(buffer)
-        mapping = self._writable.pop(key, None) or self._queue.map(staging, size, write=True)
+        data, key = bytes_of(host), id(buffer)
+        staging = self._staging(buffer, data.size, write=True)
+        mapping = self._writable.pop(key, None) or self._queue.map(staging, staging.size, write=True)
         mapping.sync_wait()
         self._transfers.move(mapping.memory()[: data.size], data)
         mapping.close()
-        sent = self._queue.copy(staging, 0, buffer, 0, size)
-        self._writable[key] = self._queue.map(staging, size, write=True, behind=sent)
+        self._up.append((key, staging, buffer))
 
     def run(self, launch: Any) -> None:
-        self._run(launch)
+        self._launch = launch
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Land what is on its way to the same staging buffer, then submit the copy."""
-        size = round_up(host.nbytes)
-        staging, key = self._staging(buffer, size, write=False), id(buffer)
-        self._land(key)
-        sent = self._queue.copy(buffer, 0, staging, 0, size)
-        self._landing[key] = (self._queue.map(staging, size, write=False, behind=sent), host)
+        key = id(buffer)
+        self._finish_landing(key)
+        self._down.append((key, buffer, self._staging(buffer, host.nbytes, write=False), host))
 
     def wait(self) -> None:
         with self._guard():
-            for key in list(self._landing):
-                self._land(key)
+            self._start_landing()
+            for key in list(self._landings):
+                self._finish_landing(key)
             self._transfers.send()
             self._queue.wait()
 
     def close(self) -> None:
+        self._aside.shutdown()
         for staging in self._buffers.values():
             with contextlib.suppress(Exception):
                 staging.destroy()
-        self._buffers, self._writable, self._landing = {}, {}, {}
+        self._buffers, self._writable, self._landings = {}, {}, {}
 
-    def _land(self, key: int) -> None:
-        mapping, host = self._landing.pop(key, (None, None))
-        if mapping is not None:
-            data = bytes_of(host)
-            mapping.sync_wait()
-            self._transfers.move(data, mapping.memory()[: data.size])
-            mapping.close()
+    def _submit(self) -> None:
+        if not (self._up or self._down or self._launch):
+            return
+        first = [(staging, 0, buffer, 0, staging.size) for _, staging, buffer in self._up]
+        last = [(buffer, 0, staging, 0, staging.size) for _, buffer, staging, _ in self._down]
+        sent = self._queue.call(first, self._launch, last)
+        self._transfers.unsent = False
+        for key, staging, _ in self._up:
+            self._writable[key] = self._queue.map(staging, staging.size, write=True, behind=sent)
+        for key, _, staging, host in self._down:
+            mapping = self._queue.map(staging, staging.size, write=False, behind=sent)
+            self._landings[key] = Landing(mapping, bytes_of(host))
+
+    def _start_landing(self) -> None:
+        """Have a thread copy what has come down to where it belongs, if that takes longer than to wake the thread."""
+        for landing in self._landings.values():
+            if landing.copied is None and landing.target.size > PIECE_BYTES:
+                landing.mapping.sync_wait()
+                source = landing.mapping.memory()[: landing.target.size]
+                landing.copied = self._aside.submit(self._transfers.move, landing.target, source)
+
+    def _finish_landing(self, key: int) -> None:
+        landing = self._landings.pop(key, None)
+        if landing is None:
+            return
+        if landing.copied is not None:
+            landing.copied.result()
+        else:
+            landing.mapping.sync_wait()
+            self._transfers.move(landing.target, landing.mapping.memory()[: landing.target.size])
+        landing.mapping.close()
 
     def _staging(self, buffer: Buffer, size: int, *, write: bool) -> Any:
         import wgpu
@@ -208,8 +235,16 @@ class StagedStream(DeviceStream):
         if key not in self._buffers:
             use = wgpu.BufferUsage
             usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
-            self._buffers[key] = self._device.create_buffer(size=size, usage=usage)
+            self._buffers[key] = self._device.create_buffer(size=round_up(size), usage=usage)
         return self._buffers[key]
+
+
+class Landing:
+    """Bytes on their way from a staging buffer to the host's array."""
+
+    def __init__(self, mapping: Mapping, target: Array) -> None:
+        self.mapping, self.target = mapping, target
+        self.copied: Future[None] | None = None  # by another thread
 
 
 class MappableMemory(HostMemory):
