@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import timeit
 import zlib
 from pathlib import Path
 
@@ -77,14 +76,10 @@ def test_a_spoiled_file_costs_nothing(card, text):
 
 @pytest.mark.parametrize(
     ("vendor", "device", "product"),
-    [
-        (0x10DE, 0x2335, "H200"),
-        (0x1002, 0x74A1, "MI300X"),
-        (0x10DE, 0x26B9, "L40S"),
-        (0x10DE, 0x2B85, "RTX 5090"),
-        (0x8086, 0xE20B, "Arc B580"),
-    ],
-)
+    [(0x10DE, 0x2335, "H200"), (0x1002, 0x74A1, "MI300X"), (0x10DE, 0x26B9, "L40S"), (0x10DE, 0x2B85, "RTX 5090"),
+     (0x8086, 0xE20B, "Arc B580"), (0x8086, 0x56A0, "A770"), (0x10DE, 0x1EB8, "T4"), (0x1002, 0x1636, "Renoir"),
+     (0x1002, 0x744C, "Navi 31")],
+)  # fmt: skip
 def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
     reported, source = Names()(vendor, device) or ("", "")
     assert product in reported
@@ -93,6 +88,7 @@ def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
 
 def test_the_notice_and_the_documentation_name_the_day_of_the_table():
     day = pci.table().date
+    assert pci.TABLE.stat().st_size < 200 << 10
     notice = " ".join((pci.TABLE.parent / "pci.ids.LICENSE").read_text().split())
     assert f"version {day.replace('-', '.')}," in notice
     assert f"-{day[:4]} Martin Mares" in notice
@@ -119,17 +115,6 @@ def test_names_decide_nothing(card):
     assert named.gpus[0].name.value != plainly.gpus[0].name.value
     assert named.recommendation == plainly.recommendation
     assert named.gpus[0].memory == plainly.gpus[0].memory
-
-
-def test_the_shipped_table_is_small_fast_and_has_its_notice():
-    assert pci.TABLE.stat().st_size < 200 << 10
-    assert "Martin Mares" in (pci.TABLE.parent / "pci.ids.LICENSE").read_text()
-    assert Names()(0x1002, 0x744C) is not None
-    # The best of some: one alone may wait for its turn on a busy machine.
-    assert min(timeit.repeat(lambda: Names()(0x1002, 0x744C), number=1, repeat=9)) < 0.1
-    assert all(
-        Names()(vendor, device) for vendor, device in ((0x8086, 0x56A0), (0x10DE, 0x1EB8), (0x1002, 0x1636))
-    )
 
 
 def test_a_recording_keeps_the_names_of_its_devices_and_no_others(card, tmp_path, plain):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.detect import gpu as access
-from gpubench.detect.facts import ABSENT, make_fact
+from gpubench.detect.facts import make_fact
 from gpubench.detect.gpu import parse_visible
 from gpubench.result.machine import Compute, Gpu, Partition
 
@@ -24,14 +24,8 @@ def test_lists_of_numbers(text, ordinals):
 
 @pytest.mark.parametrize(
     ("text", "uuids"),
-    [
-        ("GPU-bbbb", ("GPU-bbbb3333",)),
-        ("GPU-aaaa", ()),
-        ("GPU-aaaa2222,0", ("GPU-aaaa2222",)),
-        ("gpu-b", ()),
-        ("GPU-", ()),
-    ],
-)
+    [("GPU-bbbb", ("GPU-bbbb3333",)), ("GPU-aaaa", ()), ("GPU-aaaa2222,0", ("GPU-aaaa2222",)), ("gpu-b", ()), ("GPU-", ())],
+)  # fmt: skip
 def test_lists_of_uuids(text, uuids):
     assert parse_visible(text, 3, UUIDS) == ((), uuids)
 
@@ -43,39 +37,64 @@ def test_any_text_names_only_devices_that_exist(text, count):
     assert set(seen.uuids) <= set(UUIDS)
 
 
-def gpus(vendor, *models):
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [("0", (True, False, False)), ("2,0", (True, False, True)), ("1.0,1.1", (False, True, False)), ("7", (False, False, False)),
+     ("", None), ("all", None), ("-1", None)],
+)  # fmt: skip
+def test_masks(text, seen):
+    assert access.read_mask(text, 3) == seen
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [("level_zero:0", (True, False)), ("level_zero:gpu", (True, True)), ("*:gpu", (True, True)), ("*:cpu", (False, False)),
+     ("opencl:cpu;level_zero:1", (False, True)), ("cuda:*", (False, False)), ("level_zero:0,1", (True, True)),
+     ("level_zero:0.1", (True, False)), ("!level_zero:*", (True, True)), ("!level_zero:*;!opencl:*", (False, False)),
+     ("!*:gpu", (False, False)), ("level_zero:*;!level_zero:1", (True, False)), ("LEVEL_ZERO:GPU", (True, True)),
+     ("level_zero", None), ("vulkan:0", None), ("level_zero:first", None), ("", None)],
+)  # fmt: skip
+def test_selectors(text, seen):
+    assert access.read_selector(text, 2) == seen
+
+
+def gpus(vendor, models):
     return [
-        Gpu(
-            id=f"g{n}",
-            vendor=make_fact(vendor, "t"),
-            uuid=make_fact(UUIDS[n], "t"),
-            device_id=make_fact(model, "t"),
-            name=make_fact(model, "t"),
-        )
+        Gpu(id=f"g{n}", **{name: make_fact(value, "t") for name, value in
+                           (("vendor", vendor), ("uuid", UUIDS[n]), ("device_id", model), ("name", model))})
         for n, model in enumerate(models)
-    ]
+    ]  # fmt: skip
 
 
 def hidden(found, **environ):
-    return {key: fact.value or fact.status for key, fact in access.hidden(found, environ).items()}
+    return [fact.value or fact.status for fact in access.hidden(found, environ).values()]
 
 
-def test_numbers_follow_speed_unless_models_are_equal():
-    variable = "CUDA_VISIBLE_DEVICES"
-    assert hidden(gpus("nvidia", "a", "a"), **{variable: "1"}) == {"g0": variable, "g1": "absent"}
-    assert hidden(gpus("nvidia", "a", "b"), **{variable: "1"}) == {"g0": "not_probed", "g1": "not_probed"}
-    by_bus = {variable: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert hidden(gpus("nvidia", "a", "b"), **by_bus) == {"g0": variable, "g1": "absent"}
+CUDA, ROCR, HIP = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+MASK, SELECTOR = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"
+UNKNOWN, SHOWN = "not_probed", "absent"
 
 
-def test_cuda_says_nothing_about_other_vendors():
-    assert hidden(gpus("amd", "a"), CUDA_VISIBLE_DEVICES="") == {"g0": "absent"}
-    assert access.hidden(gpus("amd", "a"), {})["g0"] == ABSENT
-
-
-def test_rocr_filters_before_hip_counts():
-    found = hidden(gpus("amd", "a", "a", "a"), ROCR_VISIBLE_DEVICES="1,2", HIP_VISIBLE_DEVICES="1")
-    assert found == {"g0": "ROCR_VISIBLE_DEVICES", "g1": "HIP_VISIBLE_DEVICES", "g2": "absent"}
+@pytest.mark.parametrize(
+    ("vendor", "models", "environ", "verdicts"),
+    [
+        # CUDA's numbers follow speed, unless models are equal or the bus is asked for.
+        ("nvidia", "aa", {CUDA: "1"}, [CUDA, SHOWN]), ("nvidia", "ab", {CUDA: "1"}, [UNKNOWN, UNKNOWN]),
+        ("nvidia", "ab", {CUDA: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [CUDA, SHOWN]),
+        # Whatever the order is, a list of all numbers hides none, and a list of none hides all.
+        ("nvidia", "ab", {CUDA: "1,0"}, [SHOWN, SHOWN]), ("nvidia", "ab", {CUDA: "-1"}, [CUDA, CUDA]),
+        ("nvidia", "ab", {CUDA: "0,0"}, [CUDA, CUDA]),
+        ("amd", "a", {CUDA: ""}, [SHOWN]), ("amd", "a", {}, [SHOWN]),
+        ("amd", "aaa", {ROCR: "1,2", HIP: "1"}, [ROCR, HIP, SHOWN]),  # ROCR filters before HIP counts
+        # oneAPI's follow the driver, unless models are equal or the bus is asked for.
+        ("intel", "aa", {MASK: "1"}, [MASK, SHOWN]), ("intel", "ab", {MASK: "1"}, [UNKNOWN, UNKNOWN]),
+        ("intel", "ab", {MASK: "1", access.BY_BUS: "1"}, [MASK, SHOWN]), ("intel", "ab", {MASK: "0,1"}, [SHOWN, SHOWN]),
+        ("intel", "ab", {SELECTOR: "opencl:cpu"}, [SELECTOR, SELECTOR]),
+        ("intel", "aaa", {MASK: "1,2", SELECTOR: "level_zero:1"}, [MASK, SELECTOR, SHOWN]),  # the mask filters first
+    ],
+)  # fmt: skip
+def test_which_gpus_variables_hide(vendor, models, environ, verdicts):
+    assert hidden(gpus(vendor, models), **environ) == verdicts
 
 
 MIG = "MIG-11111111-2222-3333-4444-555555555555"
@@ -87,15 +106,20 @@ MIG = "MIG-11111111-2222-3333-4444-555555555555"
      (f"{MIG},0", "g1"), ("GPU-aaaa1111", "g0"), ("GPU-AAAA1111", "g0"), ("GPU-aaaa", ""), ("MIG-GPU-aaaa1111/3/0", "")],
 )  # fmt: skip
 def test_an_instance_shows_the_gpu_that_it_is_a_slice_of(text, shown):
-    first, second = gpus("nvidia", "a", "a")
+    first, second = gpus("nvidia", "aa")
     slices = Compute(partitions=[Partition(id=MIG)])
     found = hidden([first, msgspec.structs.replace(second, compute=slices)], CUDA_VISIBLE_DEVICES=text)
-    assert [name for name, verdict in found.items() if verdict == "absent"] == ([shown] if shown else [])
+    assert [f"g{n}" for n, verdict in enumerate(found) if verdict == SHOWN] == ([shown] if shown else [])
 
 
-def test_unlike_models_by_number_are_told_where_all_are_named():
-    """Whatever the order is, a list of all numbers hides none, and a list of none hides all."""
-    variable = "CUDA_VISIBLE_DEVICES"
-    assert hidden(gpus("nvidia", "a", "b"), **{variable: "1,0"}) == {"g0": "absent", "g1": "absent"}
-    assert hidden(gpus("nvidia", "a", "b"), **{variable: "-1"}) == {"g0": variable, "g1": variable}
-    assert hidden(gpus("nvidia", "a", "b"), **{variable: "0,0"}) == {"g0": variable, "g1": variable}
+def test_a_text_that_cannot_be_understood_hides_nothing_and_is_shown():
+    (fact,) = access.hidden(gpus("intel", "a"), {SELECTOR: "what?"}).values()
+    assert (fact.value, fact.status, fact.source) == (None, "invalid", SELECTOR)
+    assert "what?" in fact.note
+
+
+@given(st.text(alphabet="*:;!,.01gpulev_zro ", max_size=30), st.integers(1, 4))
+def test_any_text_is_judged_for_every_gpu(text, count):
+    for judge in (access.read_mask, access.read_selector):
+        seen = judge(text, count)
+        assert seen is None or len(seen) == count

@@ -64,7 +64,7 @@ def list_numpy() -> list[str]:
 
 
 # All children start and speak alike; what each of them does with its parent's pipes differs here.
-EVERY_CHILD = ("writes much", "keeps a copy", "no stdout", "closes descriptors", "reads", "exits")
+EVERY_CHILD = ("writes much", "closes descriptors", "reads")
 
 
 @pytest.mark.parametrize("kind", START_UP)
@@ -112,8 +112,6 @@ def test_what_is_written_before_python_starts_is_told_apart(
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, before))
     assert list_numpy() == ["numpy:0"]
-    (blas,) = run_probes([ProbeRequest("blas", PATIENCE_S)])
-    assert blas.provider.status == "ok"
 
 
 def test_a_worker_that_says_nothing_of_ours_names_what_it_said(
