@@ -14,6 +14,7 @@ from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import GpuMemory
 from gpubench.result.store import load, save
+from tests.detect.trees import check
 from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of, split
 
 GIB = 2**30
@@ -46,7 +47,9 @@ def shared(cpu_s, gpu_s, split_s, regime=COPIED):
     return [
         measured(case(n=1024), cpu_s),
         measured(case(n=1024, regime=regime, device="cupy:0"), gpu_s),
-        split(case(n=1024, form="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s),
+        split(
+            case(n=1024, implementation="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s
+        ),
     ]
 
 
@@ -75,119 +78,83 @@ COPIES_LOSE = ops({"matmul": (0.3, 1.5, 8.0), "add": 0.2, "relu": 0.2}, COPIED)
 CPU_WINS = [*ops({"matmul": 0.3, "add": 0.5, "relu": 0.4}, WAITED), *ops({"matmul": 0.2, "add": 0.1}, COPIED)]
 
 
-def test_gpu_for_data_that_stays_and_cpu_for_copies(tmp_path):
-    advice = advised(tmp_path, [*GPU_WINS, *COPIES_LOSE])
-    assert (advice.mode, advice.confidence, advice.reasons[0].code) == (
-        "gpu",
-        "measured",
-        "GPU_WHERE_DATA_STAYS",
-    )
-    assert advice.reasons[0].text.startswith(
-        "Measured here: GPU for data that stays there; the CPU for calls that copy, but for matmul from "
-    )
-    stays, copies = advice.measured.situations
-    assert (stays.regime, stays.winner, stays.gpu, stays.cpu) == (WAITED, "gpu", 3, 0)
-    assert (copies.regime, copies.winner, copies.gpu, copies.cpu) == (COPIED, "cpu", 1, 2)
+SPLIT = case(n=1024, implementation="tuned", regime=COPIED, device="hybrid:cupy:0")
+FFN = case("ffn", 4096, regime=WAITED, device="hybrid:cupy:0")
+STAGES = {"first": (1e-3, 0.1e-3), "second": (0.1e-3, 1e-3)}
+OTHER = replace(GPU, id="wgpu:0", backend="wgpu")
+WON = shared(1e-3, 1e-3 / 1.5, 0.4e-3)[2:]
+MODE, CODE, SURE = "mode", "reasons.0.code", "confidence"
+TELLS = {MODE: "gpu", SURE: "measured"}
+# Outcomes of one file, what the machine is, what is recommended, and a part of the first reason.
+ROWS = {
+    "a GPU where data stays, the CPU for copies": (
+        [*GPU_WINS, *COPIES_LOSE], {},
+        {**TELLS, CODE: "GPU_WHERE_DATA_STAYS", "measured.situations.*.regime": [WAITED, COPIED],
+         "measured.situations.*.winner": ["gpu", "cpu"], "measured.situations.*.gpu": [3, 1], "measured.situations.*.cpu": [0, 2]},
+        "Measured here: GPU for data that stays there; the CPU for calls that copy, but for matmul from "),
+    "a GPU that wins both": (
+        [*GPU_WINS, *ops({"matmul": 8.0, "add": 3.0}, COPIED)], {}, {**TELLS, CODE: "GPU_DOMINATES"},
+        "whether the data stays there or each call copies"),
+    **{f"a GPU of {gib} GiB that loses everything": (
+        CPU_WINS, {"gib": gib}, {MODE: "cpu", "device_ids": [], CODE: "CPU_DOMINATES"},
+        "CPU, whether the data stays on the GPU or each call copies") for gib in (16, 3, 1)},
+    "queued calls alone decide for no GPU": (
+        [*CPU_WINS, *ops({"matmul": 3.0, "add": 4.0, "relu": 3.0}, QUEUED)], {}, {MODE: "cpu", SURE: "measured"},
+        "only calls that are queued, with one wait for many, are faster on the GPU"),
+    **{f"a split that won with {gib} GiB, {regime}": (
+        shared(3e-3, 1e-3, 0.7e-3, regime), {"gib": gib}, {MODE: "hybrid", CODE: "HYBRID_PAYS", "measured.split": 0.75},
+        "1 of 1 measured splits pay") for gib in (16, 3) for regime in (WAITED, QUEUED, COPIED)},
+    "a split that is slower than the CPU alone": ([*GPU_WINS, *COPIES_LOSE, *shared(3e-3, 1e-3, 0.7e-3)[2:]], {}, {MODE: "gpu"}, ""),
+    "a split that won beside everything else": (
+        [*GPU_WINS, *COPIES_LOSE, *WON], {}, {MODE: "hybrid"}, "Alone: GPU for data that stays there; the CPU for calls that copy"),
+    # The rule of 2 to 4 GiB says hybrid; the side that is faster alone is left.
+    **{f"a split that lost to the {mode}": (shared(3e-3, gpu_s, 2 * min(3e-3, gpu_s)), {"gib": 3}, {MODE: mode}, "")
+       for gpu_s, mode in ((1e-3, "gpu"), (10e-3, "cpu"))},
+    "splits that lost": ([*GPU_WINS, *shared(1e-3, 1e-3 / 1.5, 2e-3)[1:]], {}, {MODE: "gpu"}, "; no split that was measured pays."),
+    "a split that noise hides": (
+        [measured(case(n=1024), 3e-3), split(SPLIT, (3e-3, 1e-3), 0.9e-3, factors=WILD)], {"gib": 3},
+        {MODE: "hybrid", SURE: "provisional"}, ""),
+    # Rates that lie close are no reason to share the work, with separate memories and many threads as well.
+    **{f"a ratio of {ratio}": (ops({"matmul": ratio, "add": ratio}, WAITED), {}, {MODE: mode}, "")
+       for ratio, mode in ((2.0, "gpu"), (0.5, "cpu"))},
+    "stages on two sides that won": (
+        [assigned(FFN, STAGES, "gc", 0.25e-3)], {}, {MODE: "hybrid", "measured.splits.0.assignment": "gc"}, "ffn"),
+    "stages on two sides that lost": ([assigned(FFN, STAGES, "gc", 1.5e-3)], {"gib": 3}, {MODE: "gpu"}, ""),
+    "a split beside another GPU that is faster alone": (
+        [*shared(3e-3, 1e-3, 0.7e-3), measured(case(n=1024, regime=COPIED, device="wgpu:0"), 0.1e-3)], {"devices": (*ALL, OTHER)},
+        {MODE: "gpu"}, ""),
+    "equal sides, and copies that lose": (
+        [*ops({"matmul": 1.0, "add": 1.0}, WAITED), *ops({"matmul": 0.2, "add": 0.2}, COPIED)], {}, {MODE: "cpu"}, ""),
+    "a GPU that wins with copies wins without them": (ops({"matmul": 8.0, "add": 3.0}, COPIED), {}, TELLS, ""),
+}  # fmt: skip
 
 
-def test_a_gpu_that_wins_in_both_situations(tmp_path):
-    advice = advised(tmp_path, [*GPU_WINS, *ops({"matmul": 8.0, "add": 3.0}, COPIED)])
-    assert (advice.mode, advice.reasons[0].code) == ("gpu", "GPU_DOMINATES")
-    assert "whether the data stays there or each call copies" in advice.reasons[0].text
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_file_recommends(tmp_path, name):
+    rows, machine, expected, text = ROWS[name]
+    advice = advised(tmp_path, rows, **machine)
+    check(advice, expected)
+    assert text in advice.reasons[0].text
 
 
-@pytest.mark.parametrize("gib", [16, 3, 1])
-def test_a_small_gpu_that_loses_everything(tmp_path, gib):
-    advice = advised(tmp_path, CPU_WINS, gib=gib)
-    assert (advice.mode, advice.device_ids, advice.reasons[0].code) == ("cpu", [], "CPU_DOMINATES")
-    assert "CPU, whether the data stays on the GPU or each call copies" in advice.reasons[0].text
-
-
-def test_queued_calls_alone_decide_for_no_gpu(tmp_path):
-    advice = advised(tmp_path, [*CPU_WINS, *ops({"matmul": 3.0, "add": 4.0, "relu": 3.0}, QUEUED)])
-    assert (advice.mode, advice.confidence) == ("cpu", "measured")
-    assert "only calls that are queued, with one wait for many, are faster on the GPU" in advice.reasons[0].text
-
-
-@pytest.mark.parametrize(("gib", "mode"), [(16, "gpu"), (3, "hybrid"), (1, "cpu")])
-def test_a_file_of_queued_calls_tells_no_mode(tmp_path, gib, mode):
-    advice = advised(tmp_path, ops({"matmul": 30.0, "add": 20.0}, QUEUED), gib=gib)
-    assert (advice.mode, advice.confidence, advice.measured) == (mode, "provisional", None)
-    (note,) = [reason for reason in advice.reasons if reason.code == "RESULT_SILENT"]
-    assert "20260101T000000Z-00000001.json does not tell the mode: only queued calls" in note.text
-
-
-@pytest.mark.parametrize("gib", [16, 3])
-@pytest.mark.parametrize("regime", [WAITED, QUEUED, COPIED])
-def test_a_split_that_won_beyond_its_interval(tmp_path, gib, regime):
-    advice = advised(tmp_path, [*shared(3e-3, 1e-3, 0.7e-3, regime)], gib=gib)
-    assert (advice.mode, advice.reasons[0].code, advice.measured.split) == ("hybrid", "HYBRID_PAYS", 0.75)
-    assert "1 of 1 measured splits pay" in advice.reasons[0].text
-
-
-def test_a_split_that_won_beside_everything_else(tmp_path):
-    advice = advised(tmp_path, [*GPU_WINS, *COPIES_LOSE, *shared(3e-3, 1e-3, 0.7e-3)[2:]])
-    assert advice.mode == "gpu", "this split is slower than the CPU alone"
-    won = [*GPU_WINS, *COPIES_LOSE, *shared(1e-3, 1e-3 / 1.5, 0.4e-3)[2:]]
-    advice = advised(tmp_path, won)
-    assert advice.mode == "hybrid"
-    assert "Alone: GPU for data that stays there; the CPU for calls that copy" in advice.reasons[0].text
-
-
-def test_splits_that_lost_are_evidence_against_hybrid(tmp_path):
-    """The rule of 2 to 4 GiB says hybrid; the side that is faster alone is left."""
-    for gpu_s, mode in ((1e-3, "gpu"), (10e-3, "cpu")):
-        lost = shared(3e-3, gpu_s, 2 * min(3e-3, gpu_s))
-        assert advised(tmp_path, lost, gib=3).mode == mode
-    advice = advised(tmp_path, [*GPU_WINS, *shared(1e-3, 1e-3 / 1.5, 2e-3)[1:]])
-    assert advice.mode == "gpu"
-    assert advice.reasons[0].text.endswith("; no split that was measured pays.")
-
-
-def test_a_split_that_noise_hides_is_evidence_for_nothing(tmp_path):
-    cpu_s, gpu_s = 3e-3, 1e-3
-    what = case(n=1024, form="tuned", regime=COPIED, device="hybrid:cupy:0")
-    rows = [measured(case(n=1024), cpu_s), split(what, (cpu_s, gpu_s), 0.9e-3, factors=WILD)]
-    advice = advised(tmp_path, rows, gib=3)
-    assert (advice.mode, advice.confidence) == ("hybrid", "provisional")
-
-
-def test_rates_that_lie_close_are_no_reason_to_share_the_work(tmp_path):
-    """With separate memories and many threads as well."""
-    assert advised(tmp_path, ops({"matmul": 2.0, "add": 2.0}, WAITED)).mode == "gpu"
-    assert advised(tmp_path, ops({"matmul": 0.5, "add": 0.5}, WAITED)).mode == "cpu"
-
-
-def test_an_assignment_that_won_is_hybrid(tmp_path):
-    stages = {"first": (1e-3, 0.1e-3), "second": (0.1e-3, 1e-3)}
-    what = case("ffn", 4096, regime=WAITED, device="hybrid:cupy:0")
-    advice = advised(tmp_path, [assigned(what, stages, "gc", 0.25e-3)])
-    assert (advice.mode, advice.measured.splits[0].assignment) == ("hybrid", "gc")
-    assert "ffn" in advice.reasons[0].text
-    slower = assigned(what, stages, "gc", 1.5e-3)
-    assert advised(tmp_path, [slower], gib=3).mode == "gpu"
-
-
-def test_a_split_is_no_gain_where_another_gpu_is_faster_alone(tmp_path):
-    other = replace(GPU, id="wgpu:0", backend="wgpu")
-    rows = [*shared(3e-3, 1e-3, 0.7e-3), measured(case(n=1024, regime=COPIED, device="wgpu:0"), 0.1e-3)]
-    advice = advised(tmp_path, rows, devices=(*ALL, other))
-    assert advice.mode == "gpu"
+ONLY_QUEUED = ops({"matmul": 30.0, "add": 20.0}, QUEUED)
 
 
 @pytest.mark.parametrize(
-    ("rows", "why"),
+    ("rows", "why", "gib", "mode"),
     [
-        (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small"),
-        (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)"),
-        (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal"),
-        (COPIES_LOSE, "only calls that copy were measured"),
-        ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU"),
+        (ops({"matmul": 0.2, "add": 0.2}, WAITED, cpu_s=2e-6)[:2], "too small", 16, "gpu"),
+        (ops({"matmul": 6.0, "add": 0.16}, WAITED), "share the ops (1 and 1)", 16, "gpu"),
+        (ops({"matmul": 1.02, "add": 0.98}, WAITED), "about equal", 16, "gpu"),
+        (COPIES_LOSE, "only calls that copy were measured", 16, "gpu"),
+        ([measured(case(n=64), 1e-3)], "it compares no GPU with a CPU", 16, "gpu"),
+        *((ONLY_QUEUED, "20260101T000000Z-00000001.json does not tell the mode: only queued calls", gib, mode)
+          for gib, mode in ((16, "gpu"), (3, "hybrid"), (1, "cpu"))),
     ],
-)
-def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why):
-    advice = advised(tmp_path, rows)
-    assert (advice.mode, advice.confidence, advice.reasons[0].code) == ("gpu", "provisional", "VRAM_GE_4GIB")
+)  # fmt: skip
+def test_a_file_that_cannot_tell_says_so_and_changes_nothing(tmp_path, rows, why, gib, mode):
+    advice = advised(tmp_path, rows, gib=gib)
+    assert (advice.mode, advice.confidence, advice.measured) == (mode, "provisional", None)
     assert "nothing was measured" not in advice.reasons[0].text
     (note,) = [reason for reason in advice.reasons if reason.code == "RESULT_SILENT"]
     assert why in note.text
@@ -201,16 +168,6 @@ def test_an_older_file_that_tells_decides_and_the_newer_one_says_why_it_does_not
     first, note = advice.reasons
     assert (first.code, note.code) == ("CPU_DOMINATES", "RESULT_SILENT")
     assert note.text.startswith("20260103T000000Z")
-
-
-def test_equal_sides_are_no_reason_for_a_gpu_whose_copies_lose(tmp_path):
-    rows = [*ops({"matmul": 1.0, "add": 1.0}, WAITED), *ops({"matmul": 0.2, "add": 0.2}, COPIED)]
-    assert advised(tmp_path, rows).mode == "cpu"
-
-
-def test_a_gpu_that_wins_with_copies_wins_without_them(tmp_path):
-    advice = advised(tmp_path, ops({"matmul": 8.0, "add": 3.0}, COPIED))
-    assert (advice.mode, advice.confidence) == ("gpu", "measured")
 
 
 def test_the_first_line_says_both_situations_or_what_it_rests_on(tmp_path):
