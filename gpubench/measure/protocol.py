@@ -256,7 +256,7 @@ class MeasuredOverhead(Reply, frozen=True):
     clock_cost_s: float  # of one reading
 
 
-class Peaks(Reply, frozen=True):
+class MeasuredPeaks(Reply, frozen=True):
     """The answer to MeasurePeaks."""
 
     peaks: list[Peak]  # each with a rate or with the reason for none

@@ -360,7 +360,7 @@ class WorkerPool:
                 self.drop(device_id)
                 self._peaks.append(Peak(device_id=device_id, reason=gone.detail))
                 continue
-            if isinstance(reply, protocol.Peaks):
+            if isinstance(reply, protocol.MeasuredPeaks):
                 self._peaks += reply.peaks
             else:
                 self._peaks.append(Peak(device_id=device_id, reason=getattr(reply, "detail", "")))

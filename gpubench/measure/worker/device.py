@@ -315,11 +315,11 @@ class OpenDevice:
             id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s
         )
 
-    def measure_peaks(self, request: protocol.MeasurePeaks) -> protocol.Peaks:
+    def measure_peaks(self, request: protocol.MeasurePeaks) -> protocol.MeasuredPeaks:
         """After all cases: what they hold of the device's memory goes back first."""
         self._kept.release_all()
         self._announce("peaks")
-        return protocol.Peaks(id=request.id, peaks=hardware.measure_peaks(self._session, request.peaks))
+        return protocol.MeasuredPeaks(id=request.id, peaks=hardware.measure_peaks(self._session, request.peaks))
 
     def load(self, request: protocol.Load) -> None:
         """Make inputs now, and the reference, so that other workers find it."""

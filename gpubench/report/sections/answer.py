@@ -119,18 +119,9 @@ def brief_answer(analysis: Analysis) -> str:
     own = answer_part(analysis, alone=True).sentences
     if own:
         return own[0].rstrip(".")
-    kind, implementations = (
-        answered.absence.kind,
-        {implementation.op for implementation in answered.implementations},
-    )
-    better = {
-        implementation.op for implementation in answered.implementations if implementation.ratio is not None
-    }
-    faster = (
-        f": faster than {plain_text(answered.cpu)} for {len(better)} of {len(implementations)}"
-        if implementations
-        else ""
-    )
+    kind, ops = answered.absence.kind, {winner.op for winner in answered.implementations}
+    better = {winner.op for winner in answered.implementations if winner.ratio is not None}
+    faster = f": faster than {plain_text(answered.cpu)} for {len(better)} of {len(ops)}" if ops else ""
     return (_BRIEF.get(kind) or _BEGIN[kind].partition(":")[0]) + faster
 
 
@@ -297,33 +288,23 @@ def _best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 def _on_host(answered: MachineAnswer) -> list[str]:
     """Say what takes its time on the CPU whatever the mode."""
     times = [
-        f"{implementation.op} {format_seconds(implementation.plain_s or implementation.best_s)} at "
-        f"{named_size_text(implementation.n, implementation.extent)}"
-        for implementation in answered.host
+        f"{winner.op} {format_seconds(winner.plain_s or winner.best_s)} at "
+        f"{named_size_text(winner.n, winner.extent)}"
+        for winner in answered.host
     ]
     return [f"On the host in any case: {list_words(times)}."] if times else []
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
     """Say why plain NumPy is slower even where it computes as fast; nothing where no other implementation wins."""
-    better = {
-        implementation.op for implementation in answered.implementations if implementation.ratio is not None
-    }
-    ops = [
-        op
-        for op in dict.fromkeys(
-            implementation.op for implementation in answered.implementations if implementation.allocates
-        )
-        if op in better
-    ]
+    better = {winner.op for winner in answered.implementations if winner.ratio is not None}
+    allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
+    ops = [op for op in allocating if op in better]
     if not ops:
         return []
-    whose = (
-        ""
-        if len(ops) == len({implementation.op for implementation in answered.implementations})
-        else f" of {list_words(ops)}"
-    )
-    whose = whose if len(ops) <= _MOST_NAMES or not whose else f" of {len(ops)} ops"
+    every = len(ops) == len({winner.op for winner in answered.implementations})
+    some = list_words(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
+    whose = "" if every else f" of {some}"
     return [
         f"Plain NumPy allocates its result{whose} at every call; tuned code writes into an array that is there."
     ]
@@ -559,13 +540,9 @@ def _because(why: Absence) -> str:
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
     """Return which CPU implementations win: how the sentence goes on."""
-    ops = len({implementation.op for implementation in answered.implementations})
-    better = list(
-        dict.fromkeys(
-            implementation.op for implementation in answered.implementations if implementation.ratio is not None
-        )
-    )
-    if not any(implementation.plain_s is not None for implementation in answered.implementations):
+    ops = len({winner.op for winner in answered.implementations})
+    better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
+    if not any(winner.plain_s is not None for winner in answered.implementations):
         return (".",)
     plain = plain_text(answered.cpu)
     if not better and answered.missing:
@@ -573,7 +550,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
     if not better:
         return (f". No faster code than {plain} was measured.",)
     if ops == 1:
-        best = max(answered.implementations, key=lambda implementation: implementation.ratio or 1.0)
+        best = max(answered.implementations, key=lambda winner: winner.ratio or 1.0)
         gain = factor_text(best.ratio or 1.0, best.within)
         return (f". Faster code than plain NumPy exists for {better[0]}: up to {gain}.",)
     share = f"{len(better)} of {ops} ops"
