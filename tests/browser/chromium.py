@@ -1,11 +1,7 @@
 """The browser of these tests: the system's Chromium, driven by playwright, with nothing left of a network."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 ARGUMENTS = [
     "--no-sandbox",  # for root in a container; the pages are ours
@@ -21,7 +17,7 @@ NAMES = ("chromium", "google-chrome")
 
 
 @contextmanager
-def started() -> Iterator[Any]:
+def started():
     """A headless browser with a profile of its own; playwright's Chromium where the system has none."""
     from playwright.sync_api import sync_playwright
 
@@ -34,7 +30,7 @@ def started() -> Iterator[Any]:
             browser.close()
 
 
-def probe() -> None:
+def probe():
     """Ends the program with the reason, in one line, if no browser starts here."""
     try:
         with started():

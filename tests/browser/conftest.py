@@ -1,7 +1,5 @@
 """A page of the report in a browser without a network; whatever it complains about fails the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,12 +1,10 @@
 """The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.report import render
@@ -34,15 +32,10 @@ pytestmark = pytest.mark.chromium
 
 CHARTS = {"time", "speedup", "roofline"}
 HOSTILE = [
-    "<script>window.pwned = 1</script>",
-    "</script><script>window.pwned = 1</script>",
-    "<img src=x onerror='window.pwned = 1'>",
-    "\"'><svg onload=window.pwned=1>",
-    "a & b &lt; c",
-    "\u202ereversed\u202c \u2066x",
-    "GPU 🔥 naïve",
-    "x" * 200,
-]
+    "<script>window.pwned = 1</script>", "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>", "\"'><svg onload=window.pwned=1>", "a & b &lt; c",
+    "\u202ereversed\u202c \u2066x", "GPU 🔥 naïve", "x" * 200,
+]  # fmt: skip
 
 
 def points(page, name):
@@ -282,7 +275,7 @@ def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
 
 def test_a_history_is_a_line_over_time(opened):
     runs = [
-        msgspec.structs.replace(full_run(), id=f"00000000-0000-4000-8000-00000000000{i}", started_at=f"2026-01-0{i}T00:00:00Z")
+        replace(full_run(), id=f"00000000-0000-4000-8000-00000000000{i}", started_at=f"2026-01-0{i}T00:00:00Z")
         for i in range(1, 4)
     ]  # fmt: skip
     page = opened(*runs)
@@ -296,10 +289,10 @@ def test_a_history_is_a_line_over_time(opened):
 
 def on_machine(run, number):
     """The run as another machine's."""
-    machine = msgspec.structs.replace(run.fingerprint.machine, hash=f"{number:012d}")
-    return msgspec.structs.replace(
+    machine = replace(run.fingerprint.machine, hash=f"{number:012d}")
+    return replace(
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
-        fingerprint=msgspec.structs.replace(run.fingerprint, machine=machine),
+        fingerprint=replace(run.fingerprint, machine=machine),
     )  # fmt: skip
 
 
@@ -405,7 +398,7 @@ def test_axe_finds_nothing_to_complain_about(opened):
     is unfolded; of each table two rows stay, since the others look like them."""
     from axe_playwright_python.sync_playwright import Axe
 
-    other = msgspec.structs.replace(hybrid_run(), started_at="2026-02-02T00:00:00Z")
+    other = replace(hybrid_run(), started_at="2026-02-02T00:00:00Z")
     page = opened(full_run(), other)
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     page.evaluate("document.querySelectorAll('tbody tr:nth-child(n+3)').forEach(e => e.remove())")
@@ -423,20 +416,9 @@ def test_axe_finds_nothing_to_complain_about(opened):
 @pytest.mark.parametrize("width", [400, 320])
 def test_a_narrow_page_does_not_scroll_sideways_and_keeps_the_op_and_the_device_in_sight(opened, width):
     page = opened(
-        full_run(),
-        width=width,
-        sections=[
-            "answer",
-            "map",
-            "breakeven",
-            "speedup",
-            "breakdown",
-            "roofline",
-            "warnings",
-            "environment",
-            "raw",
-        ],
-    )
+        full_run(), width=width,
+        sections=["answer", "map", "breakeven", "speedup", "breakdown", "roofline", "warnings", "environment", "raw"],
+    )  # fmt: skip
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for chart in page.locator(".chart svg").all():
@@ -524,8 +506,8 @@ def test_a_narrow_page_breaks_no_word_of_the_answer(opened, width):
 @pytest.mark.parametrize("names", [HOSTILE[:3], HOSTILE[3:6], HOSTILE[5:]], ids=["tags", "quotes", "letters"])
 def test_hostile_names_stay_text(opened, names):
     label, cpu, gpu = names
-    devices = (msgspec.structs.replace(CPU, name=cpu), msgspec.structs.replace(GPU, name=gpu, driver=cpu))
-    run = msgspec.structs.replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=label)
+    devices = (replace(CPU, name=cpu), replace(GPU, name=gpu, driver=cpu))
+    run = replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=label)
     page = opened(run, width=400)
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -557,11 +539,9 @@ def test_no_script_but_the_pages_own_runs(contexts, tmp_path):
     text = render([full_run()], "html")
     assert "'unsafe-eval'" not in text.partition("<body")[0]
     file.write_text(
-        text.replace(
-            "</main>", "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'></main>"
-        ),
+        text.replace("</main>", "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'></main>"),
         encoding="utf-8",
-    )
+    )  # fmt: skip
     page.goto(file.as_uri())
     page.locator("[data-ready]").wait_for()
     assert page.evaluate("window.pwned") is None
@@ -592,7 +572,7 @@ def test_a_browser_that_lacks_something_says_so(contexts, tmp_path):
 
 def test_other_runs_have_pages_too(opened):
     """Two runs below each other; a machine without a GPU; a software adapter alone; nothing but a failure."""
-    page = opened(full_run(), msgspec.structs.replace(cpu_run(), id="00000000-0000-4000-8000-000000000002"))
+    page = opened(full_run(), replace(cpu_run(), id="00000000-0000-4000-8000-000000000002"))
     assert page.get_by_role("article").count() == 3, "both, and what they say together"
     assert page.locator("#r1-chart-time svg").count() == 1
     assert page.locator("#r1-chart-speedup").count() == 0

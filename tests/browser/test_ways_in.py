@@ -1,7 +1,5 @@
 """One result by its three ways in: terminal, page and notebook say the same, in the same colours."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -62,12 +62,9 @@ def polynomial(xp, x):
 
 @pytest.mark.parametrize(
     ("trying", "why"),
-    [
-        ("slow", "slow is left out: its first call did not end within 60 s"),
-        ("", "did not end within 60 s"),
-    ],
-)
-def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path: Path, trying: str, why: str) -> None:
+    [("slow", "slow is left out: its first call did not end within 60 s"), ("", "did not end within 60 s")],
+)  # fmt: skip
+def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
     (tmp_path / "mine.py").write_text("", encoding="utf-8")
     reports = [trial.TrialReport(known=["slow"], trying=trying), trial.TrialReport(known=["slow"], trying=None)]
 
@@ -86,21 +83,19 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path: Path, trying:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (slept, "calls time.sleep"),
-        (slept_inside, "calls time.sleep"),
-        (counted, "changes COUNT outside of itself"),
+        (slept, "calls time.sleep"), (slept_inside, "calls time.sleep"), (counted, "changes COUNT outside of itself"),
         (lambda xp, x: (CALLS.append(1), x)[1], "calls list.append"),
         (lambda xp, x: x * random.random(), "calls Random.random"),
     ],
-)
-def test_a_function_that_does_more_than_return_is_not_compiled(function, why: str) -> None:
+)  # fmt: skip
+def test_a_function_that_does_more_than_return_is_not_compiled(function, why):
     """Its kernel would leave that out, and be a million times faster."""
     with pytest.raises(Untraceable, match=why):
         trace_pure(UserFunction(function), ["x"])
     assert trace_pure(UserFunction(polynomial), ["x"]).operations
 
 
-def sum_of(values: list[float]) -> float:
+def sum_of(values):
     return sum(values)
 
 
@@ -118,11 +113,11 @@ def sum_of(values: list[float]) -> float:
         ([(64, 300), (256, 1190), (1024, 4700)], 2**20, 4700 * 1024),  # not a parabola through noise
     ],
 )
-def test_sizes_between_and_beyond(points, n: int, value: float) -> None:
+def test_sizes_between_and_beyond(points, n, value):
     assert extrapolate(points, n) == pytest.approx(value, rel=1e-9)
 
 
-def test_a_search_begins_at_a_size_that_takes_little() -> None:
+def test_a_search_begins_at_a_size_that_takes_little():
     seconds = [(64, 2e-4), (256, 1.3e-2), (1024, 0.37)]
     shown = [Shown("x", [[(64, 64), (256, 256), (1024, 1024)]], [(64, 256), (256, 1024), (1024, 4096)])]
     op = make_op(
@@ -136,12 +131,12 @@ def test_a_search_begins_at_a_size_that_takes_little() -> None:
 
 
 @pytest.mark.torch
-def test_a_default_device_is_for_those_who_create_tensors() -> None:
+def test_a_default_device_is_for_those_who_create_tensors():
     import torch
 
     later = False
 
-    def plain(x: torch.Tensor) -> torch.Tensor:
+    def plain(x):
         return torch.ones(3) if later else x * x
 
     x = torch.ones(3, device="meta")
@@ -163,14 +158,11 @@ Frame.__module__ = "pandas.core.frame"
 @pytest.mark.parametrize(
     ("program", "inputs", "library"),
     [
-        (lambda x: Fraction(x), [1.0], "fractions"),
-        (lambda frame: frame.sum(), [Frame()], "pandas"),
-        (lambda x: x + 1, [np.ones(3)], None),
-        (len, [np.ones(3)], None),
-        (sum_of, [[1.0]], "sum_of"),
+        (lambda x: Fraction(x), [1.0], "fractions"), (lambda frame: frame.sum(), [Frame()], "pandas"),
+        (lambda x: x + 1, [np.ones(3)], None), (len, [np.ones(3)], None), (sum_of, [[1.0]], "sum_of"),
     ],
-)
-def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library) -> None:
+)  # fmt: skip
+def test_a_pair_is_called_by_the_library_of_its_program(program, inputs, library):
     assert program_library(UserFunction(program, program), inputs) == library
 
 
@@ -179,23 +171,23 @@ class Sparse:
 
     shape = (10**6, 10**6)
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value):
         self.data = np.array([1.0, value])
         self.indices, self.indptr = np.array([3, 9]), np.array([0, 1, 2])
 
-    def tocsr(self) -> "Sparse":
+    def tocsr(self):
         return self
 
-    def toarray(self) -> np.ndarray:
+    def toarray(self):
         raise MemoryError
 
 
-def test_a_sparse_matrix_is_compared_by_its_elements() -> None:
+def test_a_sparse_matrix_is_compared_by_its_elements():
     assert equal([Sparse(2.0)], [Sparse(2.0)])
     assert not equal([Sparse(2.0)], [Sparse(2.5)])
 
 
-def test_a_sparse_matrix_is_the_same_once_its_elements_are_sorted_and_summed() -> None:
+def test_a_sparse_matrix_is_the_same_once_its_elements_are_sorted_and_summed():
     """CuPy's product does that to its input."""
     parts = np.array([1.0, 2.0, 4.0, 8.0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])
     matrix = scipy.sparse.csr_matrix(parts, shape=(2, 3))
@@ -208,7 +200,7 @@ def test_a_sparse_matrix_is_the_same_once_its_elements_are_sorted_and_summed() -
     assert not equal(matrix, sorted_matrix[:, [1, 0, 2]])
 
 
-def test_counts_may_differ_where_numpy_differs_from_itself() -> None:
+def test_counts_may_differ_where_numpy_differs_from_itself():
     exact = np.full(100, 1000)
     moved = exact.copy()
     moved[[3, 4]] += [1, -1]
@@ -223,7 +215,7 @@ def test_counts_may_differ_where_numpy_differs_from_itself() -> None:
 
 
 @pytest.mark.parametrize(("limit_s", "calls"), [(None, 3), (60.0, 3), (7.0, 2), (4.0, 1)])
-def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, limit_s, calls) -> None:
+def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, limit_s, calls):
     clock, made = [0.0], []
 
     def slow(xp, x):
@@ -237,14 +229,14 @@ def test_a_function_is_tried_as_often_as_a_budget_leaves_time_for(monkeypatch, l
     assert (len(made), found.seconds) == (calls, [(64, 3.0)])
 
 
-def test_a_size_beyond_the_memory_is_not_tried(monkeypatch) -> None:
+def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30))
     request = trial.TrialRequest(CodeSource("own", "file", "own.py"), sizes=[2**26])
     with pytest.raises(PluginError, match="n = 67108864 needs about 1 GiB of memory: choose smaller --sizes"):
         list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 
 
-def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it() -> None:
+def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it():
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "numpy:0")
     operands = SimpleNamespace(
         weights=SimpleNamespace(passed=True), inputs=lambda case: [], answer=lambda case: (None, None, 3.0),
@@ -258,7 +250,7 @@ def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_tim
             workspace.require_fresh(limit_s)
 
 
-def test_a_module_in_an_archive_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_an_archive_is_a_source(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("gpubench.functions.declare.MEASURES", True)  # loading unsets it
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:

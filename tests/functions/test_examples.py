@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parents[2] / "examples" / "functions"
 FILES = sorted(FOLDER.glob("*.py"))
 
 
-def test_there_are_twenty_short_ones() -> None:
+def test_there_are_twenty_short_ones():
     assert len(FILES) == 20
     assert [f.name for f in FILES if len(f.read_text(encoding="utf-8").splitlines()) > 15] == []
 
 
 @pytest.mark.torch
-def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path: Path) -> None:
+def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path):
     ended = gpubench(
         "run", *map(str, FILES), "--sizes", "100", "--devices", "numpy:0,torch:cpu", "--implementations", "library",
         "--max-samples", "4", "--max-time", "5ms", "--no-progress", "-o", "r.json",
@@ -33,7 +33,7 @@ def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((FOLDER / "pairs").glob("*.py")), ids=lambda file: file.stem)
-def test_pairs_run_on_the_cpu(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_run_on_the_cpu(file, monkeypatch):
     monkeypatch.setattr(declare, "MEASURES", False)  # this process imports a user's file, as a child does
     source = CodeSource(file.stem, "file", str(file))
     for name, function in load_source(source).functions.items():

@@ -34,7 +34,7 @@ def call_price(xp, spot, strike):
         ),
     ],
 )
-def test_each_language_has_the_steps_and_names_what_is_used_twice(language: str, last: str, text: str) -> None:
+def test_each_language_has_the_steps_and_names_what_is_used_twice(language, last, text):
     def formula(m, x):
         square = x * x
         return m.where(x > 0, square * x, -x) / m.sqrt(1 + square)
@@ -52,11 +52,11 @@ def test_each_language_has_the_steps_and_names_what_is_used_twice(language: str,
         (lambda m, x: m.maximum(x, 0), "select(x, 0.0, x < 0.0)"),
     ],
 )
-def test_parentheses_stand_where_the_order_needs_them(formula, text: str) -> None:
+def test_parentheses_stand_where_the_order_needs_them(formula, text):
     assert trace(formula, ["x"]).statements("wgsl", "{}") == text
 
 
-def test_a_value_that_is_used_twice_is_computed_once() -> None:
+def test_a_value_that_is_used_twice_is_computed_once():
     def doubled(xp, x):
         for _ in range(60):  # written out, its text would be longer than any memory
             x = x + x
@@ -70,22 +70,19 @@ def test_a_value_that_is_used_twice_is_computed_once() -> None:
     [
         (lambda xp, x: xp.sort(x), r"calls xp\.sort"),
         (lambda xp, x: x if x > 0 else -x, "asks whether an array is true"),
-        (lambda xp, x: np.exp(x), "calls NumPy itself"),
-        (lambda xp, x: x.sum(), r"uses \.sum of an array"),
+        (lambda xp, x: np.exp(x), "calls NumPy itself"), (lambda xp, x: x.sum(), r"uses \.sum of an array"),
         (lambda xp, x: x[1:], "takes elements of an array by index"),
         (lambda xp, x: x ** np.ones(3), "mixes arrays with a ndarray"),
-        (lambda xp, x: (x, x + 1), "returns several results"),
-        (lambda xp, x: x > 0, "returns truth values"),
-        (lambda xp, x: sum(x), "loops over an array"),
-        (lambda xp, x: x * float("inf"), "holds the number inf"),
+        (lambda xp, x: (x, x + 1), "returns several results"), (lambda xp, x: x > 0, "returns truth values"),
+        (lambda xp, x: sum(x), "loops over an array"), (lambda xp, x: x * float("inf"), "holds the number inf"),
     ],
-)
-def test_why_a_function_is_no_formula(function, why: str) -> None:
+)  # fmt: skip
+def test_why_a_function_is_no_formula(function, why):
     with pytest.raises(Untraceable, match=why):
         trace(function, ["x"])
 
 
-def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration() -> None:
+def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration():
     declaration = {
         "name": "odd", "group": "vector", "summary": "", "inputs": ("x",), "flops_per_element": 1, "tolerance": EXACT,
     }  # fmt: skip
@@ -95,7 +92,7 @@ def test_a_formula_that_calls_what_nobody_knows_is_an_error_at_its_declaration()
         reduction(formula=lambda m, x: m.gamma(x), join="add", **declaration)
 
 
-def test_a_nan_wins_a_maximum_in_each_order() -> None:
+def test_a_nan_wins_a_maximum_in_each_order():
     nan = float("nan")
     for names, values in ((("x", "y"), (nan, 1.0)), (("x", "y"), (1.0, nan)), (("x", "y"), (2.0, 1.0))):
         text = trace(lambda m, x, y: m.maximum(x, y), names).statements("python", "{}")
@@ -106,16 +103,13 @@ def test_a_nan_wins_a_maximum_in_each_order() -> None:
 @pytest.mark.parametrize(
     ("formula", "rooms"),
     [
-        (lambda m, v, b: v + b, 0),
-        (lambda m, v, b: m.maximum(v + b, 0), 0),
-        (lambda m, v, b: m.where(b > 0, v, 0), 0),
-        (lambda m, v, b: m.where(v > b, 2, v), 1),
+        (lambda m, v, b: v + b, 0), (lambda m, v, b: m.maximum(v + b, 0), 0),
+        (lambda m, v, b: m.where(b > 0, v, 0), 0), (lambda m, v, b: m.where(v > b, 2, v), 1),
         (lambda m, v, b: (v + b) / (1 + m.exp(-m.fma(0.1 * (v + b), v + b, v))), 3),
-        (lambda m, v, b: m.fma(v, v, v) - b, 1),
-        (lambda m, v, b: b * 2, 1),
+        (lambda m, v, b: m.fma(v, v, v) - b, 1), (lambda m, v, b: b * 2, 1),
     ],
-)
-def test_numpy_computes_it_in_place(formula, rooms: int) -> None:
+)  # fmt: skip
+def test_numpy_computes_it_in_place(formula, rooms):
     v, b = np.random.default_rng(1).standard_normal((2, 100)).astype("float32")
     made = []
 
@@ -130,7 +124,7 @@ def test_numpy_computes_it_in_place(formula, rooms: int) -> None:
     assert len(made) <= rooms
 
 
-def test_the_bound_admits_float32_and_refuses_float16() -> None:
+def test_the_bound_admits_float32_and_refuses_float16():
     spot, strike = np.random.default_rng(1).uniform(0.5, 2, (2, 20_000)).astype("float32")
     wide = spot.astype("float64"), strike.astype("float64")
     want = call_price(np, *wide)
@@ -141,7 +135,7 @@ def test_the_bound_admits_float32_and_refuses_float16() -> None:
     assert not np.all(np.abs(halves - want) <= limit * scale)
 
 
-def test_next_to_a_jump_either_side_is_right() -> None:
+def test_next_to_a_jump_either_side_is_right():
     tolerance = trace(lambda xp, x: xp.where(3 * x > 0.3, x, -x), ["x"]).tolerance()
     x = np.array([0.1, 0.2])
     at_jump, elsewhere = tolerance.slack(np, 2.0**-24, x)

@@ -3,25 +3,15 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.functions import planted
 
 BRIEF = [
-    "--quick",
-    "--sessions",
-    "1",
-    "--max-samples",
-    "4",
-    "--max-time",
-    "2ms",
-    "--no-autotune",
-    "--no-progress",
-    "--dtypes",
-    "float32",
-]
+    "--quick", "--sessions", "1", "--max-samples", "4", "--max-time", "2ms", "--no-autotune", "--no-progress",
+    "--dtypes", "float32",
+]  # fmt: skip
 
 PAIRS = """
 from functools import partial
@@ -38,14 +28,14 @@ fine = gpubench.pair(cpu=planted_line, gpu=lambda x: 2 * x + 1)
 """
 
 
-def measure(gpubench, folder: Path, file: str, *arguments: str) -> dict[str, dict]:
+def measure(gpubench, folder, file, *arguments):
     shutil.copy(planted.__file__, folder / "planted.py")
     gpubench("run", file, "--sizes", "1000", *BRIEF, *arguments, "-o", "r.json")
     report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
     return {case["id"]: case for case in report["cases"]}
 
 
-def require_refused(cases: dict[str, dict], names, ending: str, file: str = "planted") -> None:
+def require_refused(cases, names, ending, file="planted"):
     told = {name: cases[f"{file}.{name}/n=1000/float32/library/{ending}"] for name in names}
     refused = ("wrong-result", "bad-function")
     passed = {
@@ -57,7 +47,7 @@ def require_refused(cases: dict[str, dict], names, ending: str, file: str = "pla
 
 
 @pytest.mark.torch
-def test_pytorch_implementations(gpubench, tmp_path: Path) -> None:
+def test_pytorch_implementations(gpubench, tmp_path):
     assert len(planted.FAULTS) >= 50
     cases = measure(
         gpubench, tmp_path, "planted.py", "--backends", "numpy,torch", "--devices", "numpy:0,torch:cpu"
@@ -71,7 +61,7 @@ def test_pytorch_implementations(gpubench, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "regime", ["resident-waited", "resident-queued", "transfer-once-10", "transfer-always"]
 )
-def test_cupy_implementations(gpubench, tmp_path: Path, regime: str) -> None:
+def test_cupy_implementations(gpubench, tmp_path, regime):
     asked = regime.removesuffix("-10")  # of so many calls a copy, unless --calls says otherwise
     cases = measure(gpubench, tmp_path, "planted.py", "--backends", "numpy,cupy", "--regimes", asked)
     require_refused(cases, planted.FAULTS, f"{regime}@cupy:0")
@@ -84,7 +74,7 @@ COPIED = (
 )  # fmt: skip
 
 
-def test_pairs_in_each_situation(gpubench, tmp_path: Path) -> None:
+def test_pairs_in_each_situation(gpubench, tmp_path):
     text = PAIRS.replace("NAMES", repr(COPIED)).replace("planted_line", "partial(planted.line, np)")
     (tmp_path / "pairs.py").write_text(text, encoding="utf-8")
     cases = measure(gpubench, tmp_path, "pairs.py", "--devices", "numpy:0,fake:gpu")

@@ -8,8 +8,8 @@ import traceback
 import types
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 import gpubench
 from gpubench.base.errors import UsageError
@@ -21,11 +21,11 @@ H200 = RESULTS / "20261125T000334Z-9aaa659e.json.gz"
 
 
 @pytest.fixture(scope="module")
-def result() -> gpubench.Result:
+def result():
     return gpubench.load(H200)
 
 
-def test_a_result_tells_thresholds_and_speedups(result) -> None:
+def test_a_result_tells_thresholds_and_speedups(result):
     dot = result.threshold("dot", "waited")
     assert dot.measured[0] < dot.lo < dot.n < dot.hi < dot.measured[1]
     assert re.fullmatch(r"~?[\d.]+ [KM] \(.*[KM]\)", str(dot)), "the cell of a report"
@@ -38,7 +38,7 @@ def test_a_result_tells_thresholds_and_speedups(result) -> None:
 @pytest.mark.parametrize(
     "regime", ["resident-waited", "resident-queued", "transfer-once-10", "transfer-always"]
 )
-def test_each_name_that_a_reader_sees_is_taken(result, regime: str) -> None:
+def test_each_name_that_a_reader_sees_is_taken(result, regime):
     """The words of the answer, its tables and earlier versions name the same situation as the id in files."""
     names = {situation_text(regime), situation_text(regime, beside_queued=True), short_text(regime), regime}
     earlier = {"ten calls a copy"} if regime == "transfer-once-10" else set()
@@ -56,7 +56,7 @@ def test_each_name_that_a_reader_sees_is_taken(result, regime: str) -> None:
     )
 
 
-def test_a_result_shows_itself(result) -> None:
+def test_a_result_shows_itself(result):
     assert "NVIDIA H200" in str(result)
     assert str(result).endswith(f"all: gpubench report {H200} --full")  # it was loaded, and needs no save
     assert str(gpubench.Result(result.run)).endswith(
@@ -69,7 +69,7 @@ def test_a_result_shows_itself(result) -> None:
     assert "pays from" in page
 
 
-def test_a_result_becomes_a_frame_and_a_file(result, tmp_path: Path) -> None:
+def test_a_result_becomes_a_frame_and_a_file(result, tmp_path):
     frame = result.to_pandas()
     assert {"op", "n", "time_s", "device"} <= set(frame.columns)
     result.save(tmp_path / "copy.json.gz")
@@ -81,7 +81,7 @@ def test_a_result_becomes_a_frame_and_a_file(result, tmp_path: Path) -> None:
     assert not (tmp_path / "table.xlsx").exists()
 
 
-def test_policy_has_the_same_thresholds(result) -> None:
+def test_policy_has_the_same_thresholds(result):
     policy = gpubench.Policy.load(H200)
     assert policy.threshold("dot") == result.threshold("dot")
     assert "dot" in repr(policy)
@@ -100,14 +100,14 @@ def test_policy_has_the_same_thresholds(result) -> None:
         (lambda result: gpubench.bench(), "gpubench.bench(f)"),
     ],
 )
-def test_what_is_misspelt_raises(result, call, words: str) -> None:
+def test_what_is_misspelt_raises(result, call, words):
     with pytest.raises(UsageError) as error:
         call(result)
     assert words in error.value.hint
     assert words in "".join(traceback.format_exception_only(error.value))
 
 
-def test_detect_is_called_and_stays_a_package() -> None:
+def test_detect_is_called_and_stays_a_package():
     from gpubench import detect
 
     assert callable(detect)
@@ -142,12 +142,12 @@ except gpubench.base.errors.UsageError as error:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_shows_in_a_terminal(monkeypatch, terminal: bool) -> None:
+def test_progress_shows_in_a_terminal(monkeypatch, terminal):
     monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(isatty=lambda: terminal))
     assert gpubench.api.shows_progress() is terminal
 
 
-def test_a_script_measures_a_function_of_its_own_once(tmp_path: Path) -> None:
+def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
@@ -162,7 +162,7 @@ def test_a_script_measures_a_function_of_its_own_once(tmp_path: Path) -> None:
     assert ended.stderr == ""  # nobody watches
 
 
-def test_the_front_page_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_front_page_runs_as_it_stands(tmp_path):
     page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     text = page.partition("## Your own function")[2].split("```python\n")[1].split("```")[0]
     (tmp_path / "options.py").write_text(
@@ -176,7 +176,7 @@ def test_the_front_page_runs_as_it_stands(tmp_path: Path) -> None:
     assert "NumPy" in ended.stdout
 
 
-def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path: Path) -> None:
+def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path):
     text = (
         SCRIPT.partition("def locked")[0]
         + """
@@ -194,7 +194,7 @@ print(f"{result.threshold().n:.0f}")
     assert ended.returncode == 0, ended.stderr
 
 
-def test_an_answer_tells_what_it_rests_on() -> None:
+def test_an_answer_tells_what_it_rests_on():
     policy = gpubench.Policy.load(H200)
     answer = policy.choose("dot", 3_000_000, regime="resident")
     low, high = answer.interval
@@ -210,7 +210,7 @@ def test_an_answer_tells_what_it_rests_on() -> None:
     assert policy.choose("linear", 512).command == "gpubench run --ops linear --sizes 512"
 
 
-def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path: Path) -> None:
+def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path):
     from gpubench.analysis import policy
 
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
@@ -227,7 +227,7 @@ def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path
     assert len(derived) == 1
     (kept,) = tmp_path.rglob("cases-*")
     run = gpubench.load(H200).run
-    ask(msgspec.structs.replace(run, label="another"))  # of the same id
+    ask(replace(run, label="another"))  # of the same id
     assert len(derived) == 2
     kept.write_bytes(kept.read_bytes()[:-9] + b"otherbyte")
     assert ask() == first
@@ -254,7 +254,7 @@ for cell in (cell for cell in cells if cell["cell_type"] == "code"):
 """
 
 
-def test_the_notebook_runs_cell_by_cell(tmp_path: Path) -> None:
+def test_the_notebook_runs_cell_by_cell(tmp_path):
     (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
     notebook = Path(__file__).parents[2] / "examples" / "your_own_function.ipynb"
     ended = subprocess.run(

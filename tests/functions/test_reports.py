@@ -3,7 +3,6 @@ advice, comparison, claims, gates and the formats of other programs."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ RUN = (
 
 
 @pytest.fixture(scope="module")
-def folder(starter, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(starter, tmp_path_factory):
     """A folder with two runs, `base.json` and `new.json`; `decay` was edited between them."""
     folder = tmp_path_factory.mktemp("functions")
     for name, text in (("base.json", FILE), ("new.json", FILE.replace("* x + 1", "* x + 2"))):
@@ -41,13 +40,13 @@ def folder(starter, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_answer_compares_what_is_written(gpubench, folder: Path) -> None:
+def test_the_answer_compares_what_is_written(gpubench, folder):
     report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
     headlines = [row for row in report["speedups"] if row["kind"] == "headline"]
     assert {row["baseline_id"].split("/")[3] for row in headlines} == {"library"}
 
 
-def test_the_map_calls_functions_by_their_own_names(gpubench, folder: Path) -> None:
+def test_the_map_calls_functions_by_their_own_names(gpubench, folder):
     text = gpubench("report", "base.json", "--sections", "map", cwd=folder).stdout
     assert {line.split()[0] for line in text.splitlines() if line.strip()} >= {"decay", "total"}
     page = gpubench("report", "base.json", "--sections", "map", "--format", "html", cwd=folder).stdout
@@ -55,26 +54,24 @@ def test_the_map_calls_functions_by_their_own_names(gpubench, folder: Path) -> N
     assert "options.decay" not in re.sub('data-op="[^"]*"', "", page)
 
 
-def test_advice_names_the_command_of_the_file(gpubench, folder: Path) -> None:
+def test_advice_names_the_command_of_the_file(gpubench, folder):
     advice = json.loads(
-        gpubench(
-            "advise", "decay", "--size", "8M", "--from", "base.json", "--format", "json", cwd=folder
-        ).stdout
-    )
+        gpubench("advise", "decay", "--size", "8M", "--from", "base.json", "--format", "json", cwd=folder).stdout,
+    )  # fmt: skip
     assert advice["basis"] == "unknown"
     assert advice["command"] == "gpubench run options.py:decay --sizes 8388608"
     known = gpubench("advise", "options.total", "--size", "9k", "--from", "base.json", cwd=folder)
     assert "options.total float32, n = 9216" in known.stdout
 
 
-def test_a_comparison_says_that_the_text_changed(gpubench, folder: Path) -> None:
+def test_a_comparison_says_that_the_text_changed(gpubench, folder):
     compared = gpubench("compare", "base.json", "new.json", cwd=folder)
     assert compared.returncode in (0, 3), compared.stderr
     assert "text of options.decay: differs in 18 cases" in compared.stdout
     assert "text of options.total" not in compared.stdout
 
 
-def test_a_comparison_says_by_how_much_the_results_changed(gpubench, folder: Path) -> None:
+def test_a_comparison_says_by_how_much_the_results_changed(gpubench, folder):
     """`decay` returns 1 more, of a size between 1 and 3."""
     compared = gpubench("compare", "base.json", "new.json", cwd=folder).stdout
     (share,) = re.findall(
@@ -84,7 +81,7 @@ def test_a_comparison_says_by_how_much_the_results_changed(gpubench, folder: Pat
     assert "results of options.total" not in compared
 
 
-def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder: Path) -> None:
+def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder):
     report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
     copied = [row for row in report["cases"] if "options.total" in row["id"] and "transfer-always" in row["id"]]
     assert len(copied) == 3
@@ -100,7 +97,7 @@ speedup = {speedup}
 
 
 @pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "confirmed"), (1e9, "refuted")])
-def test_claims_about_functions(gpubench, folder: Path, tmp_path: Path, speedup: float, verdict: str) -> None:
+def test_claims_about_functions(gpubench, folder, tmp_path, speedup, verdict):
     (tmp_path / "ours.toml").write_text(CLAIMS.format(speedup=speedup), encoding="utf-8")
     claims = ("--claims", str(tmp_path / "ours.toml"), "--sections", "claims")
     assert verdict in gpubench("report", "base.json", *claims, cwd=folder).stdout
@@ -114,7 +111,7 @@ def test_claims_about_functions(gpubench, folder: Path, tmp_path: Path, speedup:
         (("--fail-on", "incomplete"), 0),
     ],
 )
-def test_gates_on_functions(gpubench, folder: Path, gate: tuple[str, str], status: int) -> None:
+def test_gates_on_functions(gpubench, folder, gate, status):
     ended = gpubench("report", "base.json", *gate, cwd=folder)
     assert ended.returncode == status, ended.stdout + ended.stderr
 
@@ -127,7 +124,7 @@ def test_gates_on_functions(gpubench, folder: Path, gate: tuple[str, str], statu
         ("jsonl", "options.decay"),
     ],
 )  # fmt: skip
-def test_other_programs_read_functions(gpubench, folder: Path, format: str, name: str) -> None:
+def test_other_programs_read_functions(gpubench, folder, format, name):
     ended = gpubench("report", "base.json", "--format", format, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert name in ended.stdout

@@ -6,41 +6,33 @@ from pathlib import Path
 import pytest
 
 BRIEF = (
-    "--quick",
-    "--sessions",
-    "1",
-    "--max-samples",
-    "4",
-    "--max-time",
-    "20ms",
-    "--no-autotune",
-    "--no-progress",
-)
+    "--quick", "--sessions", "1", "--max-samples", "4", "--max-time", "20ms", "--no-autotune", "--no-progress",
+)  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
 
-def measure(gpubench, *arguments: str, status: int = 0) -> dict:
+def measure(gpubench, *arguments, status=0):
     ended = gpubench("run", *arguments, *BRIEF, "-o", "r.json")
     assert ended.returncode == status, ended.stderr
     return json.loads(gpubench("report", "r.json", "--format", "json").stdout)
 
 
-def write(folder: Path, text: str, name: str = "mine.py") -> None:
+def write(folder, text, name="mine.py"):
     (folder / name).write_text("import gpubench\nimport numpy as np\n\n\n" + text, encoding="utf-8")
 
 
-def times(report: dict) -> set[str]:
+def times(report):
     return {case["id"] for case in report["cases"] if case["reason"] is None}
 
 
-def said(report: dict, code: str) -> str:
+def said(report, code):
     return " | ".join(warning["message"] for warning in report["warnings"] if warning["code"] == code)
 
 
 @pytest.mark.torch
 @pytest.mark.vulkan
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own-function.md"])
-def test_the_pages_run_as_they_stand(gpubench, tmp_path: Path, page: str) -> None:
+def test_the_pages_run_as_they_stand(gpubench, tmp_path, page):
     text = (ROOT / page).read_text(encoding="utf-8").partition("# Your own function\n")[2]
     (tmp_path / "options.py").write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
     report = measure(
@@ -58,7 +50,7 @@ def test_the_pages_run_as_they_stand(gpubench, tmp_path: Path, page: str) -> Non
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own-function.md"])
-def test_the_pages_run_with_cupy(gpubench, tmp_path: Path, page: str) -> None:
+def test_the_pages_run_with_cupy(gpubench, tmp_path, page):
     text = (ROOT / page).read_text(encoding="utf-8").partition("# Your own function\n")[2]
     (tmp_path / "options.py").write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
     ids = times(measure(gpubench, "options.py", "--sizes", "256", "--backends", "numpy,cupy"))
@@ -114,7 +106,7 @@ add = gpubench.function(lambda xp, a, b: a + b)
 """
 
 
-def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
     assert {case.partition("/float32")[0] for case in times(report)} == {
@@ -139,19 +131,14 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path: Path) 
     ("text", "words", "why"),
     [
         ("x = undefined\n", "cannot be imported", "line 5: NameError"),
-        ("def f(\n", "cannot be imported", "SyntaxError"),
-        ("x = 1\n", "declares no function", "it was imported"),
+        ("def f(\n", "cannot be imported", "SyntaxError"), ("x = 1\n", "declares no function", "it was imported"),
         ("@gpubench.function\nasync def f(xp, x):\n    return x\n", "cannot be imported", "f is async"),
         ("@gpubench.function(tolerence=1)\ndef f(xp, x):\n    return x\n", "cannot be imported", "tolerence"),
         ("raise SystemExit(3)\n", "cannot be imported", "sys.exit(3)"),
-        (
-            "@gpubench.function\ndef f(xp, x):\n    return x.foo\n",
-            "no function to measure",
-            "no attribute 'foo'",
-        ),
+        ("@gpubench.function\ndef f(xp, x):\n    return x.foo\n", "no function to measure", "no attribute 'foo'"),
     ],
-)
-def test_a_file_that_cannot_be_used(gpubench, tmp_path: Path, text: str, words: str, why: str) -> None:
+)  # fmt: skip
+def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
     write(tmp_path, text)
     ended = gpubench("run", "mine.py", "--sizes", "64")
     assert ended.returncode == 2
@@ -160,7 +147,7 @@ def test_a_file_that_cannot_be_used(gpubench, tmp_path: Path, text: str, words: 
     assert "Traceback" not in ended.stderr
 
 
-def test_names_that_nothing_has(gpubench, tmp_path: Path) -> None:
+def test_names_that_nothing_has(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef pairwise(xp, x):\n    return x\n")
     assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
     assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
@@ -210,12 +197,12 @@ dates = gpubench.pair(
 """
 
 
-def test_pairs_of_any_objects(gpubench, tmp_path: Path) -> None:
+def test_pairs_of_any_objects(gpubench, tmp_path):
     write(tmp_path, PAIRS)
     report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,fake:gpu", status=1)
     details = {case["id"]: case["detail"] or "" for case in report["cases"]}
 
-    def at(name: str, regime: str) -> str:
+    def at(name, regime):
         return details[f"mine.{name}/n=256/float32/library/{regime}@fake:gpu"]
 
     for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
@@ -232,7 +219,7 @@ def test_pairs_of_any_objects(gpubench, tmp_path: Path) -> None:
     assert "did you mean 'groups'" in gpubench("advise", "gruops", "--size", "256", "--from", "r.json").stderr
 
 
-def test_an_edited_function_still_compares(gpubench, tmp_path: Path) -> None:
+def test_an_edited_function_still_compares(gpubench, tmp_path):
     text = "@gpubench.function\ndef scaled(xp, x):\n    return xp.sort(x) * {}\n"
     for name, factor in (("old.json", 2), ("new.json", 3)):
         write(tmp_path, text.format(factor))
@@ -260,7 +247,7 @@ def _(rng, n):
 
 
 @pytest.mark.parametrize("place", ["mine.py", "mine:first"])
-def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path: Path, place: str) -> None:
+def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path, place):
     """The trial imports the file as it was, and the run's worker as it is."""
     write(tmp_path, EDITS)
     ended = gpubench("run", place, "--sizes", "256,512", "--backends", "numpy", *BRIEF, "-o", "r.json")
@@ -322,7 +309,7 @@ def words(x, exponent):
 """
 
 
-def test_more_that_functions_do(gpubench, tmp_path: Path) -> None:
+def test_more_that_functions_do(gpubench, tmp_path):
     write(tmp_path, OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
     measured = {case.split("/")[0] + " " + case.split("/")[2] for case in times(report)}
@@ -360,7 +347,7 @@ plain = gpubench.function(slope)
 
 
 @pytest.mark.torch
-def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp_path: Path) -> None:
+def test_what_a_library_lacks_is_named_and_gradients_are_asked_for(gpubench, tmp_path):
     write(tmp_path, ON_PYTORCH)
     report = measure(gpubench, "mine.py", "--sizes", "256", "--devices", "numpy:0,torch:cpu")
     details = {
@@ -392,7 +379,7 @@ def pairs(xp, x):
 """
 
 
-def test_a_larger_size_costs_itself_alone(gpubench, tmp_path: Path) -> None:
+def test_a_larger_size_costs_itself_alone(gpubench, tmp_path):
     write(tmp_path, ENDS)
     report = measure(gpubench, "mine.py", "--sizes", "256,10M", "--backends", "numpy", status=1)
     reasons = {case["id"].split("/float32")[0]: case["reason"] for case in report["cases"]}
@@ -402,7 +389,7 @@ def test_a_larger_size_costs_itself_alone(gpubench, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_own_names_on_the_screen(gpubench, tmp_path: Path) -> None:
+def test_own_names_on_the_screen(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef add(xp, a, b):\n    return a + b\n")
     for ops, name in (((), "add  "), (("--ops", "add"), "mine.add")):
         ended = gpubench(
@@ -412,7 +399,7 @@ def test_own_names_on_the_screen(gpubench, tmp_path: Path) -> None:
         assert any(line.startswith(name) for line in ended.stdout.splitlines()), ended.stdout
 
 
-def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path: Path) -> None:
+def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-1:]\n")
     measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")
     again = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")
@@ -442,7 +429,7 @@ FORMULAS = {
 
 
 @pytest.mark.vulkan
-def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_path: Path) -> None:
+def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_path):
     write(
         tmp_path,
         "\n".join(f"@gpubench.function\ndef f_{k}(xp, x):\n    return {v}\n" for k, v in FORMULAS.items()),
@@ -494,7 +481,7 @@ def _(rng, n):
 """
 
 
-def test_files_modules_and_ops_in_one_run(gpubench, tmp_path: Path) -> None:
+def test_files_modules_and_ops_in_one_run(gpubench, tmp_path):
     """A file with a helper beside it, a module by its dotted name, and a built-in op, each by its own words."""
     (tmp_path / "deep" / "package").mkdir(parents=True)
     (tmp_path / "package").mkdir()

@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gpubench.analysis.analyse import analyse
@@ -28,16 +27,12 @@ from tests.unit.report.answer_runs import (
     VECTOR,
     WAITED,
     answer_run,
-    named_run,
-    no_gpu_run,
-    one_op_run,
     op_case,
     op_rows,
     rising,
     suite_run,
 )
 from tests.unit.report.builders import curve, failed, measured, run_of, skipped
-from tests.unit.report.samples import cpu_run, full_run, software_run
 from tests.unit.report.screens import ENDS, SHARP, WIDE
 
 
@@ -205,19 +200,6 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     for row in answer(analysis).rows:
         top = 4096 if row.op == "matmul" else 16777216
         assert all(cell.gain.n >= top for cell in row.cells.values() if cell.kind in ("all-sizes", "no-size"))
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(
-    st.sampled_from([suite_run, one_op_run, named_run, no_gpu_run, full_run, cpu_run, software_run]),
-    st.text(min_size=1, max_size=120) | st.sampled_from(["x" * 200, "日本語" * 30]), st.integers(60, 120),
-    st.sampled_from(["plain", "table"]),
-)  # fmt: skip
-def test_no_line_is_wider_than_the_terminal(make, name, width, format):
-    run = make()
-    devices = [replace(device, name=name) for device in run.devices]
-    text = render([replace(run, devices=devices)], format, sections=("answer",), width=width)
-    assert not [line for line in text.splitlines() if cell_len(line) > width]
 
 
 def test_the_table_is_the_same_from_64_columns_up_and_whole_at_60():

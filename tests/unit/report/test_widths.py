@@ -1,5 +1,7 @@
 """A terminal of 60 to 120 columns: no line is longer, whatever things are called and however many there are."""
 
+import re
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,9 +14,11 @@ from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.result.machine import Fact
 from tests.examples import examples
+from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.builders import case, failed, measured, run_of, skipped
-from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+from tests.unit.report.samples import cpu_run, drawn, full_run, interrupted_run, software_run
 
+MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
 LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
     ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
 )
@@ -23,44 +27,41 @@ LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
 def named(run, text):
     """`run` with everything that a user or a driver names called `text`."""
     devices = [replace(device, name=text, driver=text) for device in run.devices]
-    cpu = replace(run.machine.cpu, model=Fact(text, "ok", "proc"))
     gpus = [replace(gpu, name=Fact(text, "ok", "nvml")) for gpu in run.machine.gpus]
-    environment = replace(run.environment, variables={"OMP_NUM_THREADS": text})
+    machine = replace(run.machine, cpu=replace(run.machine.cpu, model=Fact(text, "ok", "proc")), gpus=gpus)
     return replace(
-        run, devices=devices, label=text, environment=environment, tool={"gpubench": text},
-        machine=replace(run.machine, cpu=cpu, gpus=gpus),
+        run, devices=devices, label=text, environment=replace(run.environment, variables={"OMP_NUM_THREADS": text}),
+        tool={"gpubench": text}, machine=machine,
         outcomes=[*run.outcomes, failed(case("add", 7), detail=text), skipped(case("add", 9), detail=text)],
     )  # fmt: skip
 
 
-def too_long(run, format, width, **more):
-    return _too_long(analyse_runs([run], claims=claims_room.load("builtin")), format, width, **more)
+def analysed(run):
+    return analyse_runs([run], claims=claims_room.load("builtin"))
 
 
-def _too_long(analyses, format, width, **more):
+def too_long(analyses, format, width, **more):
     text = draw_report(analyses, format, RenderOptions(width=width, **more))
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    st.sampled_from([full_run, cpu_run, software_run, interrupted_run]), LONG, st.integers(60, 120),
-    st.sampled_from(["table", "plain"]), st.booleans(),
-)  # fmt: skip
+@given(st.sampled_from(MAKES), LONG, st.integers(60, 120), st.sampled_from(["table", "plain"]), st.booleans())
 def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_only):
-    assert not too_long(named(make(), text), format, width, ascii_only=ascii_only)
+    assert not too_long(analysed(named(make(), text)), format, width, ascii_only=ascii_only)
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return analyse_runs([full_run()], claims=claims_room.load("builtin"))
+    return analysed(full_run())
 
 
 @pytest.mark.parametrize("format", ["table", "plain"])
 @pytest.mark.parametrize("section", sections.names())
-@pytest.mark.parametrize("width", [60, 61, 72, 80, 100, 119])
-def test_every_section_by_itself(whole, format, section, width):
-    assert not _too_long(whole, format, width, sections=[section])
+def test_every_section_by_itself(whole, format, section):
+    assert not [
+        width for width in (60, 61, 72, 80, 100, 119) if too_long(whole, format, width, sections=[section])
+    ]
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -71,21 +72,19 @@ def test_every_section_by_itself(whole, format, section, width):
 @example([(10_000, 1.0)], 60, "plain")
 @example([(2**33 + 1, 1.0)], 60, "table")
 def test_no_number_breaks_a_table(times, width, format):
-    outcomes = []
+    outcomes = [measured(case("sigmoid_grad", n), seconds, sessions=1) for n, seconds in times]
     for n, seconds in times:
-        outcomes.append(measured(case("sigmoid_grad", n), seconds, sessions=1))
-        for regime in ("resident", "transfer-once", "transfer-always"):
-            outcomes.append(
-                measured(case("sigmoid_grad", n, regime=regime, device="cupy:0"), seconds / 3, sessions=1)
-            )
-    assert not too_long(run_of(outcomes, sessions=1), format, width)
+        regimes = [
+            case("sigmoid_grad", n, regime=name, device="cupy:0")
+            for name in ("resident", "transfer-once", "transfer-always")
+        ]
+        outcomes += [measured(what, seconds / 3, sessions=1) for what in regimes]
+    assert not too_long(analysed(run_of(outcomes, sessions=1)), format, width)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_legend_is_that_of_the_table_that_is_printed(width):
+@pytest.mark.parametrize("format", ["table", "plain"])
+def test_the_legend_is_that_of_the_table_that_is_printed(width, format):
     """A table without intervals says where they are, and one with intervals does not."""
-    for format in ("table", "plain"):
-        text = draw_report(analyse_runs([full_run()]), format, RenderOptions(width=width, sections=["speedup"]))
-        for part in text.split("matmul float32")[1:2]:
-            rows = part.partition("relu")[0]
-            assert ("in a wider terminal" in rows) == ("+-" not in rows and "[" not in rows), (format, width)
+    text = drawn(full_run, format=format, width=width, sections=["speedup"])
+    assert ("in a wider terminal" in text) == (not re.search(r"x [+-]?\[|\+-", text))
