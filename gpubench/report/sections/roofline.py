@@ -163,7 +163,7 @@ def _table(rows: Sequence[PeakShare]) -> Table:
     library = any(point.to_library is not None for point in rows)
     dtypes = len({point.case.case.dtype for point in rows}) > 1
     columns = heads(
-        dtypes and "dtype", "op", number("n"), "device", "implementation", number("rate"), number("of peak"),
+        dtypes and "dtype", "op", number("n"), "device", "impl.", number("rate"), number("of peak"),
         Column("bound", rank=2), library and number("x lib", 1),
     )  # fmt: skip
     body = [
