@@ -12,10 +12,12 @@ import msgspec
 from gpubench.base.streams import NARROWEST_WRAP, columns, cut, escape, fill, pad
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
-# How a terminal is told of a tone.
+# How a terminal is told of a tone, with 256 colours and with 16.
 _CODES: dict[Tone, str] = {
     "good": "32", "bad": "31", "muted": "2", "gpu": "38;5;75", "cpu": "38;5;208", "bold": "1", "warn": "33"
 }  # fmt: skip
+_FEW_CODES = _CODES | {"gpu": "94", "cpu": "33"}
+FEW, MANY = 16, 256
 GAP, GROUP_GAP = "  ", "   "
 SHORTEST = 8  # columns to which the first cells of a bare table are cut
 
@@ -257,12 +259,13 @@ def line_text(line: Line) -> str:
     return "".join(cell.text for cell in line)
 
 
-def paint(line: Line, *, color: bool) -> str:
+def paint(line: Line, *, color: int) -> str:
     """Return the line as a terminal is told it; no codes around blanks alone."""
     if not color:
         return line_text(line)
+    codes = _FEW_CODES if color == FEW else _CODES
     return "".join(
-        f"\x1b[{_CODES[cell.tone]}m{cell.text}\x1b[0m" if cell.tone in _CODES and cell.text.strip() else cell.text
+        f"\x1b[{codes[cell.tone]}m{cell.text}\x1b[0m" if cell.tone in codes and cell.text.strip() else cell.text
         for cell in line
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ LISTING_S = 25.0
 
 def detect(options: DetectOptions) -> int:
     """Inspect CPU, RAM and GPUs, and say whether to compute on the CPU, the GPU or both, and why."""
-    format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
+    format = options.format or ("table" if sys.stdout.isatty() else "plain")
     if options.sysroot is not None and options.records is not None:
         raise UsageError("two-inputs", why="each replaces this machine as the input")
     if options.require is not None:
@@ -54,9 +54,9 @@ def detect(options: DetectOptions) -> int:
     if format == "json":
         streams.put(detection.to_json(machine) + "\n")
     else:
-        from gpubench.cli.rendering import wants_color
+        from gpubench.cli.rendering import count_colors
 
-        color = wants_color(options.color, os.environ, terminal=sys.stdout.isatty())
+        color = count_colors(options.color, os.environ, terminal=sys.stdout.isatty())
         print(detection.render(machine, format, color=color, ascii=options.ascii, explain=options.explain))
         if not options.quiet:
             _tell(machine)

@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.base import disk, streams, units
 from gpubench.base.errors import GpubenchError, UsageError, require_choice
+from gpubench.base.table import FEW, MANY
 from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
     from gpubench import report
 
     terminal = output in (None, "-") and sys.stdout.isatty()
-    format = "json" if options.as_json else options.format
+    format = options.format
     name = require_choice(
         chosen_format(format, output, terminal), [*report.FORMATS, *report.PICTURES], "--format"
     )
@@ -115,7 +116,7 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
     """How any document is to look: its width and colour, and `more` fields."""
     from gpubench.report.layout import RenderOptions
 
-    color = wants_color(options.color, os.environ, terminal=to_terminal)
+    color = count_colors(options.color, os.environ, terminal=to_terminal)
     return RenderOptions(width=table_width(to_terminal), color=color, ascii_only=options.ascii, **more)
 
 
@@ -153,15 +154,21 @@ def format_of(path: str, option: str = "", *, hint: str = "give the file one of 
     return _SUFFIXES[suffix]
 
 
-def wants_color(choice: str, environ: Mapping[str, str], *, terminal: bool) -> bool:
-    """--color, then NO_COLOR (set and not empty), then FORCE_COLOR, then: a terminal that is not dumb."""
+# Terminals that have 16 colours unless COLORTERM says more; others with few are called dumb or -16color.
+_FEW_COLORS = {"ansi", "cygwin", "linux", "rxvt", "screen", "tmux", "vt100", "vt220", "xterm"}
+
+
+def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> int:
+    """Return how many colours to use, 0 for none: by --color, then NO_COLOR (set and not empty), then FORCE_COLOR,
+    then on a terminal that is not dumb."""
+    term = environ.get("TERM", "")
+    wanted = terminal and term != "dumb"
     if choice != "auto":
-        return choice == "always"
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return True
-    return terminal and environ.get("TERM") != "dumb"
+        wanted = choice == "always"
+    elif environ.get("NO_COLOR") or environ.get("FORCE_COLOR"):
+        wanted = not environ.get("NO_COLOR")
+    few = not environ.get("COLORTERM") and (term in _FEW_COLORS or term.endswith("-16color"))
+    return (FEW if few else MANY) if wanted else 0
 
 
 def table_width(to_terminal: bool) -> int:

@@ -78,9 +78,7 @@ def machine_line(machine: Machine) -> str:
     return ", ".join(parts)
 
 
-def render(
-    machine: Machine, format: str, *, color: bool = False, ascii: bool = False, explain: bool = False
-) -> str:
+def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
     """The machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice leads. `explain` lists
     every fact instead of the sections."""
     if format == "env":
@@ -414,7 +412,7 @@ def _plain(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def draw(advice: str, parts: Sequence[MachinePart], *, color: bool, ascii: bool, bars: bool) -> str:
+def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
     """The advice and the parts as text; `bars` for memory."""
     import shutil
 

@@ -105,13 +105,13 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
     """Ask every node what it is made of, and print what they add up to."""
     _refuse(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     to_terminal = sys.stdout.isatty()
-    format = "json" if options.as_json else options.format or ("table" if to_terminal else "plain")
+    format = options.format or ("table" if to_terminal else "plain")
     require_choice(format, DOCUMENT_FORMATS, "--format, with --cluster")
     limits = fleet_limits(options)
     with closing(engine_at(options.cluster or "")) as engine:
         inventory, answers = detect_nodes(options, engine, limits)
     style = RenderOptions(
-        color=rendering.wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
+        color=rendering.count_colors(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
         width=rendering.table_width(to_terminal),
     )  # fmt: skip
     text = render_documents(

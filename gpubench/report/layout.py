@@ -119,7 +119,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     width: int = 80
-    color: bool = False
+    color: int = 0
     ascii_only: bool = False
     sections: Sequence[str] = msgspec.field(default_factory=usual)
     full: bool = False

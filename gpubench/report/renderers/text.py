@@ -38,7 +38,7 @@ def draw(documents: Sequence[TextDocument], options: RenderOptions, *, plain: bo
         for block in (*blocks[:lead], headings, *blocks[lead:]):
             lines += [_BLANK, *block] if block else []
     # A line of a screen stays as it is: tables fit, and a file name that does not is of no use without its end.
-    color = options.color and not plain
+    color = 0 if plain else options.color
     text = "\n".join(paint(line, color=color).rstrip() for line in lines).strip("\n") + "\n"
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
-from gpubench.cli.rendering import chosen_format, table_width, wants_color
+from gpubench.base.table import FEW, MANY, Cell, paint
+from gpubench.cli.rendering import chosen_format, count_colors, table_width
 from gpubench.result.machine import Fact
 from gpubench.result.store import save
 from tests.forking import environment
@@ -126,15 +127,16 @@ def test_mistakes(gpubench, folder, arguments, code, message):
 
 
 @pytest.mark.parametrize(
-    ("option", "environ", "terminal", "colored"),
+    ("option", "environ", "terminal", "colors"),
     [
-        ("always", {"NO_COLOR": "1"}, False, True), ("never", {"FORCE_COLOR": "1"}, True, False), ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
-        ("auto", {"NO_COLOR": "", "FORCE_COLOR": "1"}, False, True), ("auto", {"TERM": "dumb"}, True, False), ("auto", {"TERM": "xterm"}, True, True),
-        ("auto", {}, False, False),
+        ("always", {"NO_COLOR": "1"}, False, MANY), ("never", {"FORCE_COLOR": "1"}, True, 0), ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, 0),
+        ("auto", {"NO_COLOR": "", "FORCE_COLOR": "1"}, False, MANY), ("auto", {"TERM": "dumb"}, True, 0), ("auto", {"TERM": "xterm"}, True, FEW),
+        ("auto", {"TERM": "xterm", "COLORTERM": "truecolor"}, True, MANY), ("auto", {"TERM": "xterm-256color"}, True, MANY), ("auto", {}, False, 0),
     ],
 )  # fmt: skip
-def test_colour_order(option, environ, terminal, colored):
-    assert wants_color(option, environ, terminal=terminal) == colored
+def test_colour_order(option, environ, terminal, colors):
+    assert count_colors(option, environ, terminal=terminal) == colors
+    assert paint((Cell("GPU 2x", "gpu"),), color=FEW) == "\x1b[94mGPU 2x\x1b[0m"
 
 
 def test_format_order():
