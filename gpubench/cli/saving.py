@@ -111,6 +111,7 @@ class Saver:
         self._folder = options.results_dir
         self._anywhere = not (self._wished or options.no_save)
         self._journal: store.Journal | None = None
+        self._made: list[Path] = []  # folders that were not there before, the inner one first
         self._failed_at: float | None = None
         self.saved: list[str | Path] = []
         self.error: GpubenchError | None = None
@@ -148,6 +149,9 @@ class Saver:
         ):
             self.empty = True
             self._discard_journal()
+            for folder in self._made:
+                with contextlib.suppress(OSError):  # another run may have saved something there
+                    folder.rmdir()
             return
         self.error = self._save_result(run)
         if self.error is not None and not self.saved:
@@ -181,7 +185,11 @@ class Saver:
     def _places(self, run: Run) -> list[str | Path]:
         """The result files. Raises OSError where the results folder cannot be made."""
         if self._anywhere and not self._wished:
-            self._wished.append(store.result_path(self._folder or store.default_results_dir(), run))
+            folder = Path(self._folder or store.default_results_dir())
+            there = folder.exists()
+            path = store.result_path(folder, run)
+            self._made = [path.parent] if there else [path.parent, folder]
+            self._wished.append(path)
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:

@@ -175,7 +175,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
     if len(ranking) < 2 or sides - {kinds.get(name) for _, name in ranking}:
         why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
         reason = why or f"no run has counted energy at n = {advice.n}"
-        command = f"gpubench run --ops {advice.op} --sizes {advice.n} --energy"
+        # Where a device has no counter, the same run would say the same again.
+        command = None if why else f"gpubench run --ops {advice.op} --sizes {advice.n} --energy"
         return msgspec.structs.replace(advice, confidence="none", reason=reason, command=command)
     (least_j, device_id), (next_j, _) = ranking[:2]
     return msgspec.structs.replace(

@@ -11,7 +11,7 @@ from gpubench.energy.counters import MeanPower, board_counters, mean_power, pack
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
 from gpubench.measure.plan import Workload
-from gpubench.measure.schedule import Companion, Occasion
+from gpubench.measure.schedule import Companion
 from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.energy import EnergyWindow
 from gpubench.result.run import Device
@@ -47,10 +47,6 @@ class EnergyCompanion(Companion):
                 window = self._window(run, runtime)
                 if run.measured:  # a case that broke in its window is a failure by now
                     self.recorder.add(run.case.id, energy=window)
-
-    def follow_session(self, session: Occasion) -> None:
-        """End the child that reads the counters."""
-        self.clean_up()
 
     def clean_up(self) -> None:
         """End the child that reads the counters."""

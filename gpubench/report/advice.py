@@ -135,7 +135,8 @@ def _evidence(advice: Advice) -> list[str]:
     lines = []
     against = advice.candidate(advice.gain.device_id) if advice.gain else None
     if advice.device_id is None:
-        lines += [f"Unknown: {advice.reason}.", f"Nothing is extrapolated. To know: {advice.command}"]
+        to_know = f" To know: {advice.command}" if advice.command else ""
+        lines += [f"Unknown: {advice.reason}.", f"Nothing is extrapolated.{to_know}"]
     elif advice.goal == "energy":
         texts = [
             f"{name} {format_joules(value)}"

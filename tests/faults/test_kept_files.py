@@ -307,6 +307,9 @@ def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(
         nothing = gpubench("run", *good, "--sizes", "16G", "--sessions", "3", *more)
         assert nothing.returncode == ExitCode.FAILED
         assert "no case can run here" in nothing.stderr
+    fresh = tmp_path / "fresh"
+    assert gpubench("run", *good, "--sizes", "1k", "--check-only", "--results-dir", str(fresh)).returncode == 0
+    assert not fresh.exists()
     # Such a run is kept only where somebody names a file.
     assert len(list((tmp_path / "results").rglob("*.json*"))) == 1
     assert "n = 1 K" in gpubench("report").stdout

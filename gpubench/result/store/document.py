@@ -95,7 +95,8 @@ def _check_header(header: Header, source: str, expected: str, newest: int) -> in
             _refuse(
                 "wrong-document", source, f"it is a {name} document, not a {expected} document", name=expected
             )
-        why = f'it is JSON, but no {expected} document: "name" is {_show(name)}'
+        says = 'it has no "name"' if name is None else f'"name" is {_show(name)}'
+        why = f"it is JSON, but no {expected} document: {says}"
         _refuse("wrong-document", source, why, name=expected)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         _refuse(

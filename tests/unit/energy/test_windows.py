@@ -187,6 +187,7 @@ def test_advice_for_the_least_energy(gpubench, tmp_path, cpu_w, gpu_w, said):
     assert f"on the device, waited: {said}" in " ".join(done.stdout.split())
     document = json.loads(gpubench(*ASKED, "--json").stdout)
     assert document["goal"] == "energy"
+    assert document["command"] is None  # the same run would say the same again
     assert document["joules"]["numpy:0"] == (pytest.approx(cpu_w / 1000) if cpu_w else "run as root")
     assert document["confidence"] == ("none" if not cpu_w else "close" if cpu_w == 49 else "clear")
     assert ("run as root" in " ".join(done.stdout.split())) == (cpu_w is None)

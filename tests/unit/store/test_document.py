@@ -134,6 +134,7 @@ def test_a_case_occurs_once(run):
 def test_a_value_of_more_than_80_letters_is_cut_where_a_refusal_shows_it():
     for length, shown in ((78, repr("x" * 78)), (79, "'" + "x" * 76 + "...")):
         assert _refusal(json.dumps({"name": "x" * length}).encode()).why.endswith(f' "name" is {shown}')
+    assert _refusal(b"{}").why.endswith(' it has no "name"')
 
 
 @pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
