@@ -180,7 +180,7 @@ def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = ""
     if word in allowed:
         return word
     why = "possible: " + ", ".join(allowed)
-    if len(allowed) > MOST_CHOICES:
+    if len(allowed) > MOST_CHOICES and listing:  # what no command lists, the message does
         from difflib import get_close_matches
 
         near = get_close_matches(word, allowed, n=3, cutoff=0.5)

@@ -366,6 +366,7 @@ ERRORS: dict[str, Entry] = {
     "truncated-file": Entry(
         "the file cannot be used: it ends in the middle, or its gzip data is damaged",
         "give a file that `gpubench run` has written"),
+    "two-formats": Entry("--json and --format contradict each other", "leave one of them out"),
     "two-inputs": Entry("--sysroot and --records exclude each other", "give one of them"),
     "two-presets": Entry("--quick and --rigorous contradict each other", "leave one of them out"),
     "unavailable": Entry(

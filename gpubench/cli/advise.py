@@ -30,7 +30,7 @@ def advise(options: AdviseOptions) -> None:
         results, key = _of_function(options.op, options.dtype, list(results))
     advice = options.amend(answer(results, key, n, _regime(options)))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    streams.put(render(advice, "json" if options.as_json else options.format, columns))
+    streams.put(render(advice, options.format, columns))
 
 
 def _regime(options: AdviseOptions) -> str:

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, ClassVar, NamedTuple, Self
 
-from gpubench.base.errors import require_choice
+from gpubench.base.errors import UsageError, require_choice
 
 # The headings of `--help`, in their order.
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
@@ -108,6 +108,11 @@ class CommandOptions:
         if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
         self.__dict__.update(defaults | values, explicit=explicit)
+        if self.__dict__.get("as_json"):
+            if {"as_json", "format"} <= explicit and self.__dict__["format"] != "json":
+                raise UsageError("two-formats", why=f"--format asks for {self.__dict__['format']}")
+            if "format" not in explicit:  # else the command line's format replaces the --json of a file
+                self.__dict__["format"] = "json"
         for name, declared in self.declared.items():
             if declared.choices and (word := getattr(self, name)) is not None:
                 require_choice(word, declared.choices, f"--{declared.key}")

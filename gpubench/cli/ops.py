@@ -246,8 +246,10 @@ def _facts(op: Mapping[str, Any]) -> dict[str, str]:
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
+    from gpubench.cli.documents import OpList
+
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
-    document = {"name": "gpubench-ops", "schema_version": 2, "ops": ops, "broken": left_out}
+    document = OpList(ops=ops, broken=left_out)
     return json_in_order(msgspec.json.format(msgspec.json.encode(document))).decode()
 
 

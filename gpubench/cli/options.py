@@ -38,7 +38,7 @@ PRESETS = {
 FORMAT_NAMES = f"{', '.join((*FORMATS, *PICTURES))}; for other tools {', '.join(TOOLS)}"
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
-    "gpubench-advise",
+    "gpubench-advise", "gpubench-ops", "gpubench-plan",
 )
 
 
@@ -359,6 +359,7 @@ class ThresholdOptions(CommandOptions):
         "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
     check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",
         brief="Exit 3 if there are too many false alarms.")
+    as_json: bool = JSON
     format: str | None = option("table|plain|markdown|json", OUTPUT,
         "Default: table on a terminal, else plain text.")
 
@@ -428,6 +429,7 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
     """Options for what counts as a regression, and for how a comparison is written."""
 
+    as_json: bool = JSON
     format: str | None = option("table|plain|markdown|html|json|csv", OUTPUT,
         "Default: table on a terminal, else plain text.")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
@@ -515,6 +517,7 @@ class AdviseOptions(CommonOptions):
 
 class OpsOptions(CommonOptions):
     names: list[str] | None = argument("[NAME]...", "Ops or groups to tell all of. Default: a line for each op.")
+    as_json: bool = JSON
     format: str = option("table|json|markdown", OUTPUT, "How to write the list.", default="table", brief=True)
     purpose = "List the ops that can be measured."
     examples = ("gpubench ops", "gpubench ops matmul", "gpubench ops --format markdown")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpubench.base import streams
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
+    from gpubench.cli.documents import Plan
     from gpubench.cli.rendering import ReportStyle
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
@@ -84,33 +85,25 @@ def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None)
     return request
 
 
-def _plan(request: RunSpec) -> dict[str, Any]:
-    """Return the plan of --dry-run: its cases by id, its skips by their reason, its sessions, and how long it may take.
-
-    `seconds` is the budget, or without one the longest time that the samples take.
-    """
+def _plan(request: RunSpec) -> Plan:
+    """Return the plan of --dry-run."""
     from collections import Counter
 
+    from gpubench.cli.documents import Plan, SkippedCases
     from gpubench.measure.plan import estimate_seconds
     from gpubench.measure.schedule import plan_workloads
 
     workloads, budget_s = plan_workloads(request), request.settings.budget_s
     reasons = Counter((skip.reason, skip.detail) for workload in workloads for skip in workload.skips)
-    return {
-        "name": "gpubench-plan",
-        "cases": [case.id for workload in workloads for case in workload.cases],
-        "skips": [
-            {"count": count, "reason": reason, "detail": detail}
-            for (reason, detail), count in sorted(reasons.items())
-        ],
-        "sessions": request.sessions,
-        "has_budget": budget_s is not None,
-        "searches": request.searches,
-        "seconds": estimate_seconds(workloads, request.settings) if budget_s is None else budget_s,
-    }  # fmt: skip
+    return Plan(
+        cases=[case.id for workload in workloads for case in workload.cases],
+        skips=[SkippedCases(count, *why) for why, count in sorted(reasons.items())],
+        sessions=request.sessions, has_budget=budget_s is not None, searches=request.searches,
+        seconds=estimate_seconds(workloads, request.settings) if budget_s is None else budget_s,
+    )  # fmt: skip
 
 
-def _plan_text(plan: dict[str, Any], style: ReportStyle) -> str:
+def _plan_text(plan: Plan, style: ReportStyle) -> str:
     """Return a plan as JSON, or with every case and skip on a line and how long it may take below."""
     from gpubench.base.units import count_noun, format_seconds
 
@@ -118,12 +111,12 @@ def _plan_text(plan: dict[str, Any], style: ReportStyle) -> str:
         from gpubench.report.layout import json_text
 
         return json_text(plan, style.options)
-    skips, seconds = plan["skips"], format_seconds(plan["seconds"])
-    skipped = sum(skip["count"] for skip in skips)
-    grows = "; a search adds sizes while time is left" if plan["searches"] else ""
+    skips, seconds = plan.skips, format_seconds(plan.seconds)
+    skipped = sum(skip.count for skip in skips)
+    grows = "; a search adds sizes while time is left" if plan.searches else ""
     lines = [
-        *plan["cases"], *("skip {count} x {reason}: {detail}".format_map(skip) for skip in skips),
-        f"{len(plan['cases'])} cases, {skipped} skipped, {count_noun(plan['sessions'], 'session')}",
-        f"budget {seconds}{grows}" if plan["has_budget"] else f"at most about {seconds} of sampling",
+        *plan.cases, *(f"skip {skip.count} x {skip.reason}: {skip.detail}" for skip in skips),
+        f"{len(plan.cases)} cases, {skipped} skipped, {count_noun(plan.sessions, 'session')}",
+        f"budget {seconds}{grows}" if plan.has_budget else f"at most about {seconds} of sampling",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

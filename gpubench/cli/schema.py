@@ -17,6 +17,8 @@ _TYPES = {
     "gpubench-compare": "gpubench.compare.comparison:Comparison",
     "gpubench-noise": "gpubench.compare.noise:Noise",
     "gpubench-advise": "gpubench.analysis.advice:Advice",
+    "gpubench-ops": "gpubench.cli.documents:OpList",
+    "gpubench-plan": "gpubench.cli.documents:Plan",
 }
 
 

@@ -109,6 +109,27 @@ def test_schemas(gpubench, name):
     assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("ops", ("ops", "matmul")),
+        ("plan", ("run", "--ops", "add", "--sizes", "1k", "--devices", "numpy:0", "--dry-run")),
+    ],
+)
+def test_what_a_command_prints_follows_its_schema(gpubench, name, command):
+    document = json.loads(gpubench(*command, "--json").stdout)
+    schema = json.loads(gpubench("schema", name).stdout)
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["name"] == f"gpubench-{name}"
+
+
+def test_two_formats_contradict_each_other(gpubench):
+    ended = gpubench("ops", "--json", "--format", "markdown")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--json and --format contradict each other" in ended.stderr
+    assert gpubench("ops", "matmul", "--json", "--format", "json").stdout.startswith("{")
+
+
 def test_the_default_schema_is_the_result(gpubench):
     assert json.loads(gpubench("schema").stdout)["title"] == "gpubench-result"
 
