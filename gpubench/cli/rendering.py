@@ -162,13 +162,13 @@ def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> 
     """Return how many colours to use, 0 for none: by --color, then NO_COLOR (set and not empty), then FORCE_COLOR,
     then on a terminal that is not dumb."""
     term = environ.get("TERM", "")
-    wanted = terminal and term != "dumb"
+    colored = terminal and term != "dumb"
     if choice != "auto":
-        wanted = choice == "always"
+        colored = choice == "always"
     elif environ.get("NO_COLOR") or environ.get("FORCE_COLOR"):
-        wanted = not environ.get("NO_COLOR")
+        colored = not environ.get("NO_COLOR")
     few = not environ.get("COLORTERM") and (term in _FEW_COLORS or term.endswith("-16color"))
-    return (FEW if few else MANY) if wanted else 0
+    return (FEW if few else MANY) if colored else 0
 
 
 def table_width(to_terminal: bool) -> int:
