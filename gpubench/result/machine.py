@@ -23,21 +23,18 @@ Status = Literal[
 class Alternative(msgspec.Struct, frozen=True):
     """The value of another source for the same thing."""
 
-    value: bool | int | float | str | list[int] | None
-    source: str
+    value: bool | int | float | str | list[int] | None  # what that source says
+    source: str  # who says it
 
 
 class Fact(msgspec.Struct, Generic[T], frozen=True):
-    """`value` is not None exactly when `status` is "ok" or "conflict"; a value always has a `source`.
+    """A value with its source. Unknown is None with a status, never 0 and never a default."""
 
-    Unknown is None with a status, never 0 and never a default.
-    """
-
-    value: T | None
-    status: Status
-    source: str | None
-    note: str | msgspec.UnsetType = msgspec.UNSET
-    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET
+    value: T | None  # None unless `status` is "ok" or "conflict"
+    status: Status  # how the value came about, or why there is none
+    source: str | None  # who told it; a value always has one
+    note: str | msgspec.UnsetType = msgspec.UNSET  # what else is to be said of it
+    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # what other sources say
 
 
 SCHEMA_VERSION = 1
@@ -55,405 +52,388 @@ NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """One source that was asked. `status` is "ok" or the reason why its facts are missing."""
+    """One source that was asked."""
 
-    name: str
-    status: Status
-    version: str | None = None
-    took_s: float = 0.0
-    error_code: str | None = None
-    hint: str | None = None
+    name: str  # the source
+    status: Status  # "ok", or why its facts are missing
+    version: str | None = None  # of the library or tool
+    took_s: float = 0.0  # time of the answer
+    error_code: str | None = None  # the source's own code
+    hint: str | None = None  # what to do about it
 
 
 class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """Something odd about the machine. `refs` name the GPUs or files that it is about."""
+    """Something odd about the machine."""
 
-    code: str
-    text: str
-    refs: list[str] = []
+    code: str  # for programs
+    text: str  # one sentence
+    refs: list[str] = []  # the GPUs or files that it is about
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
-    """Operating system and firmware. `hypervisor` is "none" only where x86 says so."""
+    """Operating system and firmware."""
 
-    os: StrFact = NOT_PROBED
-    kernel: StrFact = NOT_PROBED
-    arch: StrFact = NOT_PROBED
-    hypervisor: StrFact = NOT_PROBED
-    container: StrFact = NOT_PROBED
-    wsl: BoolFact = NOT_PROBED
-    dmi_vendor: StrFact = NOT_PROBED
-    dmi_product: StrFact = NOT_PROBED
+    os: StrFact = NOT_PROBED  # its name
+    kernel: StrFact = NOT_PROBED  # its release
+    arch: StrFact = NOT_PROBED  # of the processor
+    hypervisor: StrFact = NOT_PROBED  # "none" only where x86 says so
+    container: StrFact = NOT_PROBED  # which kind this process is in
+    wsl: BoolFact = NOT_PROBED  # Windows Subsystem for Linux
+    dmi_vendor: StrFact = NOT_PROBED  # the maker of the machine
+    dmi_product: StrFact = NOT_PROBED  # the maker's name of the machine
 
 
 class CpuKind(msgspec.Struct, frozen=True, kw_only=True):
-    """CPUs that are alike; rank 0 is the fastest kind. Counts are of online CPUs."""
+    """CPUs that are alike. Counts are of online CPUs."""
 
-    rank: int
-    cores: int | None
-    logical: int
-    cpus: str
-    max_hz: int | None = None
-    base_hz: int | None = None
-    capacity: int | None = None
-    part: str | None = None
+    rank: int  # 0 is the fastest kind
+    cores: int | None  # of this kind; None: not told
+    logical: int  # hardware threads
+    cpus: str  # their numbers, as "0-3,8"
+    max_hz: int | None = None  # the highest clock
+    base_hz: int | None = None  # the guaranteed clock
+    capacity: int | None = None  # the kernel's figure for its speed
+    part: str | None = None  # the maker's number of the core
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """All caches of one level, type and size; `instances` counts the distinct ones."""
+    """All caches of one level, type and size."""
 
-    level: int
-    type: Literal["data", "instruction", "unified"]
-    size_bytes: int
-    instances: int
+    level: int  # 1 is nearest to the core
+    type: Literal["data", "instruction", "unified"]  # what it holds
+    size_bytes: int  # of one of them
+    instances: int  # distinct ones
 
 
 class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
     """A BLAS library that NumPy loads, and the threads it starts by default."""
 
-    library: str
-    version: str | None = None
-    threads: int | None = None
-    kernel: str | None = None
+    library: str  # openblas, mkl, ...
+    version: str | None = None  # None: not told
+    threads: int | None = None  # that it starts by default
+    kernel: str | None = None  # the architecture that it takes the CPU for
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
-    """`available` is how many CPUs this process may keep busy; `limited_by` names the tightest bound. `now_hz` is the
-    highest clock that a CPU has now."""
+    """The processors of the host, and what of them this process may use."""
 
-    model: StrFact = NOT_PROBED
-    vendor: StrFact = NOT_PROBED
-    packages: IntFact = NOT_PROBED
-    cores: IntFact = NOT_PROBED
-    logical: IntFact = NOT_PROBED
-    online_cpus: StrFact = NOT_PROBED
-    possible: IntFact = NOT_PROBED
-    present: IntFact = NOT_PROBED
-    offline: IntFact = NOT_PROBED
-    smt: StrFact = NOT_PROBED
-    kinds: Fact[list[CpuKind]] = NOT_PROBED
-    available: IntFact = NOT_PROBED
-    affinity: StrFact = NOT_PROBED
-    cpuset: StrFact = NOT_PROBED
-    quota_cpus: FloatFact = NOT_PROBED
-    limited_by: StrFact = NOT_PROBED
-    caches: Fact[list[Cache]] = NOT_PROBED
-    isa: StrsFact = NOT_PROBED
-    governor: StrFact = NOT_PROBED
-    now_hz: IntFact = NOT_PROBED
-    base_hz: IntFact = NOT_PROBED
-    max_hz: IntFact = NOT_PROBED
-    blas: Fact[list[CpuBlas]] = NOT_PROBED
+    model: StrFact = NOT_PROBED  # its name
+    vendor: StrFact = NOT_PROBED  # its maker
+    packages: IntFact = NOT_PROBED  # sockets
+    cores: IntFact = NOT_PROBED  # physical ones
+    logical: IntFact = NOT_PROBED  # hardware threads
+    online_cpus: StrFact = NOT_PROBED  # numbers of those that run
+    possible: IntFact = NOT_PROBED  # CPUs that the kernel is built for
+    present: IntFact = NOT_PROBED  # CPUs that are plugged in
+    offline: IntFact = NOT_PROBED  # CPUs that are switched off
+    smt: StrFact = NOT_PROBED  # whether cores run several threads
+    kinds: Fact[list[CpuKind]] = NOT_PROBED  # groups of CPUs that are alike
+    available: IntFact = NOT_PROBED  # CPUs that this process may keep busy
+    affinity: StrFact = NOT_PROBED  # numbers that the process is bound to
+    cpuset: StrFact = NOT_PROBED  # numbers that its control group allows
+    quota_cpus: FloatFact = NOT_PROBED  # CPUs' worth of time that its control group allows
+    limited_by: StrFact = NOT_PROBED  # the tightest of these bounds
+    caches: Fact[list[Cache]] = NOT_PROBED  # by level, type and size
+    isa: StrsFact = NOT_PROBED  # extensions of the instruction set
+    governor: StrFact = NOT_PROBED  # what chooses the clock
+    now_hz: IntFact = NOT_PROBED  # the highest clock that a CPU has now
+    base_hz: IntFact = NOT_PROBED  # the guaranteed clock
+    max_hz: IntFact = NOT_PROBED  # the highest clock that a CPU can have
+    blas: Fact[list[CpuBlas]] = NOT_PROBED  # libraries that NumPy loads
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Host memory. `total_bytes` is `os_total_bytes` without the GPU memory that the kernel counts as RAM."""
+    """Host memory."""
 
-    total_bytes: IntFact = NOT_PROBED
-    os_total_bytes: IntFact = NOT_PROBED
-    gpu_numa_bytes: IntFact = NOT_PROBED
-    available_bytes: IntFact = NOT_PROBED
-    limit_bytes: IntFact = NOT_PROBED
-    usable_bytes: IntFact = NOT_PROBED
-    limited_by: StrFact = NOT_PROBED
-    swap_total_bytes: IntFact = NOT_PROBED
+    total_bytes: IntFact = NOT_PROBED  # `os_total_bytes` without GPU memory that the kernel counts as RAM
+    os_total_bytes: IntFact = NOT_PROBED  # what the kernel counts as RAM
+    gpu_numa_bytes: IntFact = NOT_PROBED  # GPU memory among it
+    available_bytes: IntFact = NOT_PROBED  # free, or freed when asked for
+    limit_bytes: IntFact = NOT_PROBED  # of the control group
+    usable_bytes: IntFact = NOT_PROBED  # what this process may hope for
+    limited_by: StrFact = NOT_PROBED  # what bounds that
+    swap_total_bytes: IntFact = NOT_PROBED  # on disk
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node; `kind` is dram, gpu, hbm, cxl or pmem where a source tells."""
+    """One node."""
 
-    id: int
-    cpus: StrFact = NOT_PROBED
-    memory_bytes: IntFact = NOT_PROBED
-    kind: StrFact = NOT_PROBED
+    id: int  # the kernel's number
+    cpus: StrFact = NOT_PROBED  # their numbers
+    memory_bytes: IntFact = NOT_PROBED  # of the node
+    kind: StrFact = NOT_PROBED  # dram, gpu, hbm, cxl or pmem, where a source tells
 
 
 class Numa(msgspec.Struct, frozen=True, kw_only=True):
-    """NUMA nodes; ids may be sparse."""
+    """The NUMA nodes of the host."""
 
-    ids: IntsFact = NOT_PROBED
-    allowed_ids: IntsFact = NOT_PROBED
-    nodes: list[NumaNode] = []
+    ids: IntsFact = NOT_PROBED  # may be sparse
+    allowed_ids: IntsFact = NOT_PROBED  # those that this process may take memory of
+    nodes: list[NumaNode] = []  # each with its CPUs and memory
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernel driver that is bound to a device. `cuda`: the newest CUDA that it serves, as 13.0."""
+    """The kernel driver that is bound to a device."""
 
-    name: StrFact = NOT_PROBED
-    version: StrFact = NOT_PROBED
-    cuda: StrFact = NOT_PROBED
+    name: StrFact = NOT_PROBED  # as the kernel calls it
+    version: StrFact = NOT_PROBED  # as it says itself
+    cuda: StrFact = NOT_PROBED  # the newest CUDA that it serves, as 13.0
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """`usable_bytes` is what one process may hope for; `shared_limit_bytes` is a window on RAM (GTT)."""
+    """The memory of a GPU."""
 
-    dedicated_bytes: IntFact = NOT_PROBED
-    reserved_bytes: IntFact = NOT_PROBED
-    free_bytes: IntFact = NOT_PROBED
-    visible_bytes: IntFact = NOT_PROBED
-    shared_limit_bytes: IntFact = NOT_PROBED
-    usable_bytes: IntFact = NOT_PROBED
-    unified: BoolFact = NOT_PROBED
-    numa_node: IntFact = NOT_PROBED
+    dedicated_bytes: IntFact = NOT_PROBED  # on the card
+    reserved_bytes: IntFact = NOT_PROBED  # kept by driver and firmware
+    free_bytes: IntFact = NOT_PROBED  # now
+    visible_bytes: IntFact = NOT_PROBED  # that the CPU can map
+    shared_limit_bytes: IntFact = NOT_PROBED  # a window on RAM (GTT)
+    usable_bytes: IntFact = NOT_PROBED  # what one process may hope for
+    unified: BoolFact = NOT_PROBED  # it is the host's memory
+    numa_node: IntFact = NOT_PROBED  # on which the CPU sees it
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """A slice of a GPU that programs see as a device (MIG instance, compute partition)."""
 
-    id: str
-    units: IntFact = NOT_PROBED
-    memory_bytes: IntFact = NOT_PROBED
+    id: str  # of the instance
+    units: IntFact = NOT_PROBED  # as `Compute.units`
+    memory_bytes: IntFact = NOT_PROBED  # of the instance
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
-    """`units`: multiprocessors, compute units or Xe cores. `partitions` is empty when not partitioned."""
+    """What a GPU computes with."""
 
-    arch: StrFact = NOT_PROBED
-    units: IntFact = NOT_PROBED
-    now_hz: IntFact = NOT_PROBED
-    max_hz: IntFact = NOT_PROBED
-    ecc: BoolFact = NOT_PROBED
-    mode: StrFact = NOT_PROBED
-    partitions: list[Partition] = []
+    arch: StrFact = NOT_PROBED  # as gfx90a or sm_90
+    units: IntFact = NOT_PROBED  # multiprocessors, compute units or Xe cores
+    now_hz: IntFact = NOT_PROBED  # the clock now
+    max_hz: IntFact = NOT_PROBED  # the highest clock
+    ecc: BoolFact = NOT_PROBED  # memory is checked for errors
+    mode: StrFact = NOT_PROBED  # who may use it at a time
+    partitions: list[Partition] = []  # empty where it is not partitioned
 
 
 class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
-    """How one GPU reaches the GPU with the id `to`.
+    """How one GPU reaches another."""
 
-    `kind` is nvlink, xgmi, pcie (below one host bridge) or host (through the processors); `via` is direct or switch;
-    `common` is the deepest part that both share: switch, host-bridge, numa-node or system. `lanes` counts the active
-    links. `read`, `write` and `atomics`: whether the driver lets one GPU reach into the other's memory.
-    """
-
-    to: str
-    kind: StrFact = NOT_PROBED
-    lanes: IntFact = NOT_PROBED
-    version: IntFact = NOT_PROBED
-    via: StrFact = NOT_PROBED
-    common: StrFact = NOT_PROBED
-    read: BoolFact = NOT_PROBED
-    write: BoolFact = NOT_PROBED
-    atomics: BoolFact = NOT_PROBED
-    max_bytes_per_s: IntFact = NOT_PROBED
+    to: str  # the id of the other
+    kind: StrFact = NOT_PROBED  # nvlink, xgmi, pcie (below one host bridge) or host (through the processors)
+    lanes: IntFact = NOT_PROBED  # active links
+    version: IntFact = NOT_PROBED  # of the link
+    via: StrFact = NOT_PROBED  # direct or switch
+    common: StrFact = NOT_PROBED  # the deepest part that both share: switch, host-bridge, numa-node or system
+    read: BoolFact = NOT_PROBED  # the driver lets one read the other's memory
+    write: BoolFact = NOT_PROBED  # the driver lets one write to the other's memory
+    atomics: BoolFact = NOT_PROBED  # the driver lets one use atomics on the other's memory
+    max_bytes_per_s: IntFact = NOT_PROBED  # of all lanes together
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """PCIe generation and lanes, at most and now (they fall while idle). `peers`: ids of linked GPUs; `paths`: how each
-    other GPU is reached. A GPU that is cut into MIG instances has no paths."""
+    """The PCIe link of a GPU, and its ways to other GPUs. Generation and width fall while it is idle."""
 
-    gen_max: IntFact = NOT_PROBED
-    width_max: IntFact = NOT_PROBED
-    gen_now: IntFact = NOT_PROBED
-    width_now: IntFact = NOT_PROBED
-    peers: list[str] = []
+    gen_max: IntFact = NOT_PROBED  # generation, at most
+    width_max: IntFact = NOT_PROBED  # lanes, at most
+    gen_now: IntFact = NOT_PROBED  # generation now
+    width_now: IntFact = NOT_PROBED  # lanes now
+    peers: list[str] = []  # ids of linked GPUs
+    # how each other GPU is reached; none for a GPU that is divided into MIG instances
     paths: list[LinkPath] = []
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is the kernel's word (active, suspended, ...); `throttle` lists why clocks are held down now."""
+    """The power state of a GPU."""
 
-    state: StrFact = NOT_PROBED
-    limit_w: FloatFact = NOT_PROBED
-    default_limit_w: FloatFact = NOT_PROBED
-    throttle: list[str] = []
+    state: StrFact = NOT_PROBED  # the kernel's word: active, suspended, ...
+    limit_w: FloatFact = NOT_PROBED  # in force
+    default_limit_w: FloatFact = NOT_PROBED  # of the maker
+    throttle: list[str] = []  # why clocks are held down now
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process can open the device."""
 
-    device_node: StrFact = NOT_PROBED
-    hidden_by_env: StrFact = NOT_PROBED
+    device_node: StrFact = NOT_PROBED  # the file that is opened, and whether this process may
+    hidden_by_env: StrFact = NOT_PROBED  # the variable that hides the device
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
     """How one API lists the device."""
 
-    ordinal: int | str | None = None
-    version: str | None = None
+    ordinal: int | str | None = None  # the index in its list
+    version: str | None = None  # of the API on this device
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One physical GPU. `id` is its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`.
+    """One physical GPU."""
 
-    `why_not` holds codes when `usable` is false. `records` is set with --debug alone.
-    """
-
-    id: str
-    kind: StrFact = NOT_PROBED
-    vendor: StrFact = NOT_PROBED
-    name: StrFact = NOT_PROBED
+    id: str  # its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`
+    kind: StrFact = NOT_PROBED  # discrete, integrated, virtual, ...
+    vendor: StrFact = NOT_PROBED  # its maker
+    name: StrFact = NOT_PROBED  # the driver's, or that of the PCI id
+    # whether the name is of this model, or of several alike
     name_precision: Literal["exact", "family"] | None = None
-    uuid: StrFact = NOT_PROBED
-    bdf: StrFact = NOT_PROBED
-    vendor_id: StrFact = NOT_PROBED
-    device_id: StrFact = NOT_PROBED
-    subvendor_id: StrFact = NOT_PROBED
-    subdevice_id: StrFact = NOT_PROBED
-    revision: StrFact = NOT_PROBED
-    pci_class: StrFact = NOT_PROBED
-    numa_node: IntFact = NOT_PROBED
-    local_cpus: StrFact = NOT_PROBED
-    display_attached: BoolFact = NOT_PROBED
-    usable: BoolFact = NOT_PROBED
-    why_not: list[str] = []
-    driver: Driver = Driver()
-    memory: GpuMemory = GpuMemory()
-    compute: Compute = Compute()
-    link: Link = Link()
-    power: Power = Power()
-    access: Access = Access()
-    apis: dict[str, Api] = {}
-    records: list[dict[str, Any]] | UnsetType = UNSET
+    uuid: StrFact = NOT_PROBED  # as the driver writes it
+    bdf: StrFact = NOT_PROBED  # its address on the bus
+    vendor_id: StrFact = NOT_PROBED  # PCI number
+    device_id: StrFact = NOT_PROBED  # PCI number
+    subvendor_id: StrFact = NOT_PROBED  # PCI number of the card
+    subdevice_id: StrFact = NOT_PROBED  # PCI number of the card
+    revision: StrFact = NOT_PROBED  # PCI number
+    pci_class: StrFact = NOT_PROBED  # PCI number
+    numa_node: IntFact = NOT_PROBED  # that it is attached to
+    local_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs that are near
+    display_attached: BoolFact = NOT_PROBED  # a screen shows its picture
+    usable: BoolFact = NOT_PROBED  # a backend can compute on it from here
+    why_not: list[str] = []  # codes, where it is not usable
+    driver: Driver = Driver()  # of the kernel
+    memory: GpuMemory = GpuMemory()  # its own, and what it takes of the host's
+    compute: Compute = Compute()  # its units, clock and partitions
+    link: Link = Link()  # to the host and to other GPUs
+    power: Power = Power()  # state and limits
+    access: Access = Access()  # whether this process can open it
+    apis: dict[str, Api] = {}  # how each API lists it
+    records: list[dict[str, Any]] | UnsetType = UNSET  # what each source told; with --debug alone
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     """A processing accelerator that is no GPU."""
 
-    id: str
-    bdf: StrFact = NOT_PROBED
-    vendor_id: StrFact = NOT_PROBED
-    device_id: StrFact = NOT_PROBED
-    pci_class: StrFact = NOT_PROBED
-    driver: Driver = Driver()
+    id: str  # `pci:BDF`
+    bdf: StrFact = NOT_PROBED  # its address on the bus
+    vendor_id: StrFact = NOT_PROBED  # PCI number
+    device_id: StrFact = NOT_PROBED  # PCI number
+    pci_class: StrFact = NOT_PROBED  # PCI number
+    driver: Driver = Driver()  # of the kernel
 
 
 class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that only draws: `role` is bmc, virtual or other."""
+    """A device that only draws."""
 
-    id: str
-    bdf: StrFact = NOT_PROBED
-    vendor_id: StrFact = NOT_PROBED
-    device_id: StrFact = NOT_PROBED
-    pci_class: StrFact = NOT_PROBED
-    role: StrFact = NOT_PROBED
-    driver: Driver = Driver()
+    id: str  # `pci:BDF`
+    bdf: StrFact = NOT_PROBED  # its address on the bus
+    vendor_id: StrFact = NOT_PROBED  # PCI number
+    device_id: StrFact = NOT_PROBED  # PCI number
+    pci_class: StrFact = NOT_PROBED  # PCI number
+    role: StrFact = NOT_PROBED  # bmc, virtual or other
+    driver: Driver = Driver()  # of the kernel
 
 
 class SoftwareRenderer(msgspec.Struct, frozen=True, kw_only=True):
     """A program that draws on the CPU; never a GPU."""
 
-    name: str
-    apis: list[str] = []
+    name: str  # as the API calls it
+    apis: list[str] = []  # that list it
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a mode was chosen or a device was not; `text` names the remedy where there is one."""
+    """Why a mode was chosen or a device was not."""
 
-    code: str
-    device_id: str | None = None
-    text: str = ""
+    code: str  # for programs
+    device_id: str | None = None  # that it is about
+    text: str = ""  # one sentence, with the remedy where there is one
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that is no candidate for `mode`."""
+    """A GPU that is no candidate for a mode."""
 
-    device_id: str
-    mode: Mode
-    code: str
+    device_id: str  # the GPU
+    mode: Mode  # the mode
+    code: str  # why not
 
 
 class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the GPU wins on this machine; None: there is none to name, and `note` says why.
+    """The smallest size from which the GPU wins on this machine. The seconds are of a measured size: the first at or
+    above `size`, else the largest."""
 
-    `params` are the op's parameters beside the size ("kernel=3"). The seconds are of a measured size: the first
-    at or above `size`, else the largest.
-    """
-
-    op: str
-    params: str = ""
-    dtype: str
-    regime: str
-    backend: str
-    size: int | None
-    gpu_s: float | None = None
-    cpu_s: float | None = None
-    note: str | None = None
+    op: str  # its name
+    params: str = ""  # the op's parameters beside the size: "kernel=3"
+    dtype: str  # of the elements
+    regime: str  # the situation's id
+    backend: str  # that drives the GPU
+    size: int | None  # None: there is none to name, and `note` says why
+    gpu_s: float | None = None  # of the GPU
+    cpu_s: float | None = None  # of the CPU
+    note: str | None = None  # why there is no size
 
 
 class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which side is faster in one regime: each op counts at its largest size, over all GPUs.
+    """Which side is faster in one regime: each op counts at its largest size, over all GPUs."""
 
-    `mixed` means that each side wins some ops and neither wins by the mean; `equal` that the sides are within 15 %.
-    """
-
-    regime: str
+    regime: str  # the situation's id
+    # mixed: each side wins some ops and neither wins by the mean; equal: the sides are within 15 %
     winner: Literal["gpu", "cpu", "equal", "mixed"] | None = None
     ratio: float | None = None  # CPU time / GPU time, geometric mean of the ops whose winner is sure
     gpu: int = 0  # ops that the GPU surely wins
-    cpu: int = 0
-    equal: int = 0
+    cpu: int = 0  # ops that the CPU surely wins
+    equal: int = 0  # ops whose sides are within 15 %
     unsure: int = 0  # ops that are too noisy, or whose sizes are too small to tell
     exceptions: list[str] = []  # ops that the other side wins: "matmul from 930 x 930"
     note: str | None = None  # why there is no winner
 
 
 class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that is shared by the CPU and a GPU: `gain` with its interval over the better of the two alone."""
+    """One call that is shared by the CPU and a GPU."""
 
-    op: str
-    params: str = ""
-    dtype: str
-    regime: str
-    n: int
-    device_id: str
+    op: str  # its name
+    params: str = ""  # the op's parameters beside the size
+    dtype: str  # of the elements
+    regime: str  # the situation's id
+    n: int  # the size
+    device_id: str  # the composed device: `hybrid:cupy:0`
     gpu_share: float | None = None  # the GPU's share of a split
     assignment: str | None = None  # the side of each stage of a workload: c or g
-    gain: float
-    lo: float
-    hi: float
+    gain: float  # over the better of the two sides alone
+    lo: float  # low end of its interval
+    hi: float  # high end of its interval
     reason: str | None = None  # why the split is not recommended; null: it is
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence from a result file of this machine.
+    """Evidence from a result file of this machine."""
 
-    `s` is CPU rate over GPU rate where each call is waited for on data that is there; null: nothing was compared so.
-    `split` is the GPU's share of the split that gains most, where the mode is hybrid. `file` is null where whoever
-    holds this names its sources.
-    """
-
-    file: str | None = None
-    date: str
+    file: str | None = None  # null where whoever holds this names its sources
+    date: str  # of the run
+    # CPU rate over GPU rate where each call is waited for on data that is there; null: nothing was compared so
     s: float | None = None
-    split: float | None = None
-    situations: list[MeasuredSituation] = []
-    break_even: list[MeasuredBreakEven] = []
-    splits: list[MeasuredSplit] = []
+    split: float | None = None  # the GPU's share of the split that gains most, where the mode is hybrid
+    situations: list[MeasuredSituation] = []  # which side is faster in each
+    break_even: list[MeasuredBreakEven] = []  # from which size on the GPU wins
+    splits: list[MeasuredSplit] = []  # calls that both sides share
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which mode to use, with codes that say why. `overrides` echoes choices of the user."""
+    """Which mode to use, with codes that say why."""
 
-    mode: Mode = "cpu"
-    confidence: Confidence = "provisional"
-    device_ids: list[str] = []
-    cpu_threads: int | None = None
-    reasons: list[Reason] = []
-    rejected: list[Rejected] = []
-    overrides: list[str] = []
-    measured: Measured | None = None
+    mode: Mode = "cpu"  # the sides to compute on
+    confidence: Confidence = "provisional"  # what it rests on
+    device_ids: list[str] = []  # the GPUs to use
+    cpu_threads: int | None = None  # the threads to use
+    reasons: list[Reason] = []  # for it
+    rejected: list[Rejected] = []  # GPUs that are no candidates
+    overrides: list[str] = []  # choices of the user that it follows
+    measured: Measured | None = None  # results of this machine that decided it
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one machine. `live` is false for recorded input, `took_s` is detection's own time."""
+    """The parts of one machine."""
 
-    name: Literal["gpubench-detect"] = "gpubench-detect"
-    schema_version: int = SCHEMA_VERSION
-    sysroot: str | None = None
-    live: bool = True
-    took_s: float = 0.0
-    providers: list[Provider] = []
-    warnings: list[MachineWarning] = []
-    platform: Platform = Platform()
-    cpu: Cpu = Cpu()
-    memory: Memory = Memory()
-    numa: Numa = Numa()
-    gpu_count: IntFact = NOT_PROBED
-    gpus: list[Gpu] = []
-    accelerators: list[Accelerator] = []
-    display_adapters: list[DisplayAdapter] = []
-    software_renderers: list[SoftwareRenderer] = []
-    recommendation: Recommendation = Recommendation()
+    name: Literal["gpubench-detect"] = "gpubench-detect"  # of the document
+    schema_version: int = SCHEMA_VERSION  # of the document
+    sysroot: str | None = None  # the folder of a recorded machine
+    live: bool = True  # false for recorded input
+    took_s: float = 0.0  # detection's own time
+    providers: list[Provider] = []  # the sources that were asked
+    warnings: list[MachineWarning] = []  # what is odd
+    platform: Platform = Platform()  # operating system and firmware
+    cpu: Cpu = Cpu()  # the processors
+    memory: Memory = Memory()  # of the host
+    numa: Numa = Numa()  # its nodes
+    gpu_count: IntFact = NOT_PROBED  # physical GPUs
+    gpus: list[Gpu] = []  # each with what is known of it
+    accelerators: list[Accelerator] = []  # processors that are no GPU
+    display_adapters: list[DisplayAdapter] = []  # devices that only draw
+    software_renderers: list[SoftwareRenderer] = []  # programs that draw on the CPU
+    recommendation: Recommendation = Recommendation()  # the mode to use
 
 
 # A CPU reads each line that it is about to write: a copy moves half as much again as its payload.
