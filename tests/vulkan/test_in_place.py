@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import wgpu
+from msgspec.structs import replace
 
 from gpubench.backends.wgpu import WgpuSession
 from gpubench.backends.wgpu.programs import WgpuLaunch
@@ -56,3 +57,7 @@ def test_memory_that_an_adapter_lacks_is_refused_with_the_reason(session):
         refusing.in_place("mapped")
     assert refused.value.reason == "not-in-place"
     refusing.close()
+    session.device, before = replace(session.device, kind="gpu"), session.device
+    with pytest.raises(Unsupported, match="on a card"):
+        session.in_place("mapped")
+    session.device = before

@@ -317,7 +317,8 @@ class WgpuSession(
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
     def in_place(self, memory: str) -> InPlaceSession:
-        return InPlaceSession(self, MappableMemory(memory, self._device, self._queue, vendor_errors))
+        on_host = self.device.unified or self.device.kind == "software"
+        return InPlaceSession(self, MappableMemory(memory, self._device, self._queue, vendor_errors, on_host))
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""

@@ -248,12 +248,19 @@ class Landing:
 
 
 class MappableMemory(HostMemory):
-    """Storage buffers that the host maps: by WebGPU's rules no shader may touch them meanwhile."""
+    """Storage buffers that the host maps: by WebGPU's rules no shader may touch them meanwhile.
 
-    def __init__(self, memory: str, device: Any, queue: Queue, guard: Guard) -> None:
-        refused = f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
-        if memory != "mapped" or MAPPABLE not in device.features:
-            why = f"WebGPU has no {memory} memory" if memory != "mapped" else refused
+    `on_host`: the adapter's memory is the host's. On an H200 a call on such buffers takes no longer than one on data on
+    the GPU: the driver has put them there.
+    """
+
+    def __init__(self, memory: str, device: Any, queue: Queue, guard: Guard, on_host: bool) -> None:
+        why = "" if memory == "mapped" else f"WebGPU has no {memory} memory"
+        if MAPPABLE not in device.features:
+            why = why or f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
+        if not on_host:
+            why = why or "on a card such buffers lie in its own memory, which the host reads slowly"
+        if why:
             raise Unsupported(why, reason="not-in-place")
         self._device, self._queue, self._guard = device, queue, guard
         self._buffers: list[Buffer] = []
