@@ -583,10 +583,9 @@ _VULKAN = "install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-driv
 
 def _describe(index: int, adapter: Any) -> Device:
     info = adapter.info
-    software = is_software(info)
     clock = DeviceClock(kind="pass-timestamp", step_s=1e-9) if "timestamp-query" in adapter.features else None
     return Device(
-        id=f"wgpu:{index}", backend="wgpu", kind="software" if software else "gpu",
+        id=f"wgpu:{index}", backend="wgpu", kind="software" if is_software(info) else "gpu",
         name=str(info.get("device") or "unknown"), api=_APIS[info["backend_type"]],
         driver=str(info.get("description") or "") or None, clock=clock,
         unified=info.get("adapter_type") == "IntegratedGPU" and MAPPABLE in adapter.features,
