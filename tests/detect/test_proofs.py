@@ -9,62 +9,40 @@ import pytest
 from gpubench import detect
 from gpubench.detect.probes.libraries import probe_cuda as probe
 from tests.detect.recorded import last_answer
+from tests.detect.trees import HOST, check, pci
 
 VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virtio-GPU Venus (Intel(R) Arc(tm) A770)",
          "vendor_id": "8086", "device_id": "56a0", "adapter_type": "virtual", "checked": True}  # fmt: skip
 
 
-@pytest.fixture
-def virtio(plant, host, pci):
-    tree = host | pci("0000:00:03.0", "1af4", "1050", "virtio-pci")
-    return lambda *records: detect.inspect(sysroot=plant(tree), extra_records=records)
+VIRTIO = HOST | pci("0000:00:03.0", "1af4", "1050", "virtio-pci")
+TWO = VIRTIO | pci("0000:00:04.0", "1af4", "1050")
+ARC = VENUS | {
+    "driver": "Intel open-source Mesa driver",
+    "name": "Intel(R) Arc(tm) A770",
+    "adapter_type": "discrete",
+}
+DRAWS = {"gpus": [], "display_adapters.*.role": ["virtual"]}
+ROWS = {
+    "a virtio GPU that computed": (
+        VIRTIO, [VENUS],
+        {"gpus.*.bdf": ["0000:00:03.0"], "gpus.0.kind": "vgpu", "gpus.0.apis.wgpu:vulkan.ordinal": 0, "display_adapters": [], "warnings": [],
+         "recommendation.rejected.*.code": ["VRAM_UNKNOWN"]}),
+    **{f"without that proof: {change}": (VIRTIO, [VENUS | change], DRAWS) for change in (
+        {"checked": False}, {"checked": None}, {"source": "wgpu:gl", "name": "virgl (AMD Radeon)", "driver": "virgl"},
+        {"name": "Virtio-GPU Venus (llvmpipe (LLVM 17.0.6, 256 bits))"}, {"adapter_type": "cpu"})},
+    "one proof for two": (TWO, [VENUS], {"gpu_count": 1, "display_adapters.*.role": ["virtual"]}),
+    "two proofs for two": (TWO, [VENUS, VENUS | {"ordinal": 1}], {"gpu_count": 2, "display_adapters": []}),
+    "a passed-through card beside virtio keeps its own adapter": (
+        VIRTIO | pci("0000:00:05.0", "8086", "56a0", "i915"), [ARC, VENUS],
+        {"gpus.*.bdf": ["0000:00:03.0", "0000:00:05.0"], "gpus.*.kind": ["vgpu", "discrete"], "gpus.0.name": VENUS["name"], "gpus.1.name": ARC["name"]}),
+}  # fmt: skip
 
 
-def test_a_virtio_gpu_that_computed_is_a_gpu(virtio):
-    machine = virtio(VENUS)
-    (gpu,) = machine.gpus
-    assert (gpu.bdf.value, gpu.kind.value, set(gpu.apis)) == ("0000:00:03.0", "vgpu", {"wgpu:vulkan"})
-    assert machine.display_adapters == machine.warnings == []
-    assert machine.recommendation.rejected[0].code == "VRAM_UNKNOWN"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"checked": False},
-        {"checked": None},
-        {"source": "wgpu:gl", "name": "virgl (AMD Radeon)", "driver": "virgl"},
-        {"name": "Virtio-GPU Venus (llvmpipe (LLVM 17.0.6, 256 bits))"},
-        {"adapter_type": "cpu"},
-    ],
-)
-def test_a_virtio_gpu_without_that_proof_only_draws(virtio, change):
-    machine = virtio(VENUS | change)
-    assert machine.gpus == []
-    assert [adapter.role.value for adapter in machine.display_adapters] == ["virtual"]
-
-
-def test_one_proof_promotes_one_of_two(plant, host, pci):
-    host |= pci("0000:00:03.0", "1af4", "1050") | pci("0000:00:04.0", "1af4", "1050")
-    root = plant(host)
-    machine = detect.inspect(sysroot=root, extra_records=[VENUS])
-    assert (len(machine.gpus), len(machine.display_adapters)) == (1, 1)
-    machine = detect.inspect(sysroot=root, extra_records=[VENUS, VENUS | {"ordinal": 1}])
-    assert (len(machine.gpus), len(machine.display_adapters)) == (2, 0)
-
-
-def test_a_passed_through_card_beside_virtio_keeps_its_own_adapter(plant, host, pci):
-    host |= pci("0000:00:03.0", "1af4", "1050") | pci("0000:00:05.0", "8086", "56a0", "i915")
-    own = VENUS | {
-        "driver": "Intel open-source Mesa driver",
-        "name": "Intel(R) Arc(tm) A770",
-        "adapter_type": "discrete",
-    }
-    machine = detect.inspect(sysroot=plant(host), extra_records=[own, VENUS])
-    assert [(gpu.bdf.value, len(gpu.apis)) for gpu in machine.gpus] == [
-        ("0000:00:03.0", 1),
-        ("0000:00:05.0", 1),
-    ]
+@pytest.mark.parametrize("name", ROWS)
+def test_what_computed_is_a_gpu(plant, name):
+    tree, listed, expected = ROWS[name]
+    check(detect.inspect(sysroot=plant(tree), extra_records=listed), expected)
 
 
 class Cupy:

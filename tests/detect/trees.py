@@ -132,7 +132,7 @@ def at(node: Any, path: str) -> Any:
         node = node.value
     if head == "*":
         return [at(item, rest) if rest else item for item in node]
-    node = node[int(head)] if head.isdigit() else getattr(node, head)
+    node = node[int(head)] if head.isdigit() else node[head] if isinstance(node, dict) else getattr(node, head)
     if rest:
         return at(node, rest)
     return (node.status if node.value is None else node.value) if isinstance(node, Fact) else node
