@@ -7,12 +7,13 @@ from statistics import median
 
 import pytest
 
-from gpubench import kernels
+from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
+from gpubench.measure.worker.pipeline import PipelineTimer
 from gpubench.measure.worker.workspace import gate, kind_of
-from gpubench.result.case import Case
+from gpubench.result.case import STREAMED, STREAMED_CALLS, Case
 
 pytestmark = pytest.mark.cuda
 
@@ -208,3 +209,19 @@ def test_the_cycles_of_the_device_agree_with_themselves_and_cost_no_time(session
     assert (session.clock() - began) / 50 < 1e-3
     assert all(2e8 < hertz < 5e9 for hertz in found)
     assert (sorted(found)[45] - sorted(found)[5]) / median(found) < 0.02
+
+
+@pytest.mark.parametrize("backend", ["cupy", "torch:cuda"])
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul", "transpose"])
+def test_calls_in_flight_keep_their_inputs_and_outputs_apart(tmp_path, backend, op):
+    device, declared = f"{backend}:0", kernels.load(op)
+    opened = backends.load(backend.partition(":")[0]).open(device)
+    streamed = Case(op, declared.group, {"n": 512}, "float32", "library", STREAMED, device, STREAMED_CALLS)
+    workspace = kind_of(declared)(opened, declared, streamed, 1, "random", tmp_path)
+    timer = PipelineTimer(workspace, streamed, gate(workspace, streamed, lambda phase: None).launch, 3)
+    for _ in range(20):
+        timer.seconds(4)
+        timer.verify()
+    timer.release()
+    workspace.release()
+    opened.close()

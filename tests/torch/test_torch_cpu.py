@@ -11,6 +11,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import host_dtype
+from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Op
 from gpubench.measure import conformance
 from gpubench.result.case import DTYPES, Case
@@ -111,3 +112,9 @@ def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "numpy, " in ended.stdout
     assert "torch, " in ended.stdout
+
+
+def test_a_device_without_page_locked_memory_has_no_pipelines(session) -> None:
+    with pytest.raises(Unsupported) as refused:
+        session.stream()
+    assert refused.value.reason == "no-streams"

@@ -10,7 +10,7 @@ import pytest
 
 from gpubench import backends, detect, kernels
 from gpubench.backends import cupy as cupy_backend
-from gpubench.base.errors import BackendUnavailable
+from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.detect.probes.libraries import probe_cuda as probe
 from gpubench.measure import targets
 from gpubench.measure.targets import Listing
@@ -160,3 +160,10 @@ def test_cuda_stays_cuda(rocm):
     assert (device.api, device.driver, device.identity.vendor_id) == ("cuda", "CUDA 13.0", 0x10DE)
     assert device.clock.kind == "event"
     assert not cupy_backend.is_hip(SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace())))
+
+
+def test_a_gpu_without_an_engine_that_copies_has_no_pipelines(rocm):
+    rocm.cuda.runtime.getDeviceProperties = lambda _: {**PROPERTIES, "asyncEngineCount": 0}
+    with pytest.raises(Unsupported, match="no engine that copies") as refused:
+        backends.load("cupy").open("cupy:0").stream()
+    assert refused.value.reason == "no-streams"
