@@ -96,8 +96,8 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The place where one call should run."""
 
-    name: Literal["gpubench-advise"] = "gpubench-advise"
-    schema_version: int = 2
+    name: Literal["gpubench-advise"] = "gpubench-advise"  # of the document
+    schema_version: int = 2  # of the document
     op: str  # the op
     n: int  # the size
     params: dict[str, int]  # beside the size
@@ -202,11 +202,11 @@ def source_of(run: Run) -> AdviceSource:
 class _Place(NamedTuple):
     """A device by its fastest implementation at the size."""
 
-    device_id: str
-    kind: DeviceKind
-    implementation: str | None = None
-    expected: Expected | None = None
-    reason: str | None = None
+    device_id: str  # the device
+    kind: DeviceKind  # of the device
+    implementation: str | None = None  # the fastest there
+    expected: Expected | None = None  # the time of one call; None: unknown
+    reason: str | None = None  # why it is unknown
 
     def candidate(self, contenders: ContenderSet, n: int) -> AdviceCandidate:
         run, expected = contenders.run, self.expected

@@ -29,12 +29,12 @@ IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One op on one GPU, or on several GPUs that do not differ."""
 
-    op: str
-    dtype: str
-    params: dict[str, int]
-    device_id: str
+    op: str  # its name
+    dtype: str  # of the elements
+    params: dict[str, int]  # beside the size
+    device_id: str  # the GPU
     cells: dict[str, AnswerCell]  # by regime
-    extent: Extent
+    extent: Extent  # how its size is counted
     count: int = 1  # GPUs
 
     def elements(self, n: int) -> int:
@@ -49,19 +49,19 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
 class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
     """Plain NumPy at one size, if it has a time, and the fastest other CPU implementation if that surely wins."""
 
-    op: str
-    dtype: str
-    params: dict[str, int]
-    n: int
-    extent: Extent
+    op: str  # its name
+    dtype: str  # of the elements
+    params: dict[str, int]  # beside the size
+    n: int  # the size
+    extent: Extent  # how the size is counted
     place: int  # which of IMPLEMENTATION_SIZES the size stands for
     asked: bool  # somebody named this size
-    plain_s: float | None
+    plain_s: float | None  # of plain NumPy; None: not measured
     allocates: bool  # plain NumPy makes a new array for its result at every call
-    device_id: str | None = None
-    implementation: str = ""
-    best_s: float = 0.0
-    ratio: float | None = None
+    device_id: str | None = None  # of the fastest; None: plain NumPy is as good
+    implementation: str = ""  # the fastest
+    best_s: float = 0.0  # of the fastest
+    ratio: float | None = None  # `plain_s` / `best_s`; None: not surely above 1
     within: float = 0.0  # how far the ratio may be off, as a share of it
 
     @property
@@ -78,12 +78,12 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The times of one op on one GPU at one size, where no CPU has a time."""
 
-    op: str
-    dtype: str
-    params: dict[str, int]
-    device_id: str
-    n: int
-    extent: Extent
+    op: str  # its name
+    dtype: str  # of the elements
+    params: dict[str, int]  # beside the size
+    device_id: str  # the GPU
+    n: int  # the size
+    extent: Extent  # how the size is counted
     asked: bool  # somebody named this size
     seconds: dict[str, float]  # of the fastest implementation, by regime
 
@@ -91,9 +91,9 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
     """A user's function by the fastest code on each side."""
 
-    op: str
-    dtype: str
-    extent: Extent
+    op: str  # its name
+    dtype: str  # of the elements
+    extent: Extent  # how its size is counted
     cpu: BestImplementation | None  # the CPU's at the largest size, if it is not NumPy
     cells: dict[str, AnswerCell]  # from which size on the fastest GPU pays, by regime
 
@@ -101,10 +101,10 @@ class BestCode(msgspec.Struct, frozen=True, kw_only=True):
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Ops of one backend that gave no number."""
 
-    backend: str
-    ops: tuple[str, ...]
-    detail: str
-    hint: str = ""
+    backend: str  # its name
+    ops: tuple[str, ...]  # their names
+    detail: str  # what happened
+    hint: str = ""  # what to do
     whole: bool = False  # nothing of that backend has a number
 
 
@@ -120,7 +120,7 @@ AbsenceKind = Literal[
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
     """Why a run has no numbers of a GPU and a CPU to compare."""
 
-    kind: AbsenceKind
+    kind: AbsenceKind  # which of the reasons
     causes: tuple[str, ...] = ()  # in the run's own words, the gravest first
     checked: int = 0  # outputs that are right
     unchecked: int = 0  # cases that a check did not reach
@@ -129,7 +129,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the final screen."""
 
-    rows: tuple[AnswerRow, ...]
+    rows: tuple[AnswerRow, ...]  # an op and a GPU each
     devices: tuple[str, ...]  # the GPUs shown, of one backend or of all
     others: tuple[str, ...]  # further GPU backends with times
     implementations: tuple[BestImplementation, ...]  # the CPU's, where there are no rows
@@ -144,7 +144,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ops: int  # how many, with those that are missing
     host: tuple[BestImplementation, ...] = ()  # ops that no GPU can take
     cpu: tuple[CpuCode, ...] = ()  # what computed the CPU's times, the most of them first
-    best_code: tuple[BestCode, ...] = ()
+    best_code: tuple[BestCode, ...] = ()  # of users' functions
 
     @property
     def regimes(self) -> tuple[str, ...]:

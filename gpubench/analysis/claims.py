@@ -35,20 +35,21 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """An expectation: a speedup, or the times of both sides, or one side's alone, or a time between two, or a
     break-even between two sizes."""
 
-    claim: str
-    document: str | None = None
+    claim: str  # one sentence
+    document: str | None = None  # where it stands
     case: str | None = None  # a file may write a single one of `cases` so
     cases: tuple[str, ...] = ()  # selectors; the times of several add up; none: gpubench has no op for it
     also: str | None = None  # selects what stands beside it and decides nothing
     device: DeviceKind | None = None  # the kind of device that answers; None: a GPU, or what the selectors name
     # What a speedup divides by: the fastest CPU implementation, the fastest GPU implementation (of a split over both),
     # or a selector of cases on the same device.
-    against: str = "cpu"
-    speedup: float | None = None
-    cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")
-    gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")
+    against: str = "cpu"  # what a speedup divides by: the fastest of one side, or a selector
+    speedup: float | None = None  # the expected factor
+    cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")  # the expected time of the CPU
+    gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")  # the expected time of the GPU
+    # between which two the time is expected
     time_s: tuple[Seconds, Seconds] | None = msgspec.field(default=None, name="time")
-    break_even: Range | None = None
+    break_even: Range | None = None  # between which two sizes it is expected
     tolerance: float | None = (
         None  # a share of the expectation; None: what the file says for all, else TOLERANCE
     )
@@ -70,38 +71,37 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim, and the kindest measured case: its speedup with interval, and the speedup of the same
-    work when every call copies both ways. `ids` are the cases whose times add up. What nothing measured is null."""
+    """A claim, and the kindest measured case. What nothing measured is null."""
 
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
-    claim: str
-    document: str | None
-    cases: tuple[str, ...]
-    verdict: ClaimVerdict
-    reason: str | None
-    against: str
-    tolerance: float
-    claimed_speedup: float | None
-    claimed_cpu_s: float | None
-    claimed_gpu_s: float | None
-    claimed_time_s: Range | None
-    claimed_break_even: Range | None
-    ids: tuple[str, ...] = ()
-    baseline_ids: tuple[str, ...] = ()
-    ratio: float | None = None
-    lo: float | None = None
-    hi: float | None = None
-    cpu_s: float | None = None
-    gpu_s: float | None = None
-    ratio_with_copies: float | None = None
-    break_even: tuple[int | None, int | None] | None = None
-    also_ids: tuple[str, ...] = ()
-    also_ratio: float | None = None
-    measured: Speedup | None = None
-    timed: CaseResult | None = None
-    threshold: BreakEven | None = None
-    with_copies: Speedup | None = None
-    also: Speedup | None = None
+    claim: str  # one sentence
+    document: str | None  # where it stands
+    cases: tuple[str, ...]  # its selectors
+    verdict: ClaimVerdict  # of the interval
+    reason: str | None  # why there is none
+    against: str  # what its speedup divides by
+    tolerance: float  # a share of the expectation
+    claimed_speedup: float | None  # the expected factor
+    claimed_cpu_s: float | None  # the expected time of the CPU
+    claimed_gpu_s: float | None  # the expected time of the GPU
+    claimed_time_s: Range | None  # the expected range
+    claimed_break_even: Range | None  # the expected range
+    ids: tuple[str, ...] = ()  # the cases whose times add up
+    baseline_ids: tuple[str, ...] = ()  # the cases that the speedup divides
+    ratio: float | None = None  # the measured speedup
+    lo: float | None = None  # low end of its interval
+    hi: float | None = None  # high end of its interval
+    cpu_s: float | None = None  # measured
+    gpu_s: float | None = None  # measured
+    ratio_with_copies: float | None = None  # the same work when every call copies both ways
+    break_even: tuple[int | None, int | None] | None = None  # measured, low and high end
+    also_ids: tuple[str, ...] = ()  # the cases that stand beside it
+    also_ratio: float | None = None  # their speedup
+    measured: Speedup | None = None  # behind `ratio`
+    timed: CaseResult | None = None  # behind a time
+    threshold: BreakEven | None = None  # behind `break_even`
+    with_copies: Speedup | None = None  # behind `ratio_with_copies`
+    also: Speedup | None = None  # behind `also_ratio`
 
 
 NO_OP = "no op stands for it"
@@ -371,13 +371,13 @@ BUILTIN = "builtin"  # stands for the claims that come with gpubench
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole file, TOML or JSON. `tolerance` holds for the claims that name none."""
+    """A whole file, TOML or JSON."""
 
-    claims: list[Claim]
-    name: str = "gpubench-claims"
-    schema_version: int = 1
-    source: str | None = None
-    tolerance: float = TOLERANCE
+    claims: list[Claim]  # in order
+    name: str = "gpubench-claims"  # of the document
+    schema_version: int = 1  # of the document
+    source: str | None = None  # who made the claims
+    tolerance: float = TOLERANCE  # of the claims that name none
 
 
 def load(name: str) -> tuple[Claim, ...]:

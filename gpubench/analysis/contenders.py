@@ -30,18 +30,18 @@ Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `brackete
 
 
 class Key(NamedTuple):
-    """One family of curves; `params` are those beside the size, sorted by name."""
+    """What the calls of one curve have in common."""
 
-    op: str
-    dtype: str
-    params: tuple[tuple[str, int], ...] = ()
+    op: str  # its name
+    dtype: str  # of the elements
+    params: tuple[tuple[str, int], ...] = ()  # beside the size, sorted by name
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """The expected time of a call."""
 
-    time: IntervalLike
-    basis: Basis
+    time: IntervalLike  # with its interval
+    basis: Basis  # what it rests on
     between: tuple[int, int]  # the measured sizes around it; at a measured size it stands twice
     rows: tuple[CaseResult, ...]  # the cases behind it
 
@@ -57,13 +57,13 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contender(NamedTuple):
-    """One implementation on one device. `points`: the calls in question that were timed, by ascending size."""
+    """One implementation on one device."""
 
-    device_id: str
-    implementation: Implementation
-    kind: DeviceKind
-    points: dict[int, Expected]
-    curve: TimeCurve
+    device_id: str  # the device
+    implementation: Implementation  # the code
+    kind: DeviceKind  # of the device
+    points: dict[int, Expected]  # the calls in question that were timed, by ascending size
+    curve: TimeCurve  # through the points
 
     @property
     def first(self) -> int:
@@ -103,33 +103,33 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one key, and of its splits and stage assignments those that the report recommends. `series`: the
-    times of all contenders of the run, whose curves share what ops have in common."""
+    """The cases of one key."""
 
-    rows: tuple[CaseResult, ...]
-    splits: tuple[SharedCall, ...]
+    rows: tuple[CaseResult, ...]  # of single devices
+    splits: tuple[SharedCall, ...]  # and stage assignments, those that the report recommends
+    # the times of all contenders of the run, whose curves share what ops have in common
     series: Mapping[ContenderKey, TimedSizes]
 
 
 class TimedSplit(NamedTuple):
     """A recommended split of one call, or stage assignment of its stages, and the time of that call."""
 
-    row: SharedCall
-    seconds: float
+    row: SharedCall  # of the report
+    seconds: float  # of that call
 
 
 class ContenderSet(NamedTuple):
     """The contenders for one kind of call, and the sizes at which they can be compared."""
 
-    run: Run
-    rows: tuple[CaseResult, ...]
-    cpu: tuple[Contender, ...]
-    others: tuple[Contender, ...]
+    run: Run  # it is of
+    rows: tuple[CaseResult, ...]  # the cases behind it
+    cpu: tuple[Contender, ...]  # of the CPU
+    others: tuple[Contender, ...]  # of all other devices
     # The size from which no device of that side takes part; 0: it never did; infinity: it always does.
-    cpu_gone_from: float
-    others_gone_from: float
+    cpu_gone_from: float  # the size from which no CPU has a time
+    others_gone_from: float  # the size from which no other device has a time
     # By size, the fastest first. What a split gains between sizes nobody knows.
-    splits: Mapping[int, Sequence[TimedSplit]]
+    splits: Mapping[int, Sequence[TimedSplit]]  # that the report recommends, by size
     shared: tuple[float, float]  # the ends of the sizes at which both sides may be known
     unsure: tuple[
         tuple[float, float], ...
@@ -142,12 +142,12 @@ class ContenderSet(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The fastest contender at one size and the fastest of the other side; both None: unknown."""
+    """The fastest contender at one size and the fastest of the other side."""
 
-    best: Contender | None = None
-    seconds: float = math.inf
-    against: Contender | None = None
-    against_s: float = math.inf
+    best: Contender | None = None  # None: unknown
+    seconds: float = math.inf  # of the best
+    against: Contender | None = None  # of the other side; None: unknown
+    against_s: float = math.inf  # of the other side
 
     def basis(self, n: int) -> Basis:
         """Return `measured` if both sides were timed in the very call."""

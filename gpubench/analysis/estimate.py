@@ -51,10 +51,10 @@ class Estimate(
 ):
     """A time with its interval."""
 
-    estimate: float
-    low: float
-    high: float
-    kind: IntervalKind
+    estimate: float  # the mean, in seconds
+    low: float  # end of the interval
+    high: float  # end of the interval
+    kind: IntervalKind  # over what the interval is
 
 
 class CaseTime(Estimate, frozen=True):
@@ -86,7 +86,7 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case; `time` is null when `reason` says why. What is implausible has samples, and no estimate."""
+    """One case. What is implausible has samples, and no estimate."""
 
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
@@ -95,11 +95,11 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: OutcomeType  # what became of the case
     kernel: str | None = None  # what the device took of several candidates
     label: Label | None = None  # the gravest of `findings`; None without samples
-    time: CaseTime | None = None
+    time: CaseTime | None = None  # null where `reason` says why
     min_s: float | None = None  # least, quartiles and MAD of the used samples
-    q1_s: float | None = None
-    q3_s: float | None = None
-    mad_s: float | None = None
+    q1_s: float | None = None  # first quartile of the used samples
+    q3_s: float | None = None  # third quartile of the used samples
+    mad_s: float | None = None  # median absolute deviation of the used samples
     device_cold_s: float | None = None  # the device's own clock, caches flushed
     device_hot_s: float | None = None  # the device's own clock, launches in a row
     single_s: float | None = None  # one launch that is waited for, with resident data

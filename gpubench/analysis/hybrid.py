@@ -94,8 +94,8 @@ class SideAlone(NamedTuple):
     """One side alone, with the blocks of the sessions that count."""
 
     id: str | None  # of its case; None: it was timed within the shared call's
-    sessions: SessionBlocks
-    prior: stats.Prior
+    sessions: SessionBlocks  # medians of blocks by session
+    prior: stats.Prior  # of its noise
 
     @property
     def seconds(self) -> float:
@@ -106,9 +106,9 @@ class SideAlone(NamedTuple):
 class Contest(NamedTuple):
     """A shared call and both sides alone, over the same sessions."""
 
-    case: CaseResult
-    shared: SideAlone
-    sides: Mapping[Side, SideAlone]
+    case: CaseResult  # the shared call
+    shared: SideAlone  # the same, with its sessions
+    sides: Mapping[Side, SideAlone]  # each by itself
     in_sample: bool  # no session is left beside those that chose
 
     @property

@@ -104,22 +104,22 @@ Marks = frozenset[tuple[str, ...]]
 
 
 class _GpuOutline(msgspec.Struct, frozen=True):
-    uuid: StrFact = NOT_PROBED
+    uuid: StrFact = NOT_PROBED  # as the driver writes it
 
 
 class _MachineOutline(msgspec.Struct, frozen=True):
-    gpus: list[_GpuOutline] = []
+    gpus: list[_GpuOutline] = []  # each by its uuid
 
 
 class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a run that tells its machine: the rest of a file is not read into memory for it."""
 
-    id: str
-    merged: list[str] = []
-    started_at: str
-    machine: _MachineOutline
-    environment: Environment = Environment()
-    fingerprint: Fingerprints
+    id: str  # of the run
+    merged: list[str] = []  # ids of the runs that were joined in it
+    started_at: str  # UTC
+    machine: _MachineOutline  # its GPUs
+    environment: Environment = Environment()  # variables and context
+    fingerprint: Fingerprints  # of machine, devices and software
 
     @property
     def origins(self) -> list[str]:

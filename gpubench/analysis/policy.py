@@ -57,7 +57,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
     implementation: str | None  # the one that was the fastest there
     expected_s: float | None  # of one call, with the copies that the regime has
     gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
-    basis: Basis
+    basis: Basis  # what it rests on; unknown: all else is None
     gpu_share: float | None = None  # the GPU's part of a split call
     assignment: str | None = None  # the side of each stage of a workload, c or g
 
@@ -98,9 +98,9 @@ UNKNOWN = Answer(None, None, None, None, None, "unknown")
 class _Question(NamedTuple):
     """A question to a policy, kept by its answer."""
 
-    call: _Call
-    n: int
-    hybrid: bool
+    call: _Call  # what is called
+    n: int  # the size
+    hybrid: bool  # the caller can compute on both sides at once
 
     def advise(self) -> Advice | None:
         answer = first_to_know(self.call.sets, self.n)
@@ -215,9 +215,9 @@ class _MeasuredRun:
 class _Call(NamedTuple):
     """One kind of call, and its contenders by each run, the newest first. A curve is fitted when it is asked for."""
 
-    key: Key
-    regime: str
-    sets: _Lazy[ContenderSet]
+    key: Key  # op, dtype and params
+    regime: str  # the situation
+    sets: _Lazy[ContenderSet]  # the contenders of each run
 
     @classmethod
     def by(cls, runs: Iterable[_MeasuredRun], key: Key, regime: str) -> _Call:

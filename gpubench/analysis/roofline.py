@@ -68,8 +68,8 @@ class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """The peaks of all hardware of a run, and the cases below them."""
 
-    peaks: tuple[Peaks, ...] = ()
-    rows: tuple[PeakShare, ...] = ()
+    peaks: tuple[Peaks, ...] = ()  # by hardware and dtype
+    rows: tuple[PeakShare, ...] = ()  # the cases
 
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"

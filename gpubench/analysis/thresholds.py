@@ -406,11 +406,11 @@ NO_CALLS_SUFFICE = 1e9  # stands for infinity, of which no median can be taken
 
 
 class Costs(NamedTuple):
-    """Seconds: one call that copies (without allocation), `calls` calls that share one copy, one call on the CPU."""
+    """Seconds of calls."""
 
-    one: float
-    many: float
-    cpu: float
+    one: float  # a call that copies, without allocation
+    many: float  # `calls` calls that share one copy
+    cpu: float  # a call on the CPU
 
     def launch_s(self, calls: int) -> float:
         """b: what one more call costs. At least 0: below that is noise."""
@@ -429,9 +429,9 @@ class Costs(NamedTuple):
 class Trio(NamedTuple):
     """The three cases that one answer rests on."""
 
-    always: CaseResult
-    once: CaseResult
-    cpu: CaseResult
+    always: CaseResult  # each call copies
+    once: CaseResult  # calls that share a copy
+    cpu: CaseResult  # on the CPU
 
     @property
     def doubtful(self) -> bool:

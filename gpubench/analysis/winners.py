@@ -259,10 +259,10 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 class OpOutcome(NamedTuple):
     """The winner of an op in one situation, at its largest size on the GPU that does best."""
 
-    winner: Outcome
-    op: AnswerRow
-    cell: AnswerCell
-    gain: Gain
+    winner: Outcome  # the side
+    op: AnswerRow  # the row of the answer
+    cell: AnswerCell  # the place of the row that decides
+    gain: Gain  # at that size
     small: bool  # the GPU lost where it had no work to do
 
 

@@ -80,21 +80,19 @@ CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Op, params, dtype, implementation, regime and device: what is measured once and shown as one row.
+    """Op, params, dtype, implementation, regime and device: what is measured once and shown as one row."""
 
-    `calls` is the number of launches per transfer (transfer-once) or behind one wait (streamed); other regimes have
-    none. `variant` names an extra kernel of the implementation (`naive`), or another way to do the library call
-    (`tf32`); None is the implementation itself.
-    """
-
-    op: str
-    group: str
-    params: dict[str, int]
-    dtype: Dtype
-    implementation: Implementation
-    regime: RegimeKind
-    device_id: str
-    calls: int | None = None
+    op: str  # its name
+    group: str  # of the op
+    params: dict[str, int]  # the size `n`, and those beside it
+    dtype: Dtype  # of the elements
+    implementation: Implementation  # library or tuned
+    regime: RegimeKind  # the situation
+    device_id: str  # where it runs
+    calls: int | None = (
+        None  # launches per transfer (transfer-once) or behind one wait (streamed); others have none
+    )
+    # an extra kernel (`naive`), or another way to do the library call (`tf32`); None: the implementation itself
     variant: str | None = None
 
     @property

@@ -65,12 +65,12 @@ class Telemetry(Record, frozen=True, kw_only=True):
     device_id: str  # the device
     t_s: list[float] = []  # from the start of the session
     clock_hz: list[float | None] = []  # of the cores
-    memory_clock_hz: list[float | None] = []
-    temperature_c: list[float | None] = []
-    power_w: list[float | None] = []
+    memory_clock_hz: list[float | None] = []  # of the memory
+    temperature_c: list[float | None] = []  # of the chip
+    power_w: list[float | None] = []  # of the board
     throttle: list[list[str]] = []  # reasons for a lowered clock
-    pcie_generation: list[int | None] = []
-    pcie_width: list[int | None] = []
+    pcie_generation: list[int | None] = []  # of the link now
+    pcie_width: list[int | None] = []  # lanes now
 
 
 class SessionRecord(Record, frozen=True, kw_only=True):
@@ -234,53 +234,42 @@ StageClock = Literal["host", "event", "pass-timestamp", "waited"]
 
 
 class StageTimes(Record, frozen=True, kw_only=True):
-    """The time breakdown of a workload in one session, in seconds: `stages` are its names in order, each once.
+    """The time breakdown of a workload in one session, in seconds. Lists have a value for each round."""
 
-    Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
-    `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
-    to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
-    `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
-    on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
-    is what the host records and submits before the device has its first commands, `recording_s` that and what it
-    records while the device works, both less that of an empty launch; empty where it records nothing for a call.
-    `tokens` are those that a call reads or writes, by the name that the stages of that part begin with.
-    """
-
-    session: int
-    clock: StageClock
-    stages: list[str]
-    alone_s: list[list[float]]
-    chain_s: list[list[float]]
-    span_s: list[float]
-    wall_s: list[float]
-    empty_s: list[float]
+    session: int  # its index
+    clock: StageClock  # what reads the times of its stages
+    stages: list[str]  # names in order, each once
+    alone_s: list[list[float]]  # by stage, each by itself
+    chain_s: list[list[float]]  # by stage as it runs between the others, with the clock read around each
+    span_s: list[float]  # from the begin of the first stage to the end of the last
+    wall_s: list[float]  # one call of the plain chain, without any reading, and its wait
+    empty_s: list[float]  # an empty launch and its wait
+    # what readings between the stages cost, by the device's clock; empty where that is the host's
     stamping_s: list[float] = []
+    # what the host records before the device has its first commands, less that of an empty launch
     first_recording_s: list[float] = []
+    # all that the host records for a call, less that of an empty launch; empty where it records nothing
     recording_s: list[float] = []
+    # read or written by a call, by the name that the stages of that part begin with
     tokens: dict[str, int] = {}
 
 
 class AssignmentTimes(Record, frozen=True, kw_only=True):
-    """The times by which one session chose where the stages of a workload run, in seconds: `stages` are their names,
-    one for each letter of a stage assignment, and every list has a value for each round.
+    """The times by which one session chose where the stages of a workload run, in seconds. Lists have a value for each
+    round."""
 
-    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
-    `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
-    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the stage assignments that were then
-    tried, and both sides alone; `free_s` is the least prediction where copies take no time."""
-
-    session: int
-    clock: StageClock
-    stages: list[str]
-    cpu_s: list[list[float]]
-    gpu_s: list[list[float]]
-    cpu_whole_s: list[float]
-    gpu_whole_s: list[float]
-    up_s: dict[str, list[float]]
-    down_s: dict[str, list[float]]
-    enter_s: list[float]
-    predicted_s: dict[str, float]
-    free_s: float
+    session: int  # its index
+    clock: StageClock  # what reads the times of its stages
+    stages: list[str]  # names, one for each letter of a stage assignment
+    cpu_s: list[list[float]]  # by stage, in the chain of the CPU alone
+    gpu_s: list[list[float]]  # by stage, in the chain of the GPU alone; empty where the host does it
+    cpu_whole_s: list[float]  # the CPU's chain without clock readings, with its wait
+    gpu_whole_s: list[float]  # the GPU's chain without clock readings, with its wait
+    up_s: dict[str, list[float]]  # one copy to the GPU, by value
+    down_s: dict[str, list[float]]  # one copy to the host, by value
+    enter_s: list[float]  # an empty launch and its wait
+    predicted_s: dict[str, float]  # of both sides alone and of the stage assignments that were then tried
+    free_s: float  # the least prediction where copies take no time
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -372,14 +361,14 @@ class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"
     phase: str | None = None  # what was done then
     stderr_tail: str | None = None  # the last words of the worker
     check: Check | None = None  # of the outputs, if they were compared
-    failures: list[SessionFailure] | UnsetType = UNSET
+    failures: list[SessionFailure] | UnsetType = UNSET  # each session in which it broke
 
 
 class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"):
     """A case that the run had not reached when it was interrupted."""
 
-    id: str
-    case: Case
+    id: str  # that of the case
+    case: Case  # what was to be measured
 
 
 Outcome = Measurement | Skip | Failure | Planned
@@ -391,15 +380,15 @@ def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
 
 
 class RunWarning(Record, frozen=True, kw_only=True):
-    """A finding about the run: its code, one sentence and one sentence of advice."""
+    """A finding about the run."""
 
-    code: WarningCode
-    severity: Severity = "warning"
-    message: str
-    hint: str = ""
-    id: str | None = None
-    session: int | None = None
-    data: dict[str, float | str] = {}
+    code: WarningCode  # of the list of messages
+    severity: Severity = "warning"  # how grave it is
+    message: str  # one sentence
+    hint: str = ""  # one sentence of advice
+    id: str | None = None  # the case that it is about
+    session: int | None = None  # its index
+    data: dict[str, float | str] = {}  # figures behind it
 
 
 def warning(
@@ -411,54 +400,49 @@ def warning(
 
 
 class Selection(Record, frozen=True, kw_only=True):
-    """The choice of what is measured. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
+    """The choice of what is measured."""
 
-    `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone. `variants`
-    are named kernels that are measured beside the default one of their implementation; `tf32` among them stands for the
-    library's float32 matrix products with inputs rounded to TF32. `filter` and `skip` are the selectors that thin out
-    the cases: those that one of `filter` selects (none given: all), and none of `skip`."""
-
-    ops: list[str]
-    sizes: dict[str, list[int]] = {}
-    dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["float32"])
-    devices: list[str] = []
-    implementations: list[str] = msgspec.field(default_factory=lambda: list(IMPLEMENTATIONS))
-    regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))
-    calls: int = 10
+    ops: list[str]  # by name
+    sizes: dict[str, list[int]] = {}  # by op; an op that is absent takes its ladder
+    dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["float32"])  # of the elements
+    devices: list[str] = []  # by id
+    implementations: list[str] = msgspec.field(default_factory=lambda: list(IMPLEMENTATIONS))  # library, tuned
+    regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))  # situations, by id
+    calls: int = 10  # that share one copy, of `transfer-once`
+    # by op its shapes, each a set of params beside the size; absent: the plain shape alone
     params: dict[str, list[dict[str, int]]] = {}
+    # kernels beside the default one; `tf32` allows the library to round inputs of float32 products to TF32
     variants: list[str] = []
-    filter: list[str] = []
-    skip: list[str] = []
+    filter: list[str] = []  # selectors of cases, of which one has to hold; none given: all cases
+    skip: list[str] = []  # selectors of cases, of which none may hold
 
 
 Scaling = Literal["weak", "strong", "both"]
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two never meet. `autotune`: a
-    backend may try its kernels once per device. `scaling`: what several GPUs do at once, in device groups of
-    `ranks`."""
+    """How to measure (docs/measuring.md)."""
 
-    protocol: int = 3
-    preset: Literal["quick", "default", "rigorous"] = "default"
-    sessions: int = 3
-    min_samples: int = 10
-    max_samples: int = 100
-    max_time_s: float = 2.0
-    precision: float = 0.02
-    warmup_s: float = 0.25
-    sample_s: float = 5e-3
-    case_timeout_s: float = 60.0
-    budget_s: float | None = None
-    order: Literal["interleave", "sequential"] = "interleave"
-    inputs: Literal["random", "zeros", "ones"] = "random"
-    cache: Literal["warm", "cold"] = "warm"
-    threads: int | None = None
-    seed: int = 1
-    autotune: bool = True
-    scaling: Scaling | UnsetType = UNSET
-    ranks: list[int] | UnsetType = UNSET
-    energy: bool | UnsetType = UNSET
+    protocol: int = 3  # changes with what a time means: two never meet
+    preset: Literal["quick", "default", "rigorous"] = "default"  # the defaults of the others
+    sessions: int = 3  # sets of fresh workers
+    min_samples: int = 10  # of a case in a session, at least
+    max_samples: int = 100  # of a case in a session, at most
+    max_time_s: float = 2.0  # of sampling a case in a session
+    precision: float = 0.02  # half the width of an interval, as a share of the time, at which sampling ends
+    warmup_s: float = 0.25  # before the samples of a block
+    sample_s: float = 5e-3  # the least length of a sample
+    case_timeout_s: float = 60.0  # after which a case is given up
+    budget_s: float | None = None  # of the whole run; None: no limit
+    order: Literal["interleave", "sequential"] = "interleave"  # whether the cases of a workload take turns
+    inputs: Literal["random", "zeros", "ones"] = "random"  # what fills them
+    cache: Literal["warm", "cold"] = "warm"  # of the CPU, before a sample
+    threads: int | None = None  # of the CPU; None: all
+    seed: int = 1  # of inputs and of the order
+    autotune: bool = True  # a backend may try its kernels once per device
+    scaling: Scaling | UnsetType = UNSET  # what several GPUs do at once
+    ranks: list[int] | UnsetType = UNSET  # numbers of GPUs of a device group
+    energy: bool | UnsetType = UNSET  # a case of each workload is measured beside a counter of energy
     page_locked: bool | UnsetType = UNSET  # the arrays of a GPU's caller are
 
     def scales(self, how: Scaling) -> bool:
@@ -469,35 +453,35 @@ class Settings(Record, frozen=True, kw_only=True):
 class Git(Record, frozen=True, kw_only=True):
     """The state of the checkout in which the run was started."""
 
-    commit: str
-    branch: str | None = None
-    dirty: bool | None = None
-    commit_time: str | None = None
+    commit: str  # its hash
+    branch: str | None = None  # None: none is checked out
+    dirty: bool | None = None  # files differ from the commit
+    commit_time: str | None = None  # UTC
 
 
 class Ci(Record, frozen=True, kw_only=True):
     """Which CI ran this, where its variables tell."""
 
-    provider: str
-    run_url: str | None = None
-    runner_name: str | None = None
-    runner_image: str | None = None
+    provider: str  # its name
+    run_url: str | None = None  # of the job
+    runner_name: str | None = None  # the machine's name there
+    runner_image: str | None = None  # what the machine was made of
 
 
 class Environment(Record, frozen=True, kw_only=True):
     """Recorded variables and context; nothing here names a host, a user or a path."""
 
-    variables: dict[str, str] = {}
-    context: dict[str, str] = {}
-    git: Git | None = None
-    ci: Ci | None = None
+    variables: dict[str, str] = {}  # those that change times
+    context: dict[str, str] = {}  # further facts by name
+    git: Git | None = None  # of the working folder
+    ci: Ci | None = None  # None: no CI
 
 
 class Fingerprint(Record, frozen=True, kw_only=True):
     """A hash over named fields, so that a comparison can say *which* field differs."""
 
-    hash: str
-    fields: dict[str, str]
+    hash: str  # of `fields`
+    fields: dict[str, str]  # what it is made of, by name
 
     @property
     def known(self) -> dict[str, str]:
@@ -508,69 +492,66 @@ class Fingerprint(Record, frozen=True, kw_only=True):
 class Fingerprints(Record, frozen=True, kw_only=True):
     """Machine, devices and software apart: only the first two must agree in a comparison."""
 
-    machine: Fingerprint
-    device: Fingerprint
-    software: Fingerprint
+    machine: Fingerprint  # of the host
+    device: Fingerprint  # of the devices
+    software: Fingerprint  # of libraries and drivers
 
 
 class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
-    """One case on one of several identical GPUs, of which a search measured the first: the median of each block, or the
-    reason for none."""
+    """One case on one of several identical GPUs, of which a search measured the first."""
 
-    case_id: str
-    device_id: str
-    gpu_id: str | None = None
-    blocks_s: list[float] = []
-    reason: str | None = None
+    case_id: str  # that of the case
+    device_id: str  # the device
+    gpu_id: str | None = None  # points into `machine.gpus`
+    blocks_s: list[float] = []  # the median of each block
+    reason: str | None = None  # why there is none
 
 
 class TogetherTimes(Record, frozen=True, kw_only=True):
-    """One case on one of `gpus` identical GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
-    sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at, which
-    is `at_s` of the session. `reason`: it failed."""
+    """One case on one of several identical GPUs that worked at the same time."""
 
-    session: int
-    case_id: str
-    device_id: str
-    gpu_id: str | None = None
-    phase: Literal["alone", "together"] = "alone"
-    gpus: int = 1
-    repeat: int = 1
-    at_s: float | None = None
-    begin_s: float = 0.0
-    ends_s: list[float] = []
-    reason: str | None = None
+    session: int  # its index
+    case_id: str  # that of the case
+    device_id: str  # the device
+    gpu_id: str | None = None  # points into `machine.gpus`
+    phase: Literal["alone", "together"] = "alone"  # alone: on one of them
+    gpus: int = 1  # how many
+    repeat: int = 1  # launches make a sample
+    at_s: float | None = None  # the moment at which all were to begin, from the session's start
+    begin_s: float = 0.0  # of the first sample, from that moment
+    ends_s: list[float] = []  # of each sample, from that moment
+    reason: str | None = None  # why it failed
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it; `paused_s`: seconds
-    in which nothing ran: between the commands that added sessions to a file, and between runs that were merged."""
+    """One `gpubench run`: one file."""
 
-    name: Literal["gpubench-result"] = "gpubench-result"
-    schema_version: int = SCHEMA_VERSION
-    id: str
-    label: str | None = None
-    tags: list[str] = []
-    merged: list[str] = []
-    tool: dict[str, str] = {}
-    argv: list[str] = []
-    started_at: str
-    finished_at: str | None = None
+    name: Literal["gpubench-result"] = "gpubench-result"  # of the document
+    schema_version: int = SCHEMA_VERSION  # of the document
+    id: str  # a UUID
+    label: str | None = None  # of the user
+    tags: list[str] = []  # of the user
+    merged: list[str] = []  # ids of the runs whose sessions were joined in it
+    tool: dict[str, str] = {}  # versions of gpubench, Python and libraries
+    argv: list[str] = []  # the command line, without paths
+    started_at: str  # UTC
+    finished_at: str | None = None  # UTC; None: it was interrupted
+    # nothing ran: between the commands that added sessions, and between runs that were merged
     paused_s: float | UnsetType = UNSET
-    complete: bool = False
-    exit_code: int = 0
-    exit_reason: str = "ok"
-    selection: Selection
-    settings: Settings
-    machine: Machine
-    environment: Environment = Environment()
-    fingerprint: Fingerprints
-    devices: list[Device] = []
-    sessions: list[SessionRecord] = []
-    outcomes: list[Outcome] = []
-    identical_gpus: list[IdenticalGpuTimes] | UnsetType = UNSET
-    together: list[TogetherTimes] | UnsetType = UNSET
-    warnings: list[RunWarning] = []
+    complete: bool = False  # everything planned was tried
+    exit_code: int = 0  # of the command
+    exit_reason: str = "ok"  # in one word
+    selection: Selection  # what is measured
+    settings: Settings  # how it is measured
+    machine: Machine  # what detection found
+    environment: Environment = Environment()  # variables and context
+    fingerprint: Fingerprints  # of machine, devices and software
+    devices: list[Device] = []  # that were measured
+    sessions: list[SessionRecord] = []  # in order of their begin
+    outcomes: list[Outcome] = []  # of each case
+    identical_gpus: list[IdenticalGpuTimes] | UnsetType = UNSET  # a look at GPUs that a search left out
+    together: list[TogetherTimes] | UnsetType = UNSET  # with --scaling weak
+    warnings: list[RunWarning] = []  # findings about the run
 
     @property
     def origins(self) -> list[str]:
