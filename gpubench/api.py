@@ -32,20 +32,20 @@ class RunSettings(TypedDict, total=False):
 
     sizes: str | int | Iterable[int]  # as "1k:64k", 4096 or [1024, 4096]; default: found by a search
     budget: str | float  # seconds, or "2m"
-    backends: str
-    devices: str
-    dtypes: str
-    quick: bool
-    sessions: int
-    rigorous: bool
-    allow_software: bool
-    threads: int
-    seed: int
-    min_samples: int
-    max_samples: int
+    backends: str  # names, "auto"
+    devices: str  # ids
+    dtypes: str  # as "f32,f16"
+    quick: bool  # a short look
+    sessions: int  # sets of fresh workers
+    rigorous: bool  # the precision of a publication
+    allow_software: bool  # measure software adapters like GPUs
+    threads: int  # of the CPU
+    seed: int  # of inputs and of the order
+    min_samples: int  # of a case and session
+    max_samples: int  # of a case and session
     max_time: str | float  # of a case and session
-    check_only: bool
-    quiet: bool
+    check_only: bool  # time nothing
+    quiet: bool  # say nothing
 
 
 class BenchOptions(RunSettings, Meaning, total=False):

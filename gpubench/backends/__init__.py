@@ -21,10 +21,10 @@ from gpubench.result.run import Device, DeviceKind
 class Facts(NamedTuple):
     """A backend as the parent process knows it without a worker: what `Backend` says under these names."""
 
-    implementations: tuple[Implementation, ...]
-    kinds: tuple[DeviceKind, ...]
-    yields_to: tuple[str, ...] = ()
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}
+    implementations: tuple[Implementation, ...]  # that it has
+    kinds: tuple[DeviceKind, ...]  # of its devices
+    yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # of ops, by the op's name
 
 
 # In the order in which devices are listed and measured: the baseline first. The table spares the parent their modules;

@@ -235,12 +235,12 @@ def _cause(error: BaseException) -> tuple[str, str]:
 
 
 class Kind(NamedTuple):
-    """The place of one kind of file: variables of Windows and XDG, folders of macOS and XDG below the home."""
+    """The place of one kind of file."""
 
-    windows: str
-    macos: str
-    xdg: str
-    default: str
+    windows: str  # a variable
+    macos: str  # a folder below the home
+    xdg: str  # a variable
+    default: str  # a folder below the home, where that variable is not set
 
 
 CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")

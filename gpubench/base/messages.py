@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 
 class Entry(NamedTuple):
-    """The meaning of a code, and what to do about it where the place that says it knows nothing better."""
+    """A message."""
 
-    sentence: str
-    remedy: str
+    sentence: str  # the meaning of its code
+    remedy: str  # what to do where the place that says it knows nothing better
 
 
 # fmt: off

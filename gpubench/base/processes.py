@@ -260,15 +260,12 @@ def foreign(text: str) -> str:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The end of a child that was asked once. `status` is None for one that did not end in time.
+    """The end of a child that was asked once."""
 
-    `took_s` is the time until it had written everything, in seconds.
-    """
-
-    status: int | None
-    output: str
-    errors: str
-    took_s: float
+    status: int | None  # None: it did not end in time
+    output: str  # of its stdout
+    errors: str  # of its stderr
+    took_s: float  # until it had written everything
 
     @property
     def message(self) -> str:
@@ -381,21 +378,20 @@ LONG_ENOUGH_S = 2.0
 
 
 class CpuTimes(NamedTuple):
-    """Seconds since some moment: the wall's, and per CPU that we may use, added up: all states, busy, stolen; and
-    those of ours, of this process and of its workers."""
+    """Seconds since some moment; all but the first are added up over the CPUs that we may use."""
 
-    at_s: float
-    total_s: float
-    busy_s: float
-    steal_s: float
-    ours_s: float
+    at_s: float  # of the wall
+    total_s: float  # in all states
+    busy_s: float  # computing
+    steal_s: float  # taken by the hypervisor
+    ours_s: float  # of this process and its workers
 
 
 class Share(NamedTuple):
     """Shares of the usable CPUs' time, from 0 to 1; None where it was not measured, or too shortly to tell."""
 
-    foreign: float | None
-    steal: float | None
+    foreign: float | None  # of other processes
+    steal: float | None  # of the hypervisor
 
 
 def read_cpu_times() -> CpuTimes | None:

@@ -25,7 +25,7 @@ SHORTEST = 8  # columns to which the first cells of a bare table are cut
 class Column(msgspec.Struct, frozen=True):
     """A heading."""
 
-    name: str
+    name: str  # what it says
     right: bool = False  # numbers end below each other
     rank: int = 0  # the highest rank is left out first where the width does not suffice; 0 stays
     group: str = ""  # stands above this column and its neighbours of the same group
@@ -38,8 +38,8 @@ class Cell(msgspec.Struct, frozen=True):
     """Text and its direction: better or worse, or which side wins. Colour may follow it, and never says anything
     alone."""
 
-    text: str
-    tone: Tone = "plain"
+    text: str  # in one line
+    tone: Tone = "plain"  # better or worse, or which side wins
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
     again: bool = False  # it says what the cell above says: lines leave it blank
 
@@ -50,9 +50,9 @@ Line = tuple[Cell, ...]  # what stands on one line of a terminal, without gaps b
 class Table(msgspec.Struct, frozen=True):
     """Rows of cells below their headings."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    title: str = ""
+    columns: tuple[Column, ...]  # their headings
+    rows: tuple[tuple[Cell, ...], ...]  # as many cells each
+    title: str = ""  # above it
     note: str = ""  # above the table: the baseline of a speedup
     legend: str = ""  # below it
     narrower: Table | None = None  # says the same in shorter cells, for where this one does not fit

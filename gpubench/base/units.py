@@ -48,10 +48,10 @@ MAX_DIGITS = 4
 class _Part(NamedTuple):
     """A part of a text of sizes, which knows where it stands, so that an error can show it."""
 
-    text: str
-    start: int
-    whole: str
-    option: str
+    text: str  # its characters
+    start: int  # where it begins in the whole
+    whole: str  # all that was typed
+    option: str  # that it was typed for
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
         """Raise the UsageError that is about this part."""

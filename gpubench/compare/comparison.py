@@ -27,37 +27,35 @@ DEFAULT_GATES: tuple[CompareFailOn, ...] = ("slower", "failed", "missing")
 
 
 class SideRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One result file. `source` is the name that the user gave it, without its folders. `sessions` are those that
-    count as one observation each: a session that was disturbed and its repeats are one.
-    """
+    """One result file."""
 
-    source: str
-    run_id: str
-    label: str | None
-    started_at: str
-    sessions: int
-    machine: str
+    source: str  # the name that the user gave it, without its folders
+    run_id: str  # of the run
+    label: str | None  # of the user
+    started_at: str  # UTC
+    sessions: int  # that count as one observation each: a disturbed session and its repeats are one
+    machine: str  # its CPU and GPUs, in words
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that is not the same in both files. `id`: only this case is concerned."""
+    """A field that is not the same in both files."""
 
-    new: int
-    scope: DifferenceScope
-    field: str
-    base: str | None
-    value: str | None
-    id: str | None = None
+    new: int  # index of the new file
+    scope: DifferenceScope  # what it concerns
+    field: str  # its name
+    base: str | None  # its value there
+    value: str | None  # its value in the new file
+    id: str | None = None  # the only case that is concerned
 
 
 class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The geometric mean of new / base over the common cases of one device, with its interval."""
+    """The geometric mean of new / base over the common cases of one device."""
 
-    device_id: str
-    ratio: float
-    lo: float
-    hi: float
-    cases: int
+    device_id: str  # the device
+    ratio: float  # new / base
+    lo: float  # low end of its interval
+    hi: float  # high end of its interval
+    cases: int  # how many
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,68 +71,54 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case that both files have a number for, with its verdict and why it is no better one. Where base has one that
-    cannot be true, new may have none: `k_new` is 0.
+    """One case that both files have a number for. A time that cannot be true is null."""
 
-    `ratio` is `new_s` / `base_s`, [`lo`, `hi`] its interval. `low_end_ratio` is new / base of the sessions' low ends,
-    which the tests look at; `p` and `p_adjusted` belong to the direction in which it points. `median_ratio` is that of
-    the sessions' medians, `slow_end_ratio` that of their 90 % quantiles. `threshold` is a share. `muted`: no gate
-    looks at it. A time that cannot be true is null.
-
-    `spread`: the standard deviation of the low ends between sessions of one side, as a share. `smallest_effect`: the
-    change, as a share, that four of five comparisons like this one would call SLOWER; null where none would.
-    """
-
-    new: int
-    id: str
-    verdict: VerdictWord
-    reason: str | None = None
-    base_s: float | None = None
-    new_s: float | None = None
-    ratio: float | None = None
-    lo: float | None = None
-    hi: float | None = None
-    low_end_ratio: float | None = None
-    median_ratio: float | None = None
-    slow_end_ratio: float | None = None
-    p: float | None = None
-    p_adjusted: float | None = None
-    threshold: float | None = None
-    k_base: int = 0
-    k_new: int = 0
-    sessions_needed: int | None = None
-    spread: float | None = None
+    new: int  # index of the new file
+    id: str  # of the case
+    verdict: VerdictWord  # the word
+    reason: str | None = None  # why it is no better one
+    base_s: float | None = None  # seconds in base
+    new_s: float | None = None  # seconds in new
+    ratio: float | None = None  # `new_s` / `base_s`
+    lo: float | None = None  # low end of its interval
+    hi: float | None = None  # high end of its interval
+    low_end_ratio: float | None = None  # new / base of the sessions' low ends, which the tests look at
+    median_ratio: float | None = None  # of the sessions' medians
+    slow_end_ratio: float | None = None  # of the sessions' 90 % quantiles
+    p: float | None = None  # in the direction in which `low_end_ratio` points
+    p_adjusted: float | None = None  # over all cases that were tested together
+    threshold: float | None = None  # the change below which there is none, as a share
+    k_base: int = 0  # sessions of base
+    k_new: int = 0  # sessions of new; 0 where base has a number that cannot be true
+    sessions_needed: int | None = None  # to tell
+    spread: float | None = None  # standard deviation of the low ends between sessions of one side, as a share
+    # the change that four of five such comparisons would call SLOWER; null where none would
     smallest_effect: float | None = None
-    labels: tuple[Label, ...] = ()
-    muted: bool = False
+    labels: tuple[Label, ...] = ()  # what is wrong with a number
+    muted: bool = False  # no gate looks at it
 
 
 class AbsentCase(msgspec.Struct, frozen=True, kw_only=True):
     """A case with a number on one side alone, and why there is none on the other."""
 
-    new: int
-    id: str
-    reason: str
-    detail: str = ""
-    muted: bool = False
+    new: int  # index of the new file
+    id: str  # of the case
+    reason: str  # why there is no number
+    detail: str = ""  # the reason in words
+    muted: bool = False  # no gate looks at it
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition whose breach is exit 3. `impossible`: in one of the files nothing could have failed it, or
-    it has no case to look at.
+    """A condition whose breach is exit 3."""
 
-    `ids` breach it. Of `min-speedup`, which asks the cases of `selector` to be `least` times faster than in base: its
-    whole interval lies below. `missing` have no ratio, which is a breach too; the interval of `near` contains `least`.
-    """
-
-    name: GateName
-    passed: bool
-    impossible: bool = False
-    ids: tuple[str, ...] = ()
-    selector: str | None = None
-    least: float | None = None
-    missing: tuple[str, ...] = ()
-    near: tuple[str, ...] = ()
+    name: GateName  # which one
+    passed: bool  # it holds
+    impossible: bool = False  # nothing could have failed it in one of the files, or it has no case to look at
+    ids: tuple[str, ...] = ()  # cases that breach it: their whole interval lies below
+    selector: str | None = None  # of `min-speedup`: the cases that it asks
+    least: float | None = None  # of `min-speedup`: times as fast as in base
+    missing: tuple[str, ...] = ()  # cases without a ratio, which is a breach too
+    near: tuple[str, ...] = ()  # cases whose interval contains `least`
 
     @property
     def low(self) -> tuple[str, ...]:
@@ -148,82 +132,76 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding about the comparison, with its advice."""
+    """A finding about the comparison."""
 
-    code: WarningCode
-    severity: Severity
-    message: str
-    hint: str
+    code: WarningCode  # of the list of messages
+    severity: Severity  # how grave it is
+    message: str  # one sentence
+    hint: str  # one sentence of advice
 
 
 class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many cases have which verdict; muted ones count as `muted` alone."""
+    """How many cases have which verdict."""
 
-    faster: int = 0
-    slower: int = 0
-    same: int = 0
-    unsure: int = 0
-    not_comparable: int = 0
-    missing: int = 0
-    failed: int = 0
-    added: int = 0
-    muted: int = 0
+    faster: int = 0  # surely
+    slower: int = 0  # surely
+    same: int = 0  # within the threshold
+    unsure: int = 0  # too noisy to tell
+    not_comparable: int = 0  # numbers mean different things
+    missing: int = 0  # in new
+    failed: int = 0  # in new
+    added: int = 0  # in new only
+    muted: int = 0  # whatever their verdict
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`missing` and `failed` have a number in base only, `added` in new only.
+    """New files beside a base."""
 
-    `correction` and `interleaved` sum up `pairs`: null if none of them tested anything; whether all took turns.
-    """
-
-    name: Literal["gpubench-compare"] = "gpubench-compare"
-    schema_version: int = 2
-    base: SideRow
-    new: tuple[SideRow, ...]
-    alpha: float
-    interleaved: bool
-    correction: Correction | None
-    pairs: tuple[Pair, ...]
-    differences: tuple[Difference, ...]
-    cases: tuple[JudgedCase, ...]
-    missing: tuple[AbsentCase, ...]
-    failed: tuple[AbsentCase, ...]
-    added: tuple[AbsentCase, ...]
-    counts: VerdictCounts
-    gates: tuple[Gate, ...]
-    warnings: tuple[Notice, ...]
-    exit_code: int
-    exit_reason: Literal["ok", "gate", "input"]
+    name: Literal["gpubench-compare"] = "gpubench-compare"  # of the document
+    schema_version: int = 2  # of the document
+    base: SideRow  # the file that others are held against
+    new: tuple[SideRow, ...]  # the other files
+    alpha: float  # of the tests
+    interleaved: bool  # whether all took turns with base
+    correction: Correction | None  # null if none of `pairs` tested anything
+    pairs: tuple[Pair, ...]  # base and a new file each
+    differences: tuple[Difference, ...]  # between the files
+    cases: tuple[JudgedCase, ...]  # with a verdict
+    missing: tuple[AbsentCase, ...]  # with a number in base only
+    failed: tuple[AbsentCase, ...]  # with a number in base only, and broken in new
+    added: tuple[AbsentCase, ...]  # with a number in new only
+    counts: VerdictCounts  # by verdict
+    gates: tuple[Gate, ...]  # that were asked for
+    warnings: tuple[Notice, ...]  # findings
+    exit_code: int  # of the command
+    exit_reason: Literal["ok", "gate", "input"]  # in one word
 
 
 INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """Thresholds by A/A on one machine: by case id the share that a change has to exceed. `source` names the file."""
+    """Thresholds by A/A on one machine."""
 
-    source: str
-    fingerprint: Fingerprints
-    shares: dict[str, float]
+    source: str  # the name of their file
+    fingerprint: Fingerprints  # of the machine
+    shares: dict[str, float]  # by case id what a change has to exceed
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`thresholds`: (selection or None for every case, share); of those that select a case the last one holds.
+    """How two runs are compared."""
 
-    `noise` raises the usual threshold of the cases that it names; `thresholds` outweigh both.
-    `fail_on` None: the default gates, and nobody insists on the one for regressions unless `insist` does, as a CI
-    does. `min_speedups` are gates on base / new. `advisory`: a gate that fails is reported and ends nothing.
-    """
-
-    fail_on: tuple[CompareFailOn, ...] | None = None
-    min_speedups: tuple[MinSpeedup, ...] = ()
+    fail_on: tuple[CompareFailOn, ...] | None = None  # None: the default gates
+    min_speedups: tuple[MinSpeedup, ...] = ()  # gates on base / new
+    # (selection or None for every case, share); of those that select a case the last one holds
     thresholds: tuple[tuple[Selector | None, float], ...] = ()
+    # raises the usual threshold of the cases that it names; `thresholds` outweigh both
     noise: Thresholds | None = None
-    ignored: tuple[Selector, ...] = ()
-    alpha: float = ALPHA
-    advisory: bool = False
-    allow_different_machine: bool = False
-    insist: bool = False
+    ignored: tuple[Selector, ...] = ()  # cases that no gate looks at
+    alpha: float = ALPHA  # of the tests
+    advisory: bool = False  # a gate that fails is reported and ends nothing
+    allow_different_machine: bool = False  # compare all the same
+    insist: bool = False  # on the gate for regressions, as a CI does
 
     @property
     def gates(self) -> tuple[CompareFailOn, ...]:

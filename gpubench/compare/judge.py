@@ -28,8 +28,8 @@ MOST_SESSIONS = 100  # advice to measure more often than this is none
 class SessionValues(NamedTuple):
     """One statistic of a case in seconds, by session, on both sides."""
 
-    base: dict[int, float]
-    new: dict[int, float]
+    base: dict[int, float]  # of the base
+    new: dict[int, float]  # of the new file
 
     @property
     def ratio(self) -> float:
@@ -63,7 +63,7 @@ class SessionValues(NamedTuple):
 class CaseValues(NamedTuple):
     """A case of one side that has a number, with what the tests look at: statistics in seconds, by session."""
 
-    case: CaseResult
+    case: CaseResult  # as a report shows it
     low: dict[int, float]  # what a busy neighbour changes least
     medians: dict[int, float]  # what a report shows
     slow_ends: dict[int, float]  # moves if a share of the samples does
@@ -86,10 +86,10 @@ class CaseValues(NamedTuple):
 class CasePair(msgspec.Struct, frozen=True, kw_only=True):
     """One case on both sides."""
 
-    base: CaseValues
-    new: CaseValues
-    threshold: float
-    muted: bool = False
+    base: CaseValues  # one side
+    new: CaseValues  # the other side
+    threshold: float  # the change below which there is none, as a share
+    muted: bool = False  # no gate looks at it
 
     @property
     def id(self) -> str:
@@ -345,12 +345,12 @@ def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int |
 
 
 class StepChange(NamedTuple):
-    """A change that stayed, somewhere in a row of runs: new / base of the runs behind it over those before it."""
+    """A change that stayed, somewhere in a row of runs."""
 
     run: int  # the first run behind it
-    ratio: float
-    low: float
-    high: float
+    ratio: float  # of the runs behind it over those before it
+    low: float  # end of its interval
+    high: float  # end of its interval
 
 
 # Runs on either side of a place that are compared, and the fewest with which the test can tell anything.

@@ -25,35 +25,29 @@ VERSION = 2
 
 
 class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case. `spread` is the 95th percentile of |new / base - 1| over all permutations, `threshold` what a
-    comparison should take; `alarm_share` the permutations in which the case was called SLOWER at 5 %."""
+    """One case."""
 
-    id: str
-    spread: float
-    threshold: float
-    alarm_share: float
+    id: str  # of the case
+    spread: float  # the 95th percentile of |new / base - 1| over all permutations
+    threshold: float  # what a comparison should take
+    alarm_share: float  # of the permutations, in which it was called SLOWER at 5 %
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a machine shows in unchanged work, `sessions` a side.
+    """The changes that a machine shows in unchanged work."""
 
-    `permutations` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
-    SLOWER at the usual 5 %, in `raised_alarm_share` at the thresholds of `cases`, which the same sessions gave.
-    `left_out` are cases that too few sessions have, or whose numbers cannot be true.
-    """
-
-    name: Literal["gpubench-noise"] = "gpubench-noise"
-    schema_version: int = VERSION
-    run_id: str
-    machine: str
-    fingerprint: Fingerprints
-    sessions: int
-    alpha: float
-    permutations: int
-    false_alarm_share: float
-    raised_alarm_share: float
-    cases: tuple[NoisyCase, ...]
-    left_out: tuple[str, ...] = ()
+    name: Literal["gpubench-noise"] = "gpubench-noise"  # of the document
+    schema_version: int = VERSION  # of the document
+    run_id: str  # of the run
+    machine: str  # its CPU and GPUs, in words
+    fingerprint: Fingerprints  # of machine, devices and software
+    sessions: int  # a side
+    alpha: float  # of the tests
+    permutations: int  # how often the sessions were put on two sides
+    false_alarm_share: float  # of them, in which some case was called SLOWER at 5 %
+    raised_alarm_share: float  # of them, the same at the thresholds of `cases`, which the same sessions gave
+    cases: tuple[NoisyCase, ...]  # each with its threshold
+    left_out: tuple[str, ...] = ()  # cases that too few sessions have, or whose numbers cannot be true
 
 
 # Half of the ways to label k pairs, as the other half are their mirror images: all up to k = 8, of more a sample.
@@ -63,8 +57,8 @@ MOST_HALVES = 128
 class Permutation(NamedTuple):
     """The sessions of two sides: of each pair of consecutive sessions one went to each."""
 
-    base: tuple[int, ...]
-    new: tuple[int, ...]
+    base: tuple[int, ...]  # one side
+    new: tuple[int, ...]  # the other side
 
 
 def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]]:
@@ -94,10 +88,10 @@ ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check
 
 
 class _Seen(NamedTuple):
-    """One case in one permutation or in its mirror image: new / base, and whether it was called SLOWER."""
+    """One case in one permutation or in its mirror image."""
 
-    ratio: float
-    slower: bool
+    ratio: float  # new / base
+    slower: bool  # it was called so
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:

@@ -25,24 +25,24 @@ BILLION = 1e9  # a case that became so many times faster or slower is a broken n
 
 
 class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
-    """`pairs` can be compared; `refused` have numbers that mean different things, or one in base that cannot be true;
-    the rest has one number."""
+    """The cases of two runs."""
 
-    pairs: tuple[CasePair, ...]
+    pairs: tuple[CasePair, ...]  # that can be compared
+    # whose numbers mean different things, or whose number in base cannot be true
     refused: tuple[JudgedCase, ...]
-    missing: tuple[AbsentCase, ...]
-    failed: tuple[AbsentCase, ...]
-    added: tuple[AbsentCase, ...]
-    differences: tuple[Difference, ...]
+    missing: tuple[AbsentCase, ...]  # with a number in base only
+    failed: tuple[AbsentCase, ...]  # with a number in base only, and broken in new
+    added: tuple[AbsentCase, ...]  # with a number in new only
+    differences: tuple[Difference, ...]  # of single cases
     own_sizes: int  # cases of sizes that one of the runs chose by itself, and only it has
 
 
 class CompareSide(msgspec.Struct, frozen=True):
-    """One run with the rows of its cases and its measurements, by case id."""
+    """One run."""
 
-    run: Run
-    rows: dict[str, CaseResult]
-    measurements: dict[str, Measurement]
+    run: Run  # its document
+    rows: dict[str, CaseResult]  # its cases, by id
+    measurements: dict[str, Measurement]  # by case id
 
 
 def side(run: Run) -> CompareSide:

@@ -48,11 +48,11 @@ Absent = Literal["missing", "failed", "added"]
 class _Against(NamedTuple):
     """One new file beside the base."""
 
-    name: str
-    side: CompareSide
-    pair: Pair
-    part: PairedCases
-    cases: list[JudgedCase]
+    name: str  # of the file
+    side: CompareSide  # its cases
+    pair: Pair  # sums it up
+    part: PairedCases  # its cases beside those of base
+    cases: list[JudgedCase]  # with their verdicts
     differences: tuple[Difference, ...]  # of the runs and of their cases
     idle: bool  # none of its cases could have been SLOWER
 
@@ -60,10 +60,10 @@ class _Against(NamedTuple):
 class _Whole(NamedTuple):
     """All new files beside the base."""
 
-    options: CompareOptions
-    base: str
-    ours: CompareSide
-    news: list[_Against]
+    options: CompareOptions  # of the comparison
+    base: str  # name of the file
+    ours: CompareSide  # cases of base
+    news: list[_Against]  # in order
 
     @property
     def cases(self) -> list[JudgedCase]:

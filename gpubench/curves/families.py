@@ -29,15 +29,12 @@ from gpubench.curves.time_curve import TimeCurve
 
 
 class TimedSizes(msgspec.Struct, frozen=True, dict=True):
-    """The times of one contender: an op, a device and an implementation in one situation.
+    """The times of one contender: an op, a device and an implementation in one situation."""
 
-    `family`: contenders with the same value may share a curve; the op is no part of it. `traffic`: bytes that a launch
-    moves for each unit of n; 0 if that is no constant, and the contender shares nothing.
-    """
-
-    kind: Kind
-    blocks: Blocks
-    family: Hashable = None
+    kind: Kind  # how its calls end
+    blocks: Blocks  # seconds by size and session
+    family: Hashable = None  # contenders with the same value may share a curve; the op is no part of it
+    # bytes that a launch moves for each unit of n; 0 if that is no constant, and it shares nothing
     traffic: float = 0.0
 
     @classmethod
@@ -62,10 +59,10 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
 
 class WalkRates(NamedTuple):
-    """Variance of a walk for each unit of ln(n): of its height, and of its slope."""
+    """Variance of a walk for each unit of ln(n)."""
 
-    height: float
-    bend: float
+    height: float  # of its height
+    bend: float  # of its slope
 
 
 LINE = WalkRates(0.03, 0.1)
@@ -78,12 +75,11 @@ OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
 
 class Own(NamedTuple):
-    """How far one op lies from its family: standard deviations of level and slope (of a launch: of its fixed cost and
-    of its cost a byte), and the share of the family's walk that each op walks alone."""
+    """How far one op lies from its relatives."""
 
-    level: float
-    slope: float
-    share: float = 1.0
+    level: float  # standard deviation of its level; of a launch, of its fixed cost
+    slope: float  # standard deviation of its slope; of a launch, of its cost a byte
+    share: float = 1.0  # of the relatives' walk, what each op walks alone
 
 
 # An op is as close to its family as its points say: these are tried in turn.

@@ -68,10 +68,10 @@ SURE_STEP = 7.0
 
 
 class Warp(NamedTuple):
-    """How much a walk may move up to each place: `heights` at `knots`, straight in between and beyond."""
+    """How much a walk may move up to each place."""
 
-    knots: tuple[float, ...]
-    heights: tuple[float, ...]
+    knots: tuple[float, ...]  # places
+    heights: tuple[float, ...]  # at the knots; straight in between and beyond
 
     @classmethod
     def even(cls, low: float, rate: float) -> Warp:
@@ -259,11 +259,11 @@ Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds 
 
 
 class Scatter(NamedTuple):
-    """Expected standard deviations of calls below 50 us, below 1 ms, and longer."""
+    """Expected standard deviations of calls, by their length."""
 
-    short: float
-    middle: float
-    long: float
+    short: float  # below 50 us
+    middle: float  # below 1 ms
+    long: float  # from 1 ms on
 
     def of(self, log_seconds: float) -> float:
         """The one for a call that takes exp(`log_seconds`)."""
@@ -290,11 +290,11 @@ FARTHEST = 2.5
 
 
 class Point(NamedTuple):
-    """One size of a curve: ln n, the mean of ln(seconds) and its variance."""
+    """One size of a curve."""
 
-    x: float
-    y: float
-    variance: float
+    x: float  # ln n
+    y: float  # the mean of ln(seconds)
+    variance: float  # of y
 
 
 def kind_of(device_kind: str, regime: str) -> Kind:

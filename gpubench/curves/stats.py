@@ -28,16 +28,12 @@ FARTHEST = 100.0
 
 
 class Interval(NamedTuple):
-    """`low <= estimate <= high`, in the unit of the values. `kind` says what the interval rests on.
+    """An estimate with its interval, in the unit of the values."""
 
-    "sessions": on the sessions alone. "prior": on too few sessions to know how far they differ, so a stated prior
-    stands beside them.
-    """
-
-    low: float
-    estimate: float
-    high: float
-    kind: IntervalKind
+    low: float  # at most `estimate`
+    estimate: float  # the mean
+    high: float  # at least `estimate`
+    kind: IntervalKind  # what it rests on: the sessions, or a prior beside too few of them
 
     def around(self, estimate: float) -> Interval:
         """Return an interval of the same relative width around another estimate."""
@@ -59,13 +55,13 @@ class IntervalLike(Protocol):
 
 
 class Spread(NamedTuple):
-    """The place of the samples, all in the unit of the samples, and how many are outliers by Tukey's fences."""
+    """The place of the samples, in their unit."""
 
-    minimum: float
-    q1: float
-    q3: float
-    mad: float
-    outliers: int
+    minimum: float  # the least
+    q1: float  # first quartile
+    q3: float  # third quartile
+    mad: float  # median absolute deviation
+    outliers: int  # how many, by Tukey's fences
 
 
 def median(values: Iterable[float]) -> float:
@@ -182,11 +178,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 class Prior(NamedTuple):
-    """Expectations before anything is measured: standard deviations of ln(time) from block to block inside a
-    session, and from session to session."""
+    """Expectations before anything is measured: standard deviations of ln(time)."""
 
-    block: float
-    session: float
+    block: float  # from block to block inside a session
+    session: float  # from session to session
 
 
 # Of launches below and above SHORT_S, in the files in results/ (docs/statistics.md).

@@ -19,32 +19,26 @@ State = Literal["at", "always", "never", "unsure"]
 
 
 class Margin(NamedTuple):
-    """Both sides at one place: ln(other / case), above 0 where the case is faster, its standard deviation, and the
-    probability that the case is faster."""
+    """Both sides at one place."""
 
-    x: float
-    log_ratio: float
-    deviation: float
-    wins: float
+    x: float  # ln n
+    log_ratio: float  # ln(other / case), above 0 where the case is faster
+    deviation: float  # its standard deviation
+    wins: float  # the probability that the case is faster
 
 
 class Threshold(NamedTuple):
-    """From which size on the case is faster than the other side.
+    """From which size on the case is faster than the other side."""
 
-    `at`: it loses at the smallest size and wins at the largest, both surely: `n` is the size, `low` and `high` hold it
-    with 95 %. `always`, `never`: it surely wins, or loses, everywhere. `unsure`: which side wins at an end is not
-    known: `n`, `low` and `high` are as far as they are, infinite where the end is open. `mixed`: below it the case wins
-    and loses by turns. `first` and `last` are the ends of the sizes that both sides share; all are sizes.
-    """
-
+    # at: it surely loses at the smallest size and wins at the largest; always, never: everywhere; else unsure
     state: State
-    n: float
-    low: float
-    high: float
-    first: float
-    last: float
-    mixed: bool
-    margins: tuple[Margin, ...]
+    n: float  # the size
+    low: float  # with `high` it holds the size with 95 %; where unsure, infinite at an open end
+    high: float  # the other end
+    first: float  # the smallest size that both sides share
+    last: float  # the largest size that both sides share
+    mixed: bool  # below the size the case wins and loses by turns
+    margins: tuple[Margin, ...]  # at the places that were looked at
 
 
 def normal(z: float) -> float:
@@ -254,8 +248,8 @@ def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
 class Doubt(NamedTuple):
     """How likely a choice is wrong, and the time that it is expected to lose, as a share."""
 
-    wrong: float
-    cost: float
+    wrong: float  # the probability that the choice is wrong
+    cost: float  # the time that it is expected to lose, as a share
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:

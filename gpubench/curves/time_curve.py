@@ -21,17 +21,13 @@ NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
 
 
 class Height(NamedTuple):
-    """ln(seconds) at one size: mean and variance.
+    """ln(seconds) at one size."""
 
-    Within a `gap` that holds a step of `jump`, at `share` of it, the mean goes straight from one end to the other, and
-    the step lies below with the probability `share`.
-    """
-
-    mean: float
-    variance: float
-    jump: float = 0.0
-    share: float = 0.0
-    gap: tuple[float, float] = (0.0, 0.0)
+    mean: float  # within a gap it goes straight from one end to the other
+    variance: float  # of the mean
+    jump: float = 0.0  # the step that the gap holds
+    share: float = 0.0  # of the gap that lies below the size: the probability that the step does
+    gap: tuple[float, float] = (0.0, 0.0)  # its ends
 
     def branches(self) -> list[tuple[float, float]]:
         """(probability, mean) of the curve behind and before its step; one pair where there is none."""

@@ -54,7 +54,7 @@ def _text(path: Path) -> str:
 class MeanPower(NamedTuple):
     """The power between the first and the last step of a counter."""
 
-    watts: float
+    watts: float  # the mean
     steps: int  # of the counter
 
 

@@ -42,9 +42,9 @@ MOST_POWER = 3.0
 class Shown(msgspec.Struct, frozen=True):
     """An input or a result at the sizes that were tried."""
 
-    name: str
+    name: str  # of the argument or result
     extents: list[Points]  # by axis
-    bytes: Points
+    bytes: Points  # in all
     floating: bool = True  # its elements are numbers of the case's dtype
     stays: bool = False  # on the device, as weights do
 
@@ -53,19 +53,19 @@ class Description(msgspec.Struct, frozen=True):
     """A function as its child saw it."""
 
     source: str  # the name of its file or module
-    name: str
+    name: str  # of the function
     digest: str  # of its text
-    summary: str
-    inputs: list[Shown]
-    results: list[Shown]
+    summary: str  # the first line of its docstring
+    inputs: list[Shown]  # its arguments
+    results: list[Shown]  # what it returns
     peak: Points  # bytes that a call took beside inputs and results
     seconds: Points  # of a call on NumPy
     low: int  # the smallest size that works
     high: int  # the largest size of a search
-    dtypes: list[Dtype]
+    dtypes: list[Dtype]  # in which it is measured
     pair: bool = False  # it has two programs
     backends: list[str] | None = None  # those to measure; None: all
-    flops: Points | None = None
+    flops: Points | None = None  # None: nobody told
     operations: int | None = None  # of an element, if the formula is compiled
     untraced: str = ""  # why it is not compiled
     own_inputs: bool = False  # the user makes them
@@ -120,7 +120,7 @@ class Code(msgspec.Struct, frozen=True):
 
     expr: Callable[..., Array]  # a placeholder in the parent, which has no user's code
     formula: Callable[..., Any] | None = None  # the text that is compiled; None in the parent
-    tolerance: Tolerance | None = None
+    tolerance: Tolerance | None = None  # None: the usual one
     made: Sequence[Callable[[Params, str, int], Array]] | None = None  # inputs of its own, by argument
     calls: Any = None  # the function itself, where it takes any objects
 
@@ -128,7 +128,7 @@ class Code(msgspec.Struct, frozen=True):
 class Extent(Operand, frozen=True, kw_only=True):
     """An operand whose bytes are told: those of objects, and of elements that no dtype of a case has."""
 
-    sized: Callable[[Params], int]
+    sized: Callable[[Params], int]  # bytes, of the params
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Bytes, whatever the dtype."""
@@ -206,8 +206,8 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 class CodeSource(msgspec.Struct, frozen=True):
     """The place of functions."""
 
-    name: str
-    kind: Literal["file", "module", "pickle"]
+    name: str  # in messages
+    kind: Literal["file", "module", "pickle"]  # of source
     place: str  # a path, or the dotted name of a module
     path: tuple[str, ...] = ()  # folders to import from
     only: str = ""  # the one function that a pickle holds
@@ -216,8 +216,8 @@ class CodeSource(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct):
     """All functions of a process and their sources, the latest of a name alone."""
 
-    sources: list[CodeSource] = []
-    functions: list[Description] = []
+    sources: list[CodeSource] = []  # files, modules, pickles
+    functions: list[Description] = []  # as their children saw them
 
 
 _known = Manifest()

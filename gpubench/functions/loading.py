@@ -33,7 +33,7 @@ COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex6
 class Loaded(NamedTuple):
     """The functions of a source."""
 
-    functions: dict[str, UserFunction]
+    functions: dict[str, UserFunction]  # by name
     wrong: dict[str, str]  # by name: why a function cannot be measured
     file_digest: str = ""  # of the bytes that were imported; empty for a pickled function
 

@@ -118,16 +118,13 @@ def _arrays(value: Any) -> list[Array]:
 
 
 class Discrepancy(NamedTuple):
-    """How far a result is from what it has to be: the largest error, relative, where it is, and the error allowed.
+    """How far a result is from what it has to be."""
 
-    `words` say what is wrong where no number does.
-    """
-
-    error: float
-    limit: float
-    place: list[int]
-    words: str = ""
-    integers: bool = False
+    error: float  # the largest, relative
+    limit: float  # the error allowed
+    place: list[int]  # where the error is
+    words: str = ""  # what is wrong where no number says it
+    integers: bool = False  # it is of counts or labels
 
     @property
     def right(self) -> bool:
@@ -135,10 +132,10 @@ class Discrepancy(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The relative errors that results may have: floating ones each element, counts and labels all together."""
+    """The relative errors that results may have."""
 
-    floating: float
-    integers: float
+    floating: float  # of each element
+    integers: float  # of counts and labels all together
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:

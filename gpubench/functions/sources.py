@@ -28,10 +28,10 @@ _said: dict[str, list[RunWarning]] = {}
 
 
 class CodePlace(NamedTuple):
-    """A word that names functions: a file or a module, and one of its functions, or all."""
+    """A word that names functions."""
 
-    where: str
-    name: str
+    where: str  # a file or a module
+    name: str  # one of its functions; empty: all
 
 
 def parse_place(word: str) -> CodePlace | None:

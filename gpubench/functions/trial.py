@@ -45,18 +45,18 @@ LONGEST_S = 0.5
 class TrialRequest(msgspec.Struct):
     """A source and the functions to try."""
 
-    source: CodeSource
+    source: CodeSource  # where the functions are
     names: list[str] | None = None  # None: all
     skip: list[str] = []  # those that an earlier child has tried
     sizes: list[int] = []  # as the user named them
-    dtype: str = "float32"
+    dtype: str = "float32"  # of the elements
     limit_s: float | None = None  # of each function: what does not fit is not called again
 
 
 class TrialReport(msgspec.Struct):
     """The state of a trial so far."""
 
-    functions: list[Description] = []
+    functions: list[Description] = []  # that were tried
     partial: Description | None = None  # by the first sizes of the function at hand
     wrong: dict[str, str] = {}  # by name: why a function cannot be measured
     known: list[str] = []  # the names that the source declares
@@ -67,10 +67,10 @@ class TrialReport(msgspec.Struct):
 class Trial(msgspec.Struct):
     """A call at one size."""
 
-    n: int
-    inputs: list[Any]
+    n: int  # the size
+    inputs: list[Any]  # of the call
     results: list[tuple[str, Any]]  # each with its name
-    seconds: float
+    seconds: float  # of the call
     peak: int  # bytes beside inputs and results
 
 

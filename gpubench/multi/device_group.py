@@ -339,7 +339,7 @@ def enter(session: Session, work: Callable[[], Result]) -> Result:
 class SharedLaunch(DividedLaunch):
     """One launch of an op on all ranks."""
 
-    ranks: Sequence[DeviceShare] = ()
+    ranks: Sequence[DeviceShare] = ()  # each with its share
 
 
 class Ranks:

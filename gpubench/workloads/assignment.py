@@ -60,7 +60,7 @@ def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
 class _Step(NamedTuple):
     """A stage on one side. Of a value two bits of a number tell whether its copy on the CPU and on the GPU is valid."""
 
-    seconds: float
+    seconds: float  # of the stage on this side
     reads: tuple[
         tuple[int, int, float], ...
     ]  # the bit of this side, both bits, and what a copy to this side takes

@@ -29,16 +29,13 @@ Work = Callable[[], None]
 
 
 class Launch:
-    """One prepared, repeatable execution.
+    """One prepared, repeatable execution."""
 
-    `output` holds the result once it has run; the library implementation puts a fresh array there each time.
-    `kernel_hash` has twelve digits that change with the implementation. `kernel_name` is the candidate that was chosen,
-    where there was a choice. `staging` tells how the launch moves its data, if not as the session's transfers do."""
-
+    # holds the result once it has run; the library implementation puts a fresh array there each time
     output: Buffer = None
-    kernel_hash: str | None = None
-    kernel_name: str | None = None
-    staging: Staging | None = None
+    kernel_hash: str | None = None  # twelve digits that change with the implementation
+    kernel_name: str | None = None  # the candidate that was chosen, where there was a choice
+    staging: Staging | None = None  # how it moves its data, if not as the session's transfers do
 
 
 class Call(Launch):
@@ -66,37 +63,33 @@ class HostCall(Launch):
 
 
 class StageReading(NamedTuple):
-    """Seconds of each step of a chain, and from the begin of the first to the end of the last; `clock` read them."""
+    """The times of a chain."""
 
-    steps_s: list[float]
-    span_s: float
-    clock: StageClock
+    steps_s: list[float]  # seconds of each step
+    span_s: float  # from the begin of the first to the end of the last
+    clock: StageClock  # what read them
 
 
 class Recording(NamedTuple):
-    """Seconds in which the host records and submits a launch: until the device has its first commands, and with what it
-    records while the device works."""
+    """Seconds in which the host records and submits a launch."""
 
-    first_s: float
-    whole_s: float
+    first_s: float  # until the device has its first commands
+    whole_s: float  # with what it records while the device works
 
 
 class SideReading(NamedTuple):
-    """The steps of a chain on one side, and the seconds of the same chain and its wait without readings."""
+    """A chain on one side."""
 
-    steps: StageReading
-    whole_s: float
+    steps: StageReading  # its times with readings
+    whole_s: float  # of the same chain and its wait without readings
 
 
 class ReadyBuffers(NamedTuple):
-    """Buffers of one shape and dtype, for a caller that asks for them at every call.
+    """Buffers of one shape and dtype, for a caller that asks for them at every call. A caller looks them up once: the
+    look-up takes as long as a tenth of a launch."""
 
-    `take` returns a buffer that overlaps no other, `give_back` takes it back. A caller looks them up once: the look-up
-    takes as long as a tenth of a launch.
-    """
-
-    take: Callable[[], Buffer]
-    give_back: Callable[[Buffer], None]
+    take: Callable[[], Buffer]  # returns a buffer that overlaps no other
+    give_back: Callable[[Buffer], None]  # takes it back
 
 
 class Transfers:
@@ -105,7 +98,7 @@ class Transfers:
     `copies`: threads of its own copy between the caller's array and staging memory.
     """
 
-    staging: Staging = "pageable"
+    staging: Staging = "pageable"  # how data reaches the device
     copies = False
 
     def __init__(self, session: Session) -> None:
@@ -137,7 +130,7 @@ class DeviceStream(ABC):
     Host arrays are of `Session.host_array` in the tuned implementation, and nobody touches them until `wait` returns.
     """
 
-    staging: Staging = "pinned"
+    staging: Staging = "pinned"  # how data reaches the device
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
@@ -203,7 +196,7 @@ class Links(ABC):
     """The links of a device group, which move data among its ranks. Calls enqueue on the ranks that they concern;
     `sync` waits for all. Both are made inside of `guard`."""
 
-    ranks: int
+    ranks: int  # how many
     xp: Any  # the array library of the buffers, one float32 vector a rank
     copier: str  # what carries a plain copy
     library: str  # what carries a collective
@@ -255,8 +248,8 @@ class Links(ABC):
 class Session(ABC):
     """One open device, held by one worker for as long as the worker lives."""
 
-    device: Device
-    limits: Limits
+    device: Device  # that is open
+    limits: Limits  # that kernels keep to
     threads: int | None = None  # those of a CPU
     blas: Blas | None = None  # what the library calls for products
     lacks: str | None = None  # once a case was compiled: what is missing that would make the CPU faster
@@ -359,15 +352,15 @@ class Session(ABC):
 class Backend(ABC):
     """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
 
-    name: str
-    implementations: tuple[Implementation, ...]
+    name: str  # in options and ids
+    implementations: tuple[Implementation, ...]  # that it has
     kinds: tuple[DeviceKind, ...] = ("gpu",)  # of its devices, software adapters apart
     # Tuned kernels that it brings along, by the op's name: they come before those that the op declares for it.
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # of ops, by the op's name
     # What its name alone stands for, by what follows the colon of the ids; None: all of its devices.
-    default_devices: tuple[str, ...] | None = None
+    default_devices: tuple[str, ...] | None = None  # by id, where not all are measured unless they are named
     # Backends that come before it on a GPU that both have, unless somebody names it.
-    yields_to: tuple[str, ...] = ()
+    yields_to: tuple[str, ...] = ()  # backends whose devices of the same hardware are preferred
     scripted_time: bool = (
         False  # its sessions have a clock of their own, which the machine's load does not touch
     )

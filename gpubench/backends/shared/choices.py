@@ -48,10 +48,10 @@ Timer = Callable[[str], Callable[[int], float]]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The name of a candidate, and the share of the CPUs that others took while it was chosen."""
+    """A choice among candidates."""
 
-    name: str
-    load: float = 0.0
+    name: str  # of the candidate
+    load: float = 0.0  # the share of the CPUs that others took meanwhile
 
 
 _FILE = msgspec.json.Decoder(dict[str, dict[str, Chosen]])

@@ -43,10 +43,10 @@ _NO_LETTER = 255
 
 
 class Oddities(NamedTuple):
-    """Infinities and NaNs of a reference: the flat index of the first one, and whether there is a NaN."""
+    """Infinities and NaNs of a reference."""
 
-    first: int | None = None
-    nan: bool = False
+    first: int | None = None  # flat index of the first one
+    nan: bool = False  # there is a NaN
 
 
 def _oddities(part: Array, start: int) -> Oddities:
@@ -119,9 +119,9 @@ def samples_of(outputs: Iterable[Array]) -> list[float]:
 class Reference(NamedTuple):
     """The float64 answer of one output."""
 
-    want: Array
+    want: Array  # in float64
     scale: Array | None  # of the tolerance; None: |want|
-    odd: Oddities = Oddities()
+    odd: Oddities = Oddities()  # where it is not finite
 
     def beginning(self, rows: int) -> Reference:
         """Return the reference of the first rows."""

@@ -34,10 +34,10 @@ _DECLARED = re.compile(
 class SectionDeclaration(NamedTuple):
     """The declaration of a section in its file."""
 
-    key: str
-    order: int
+    key: str  # its name in `--sections`
+    order: int  # of the report
     more: str  # the other arguments, as they stand there
-    module: str
+    module: str  # that holds it
 
     @property
     def help(self) -> str:
@@ -108,9 +108,9 @@ def require(keys: Iterable[str]) -> None:
 class Maker(NamedTuple):
     """A function that draws a section (`make(analysis, options)`) or a chart of declaration."""
 
-    key: str
-    order: int
-    make: Callable[..., Any]
+    key: str  # of the section
+    order: int  # of the report
+    make: Callable[..., Any]  # draws it
     help: str = ""  # the title of a table without a section
     together: bool = False  # it draws what several files say together: `make(analyses, options)`
 
@@ -121,10 +121,10 @@ class Rows(NamedTuple):
     They are those of the tuple ROWS of its file.
     """
 
-    name: str
-    kind: type[msgspec.Struct]
+    name: str  # `a.b` stands for the key b of the object a
+    kind: type[msgspec.Struct]  # their struct
     make: Callable[[Any], Iterable[Any]]  # analysis -> structs of `kind`
-    order: int
+    order: int  # of the document
     csv: Mapping[str, str] = {}  # by column the field of a row that stands in the line of the case of its id
     parts: Callable[[Any], Iterable[Mapping[str, Any]]] | None = (
         None  # row -> columns of further lines below that

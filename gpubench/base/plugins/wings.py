@@ -26,14 +26,14 @@ class Wing(NamedTuple):
     commands: Mapping[str, str] = {}
     # By the name in a document's head: the function that reads its bytes, and the type for `schema`.
     readers: Mapping[str, str] = {}
-    schemas: Mapping[str, str] = {}
-    ops: Mapping[str, str] = {}
-    backends: Mapping[str, str] = {}
+    schemas: Mapping[str, str] = {}  # document -> its struct
+    ops: Mapping[str, str] = {}  # name -> declaration
+    backends: Mapping[str, str] = {}  # name -> BACKEND
     # By a field of an op that only this wing understands: what runs such an op in a worker, what times one that
     # computes nothing, and the session that runs it on two sides.
     workspaces: Mapping[str, str] = {}
-    timers: Mapping[str, str] = {}
-    two_sides: Mapping[str, str] = {}
+    timers: Mapping[str, str] = {}  # kind of op -> what samples it
+    two_sides: Mapping[str, str] = {}  # kind of op -> the session of a GPU and the CPU that runs it
     # Modules with sections of a report (`gpubench.base.plugins.sections`).
     sections: tuple[str, ...] = ()
     # By a name of its own: the function from an analysis to SharedCalls, which the CPU and a GPU do together.

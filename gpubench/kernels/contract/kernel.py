@@ -14,16 +14,16 @@ import msgspec
 class Limits(msgspec.Struct, frozen=True):
     """The limits of a device. Kernels choose tiles from these numbers, never from a vendor's name."""
 
-    max_buffer_bytes: int
-    max_binding_bytes: int
-    max_workgroup_bytes: int = 16384
-    max_workgroup_threads: int = 256
-    max_groups_per_dimension: int = 65535
-    multiprocessors: int | None = None
-    float16: bool = False
-    float64: bool = False
-    software: bool = False
-    binding_alignment: int = 256
+    max_buffer_bytes: int  # of one allocation
+    max_binding_bytes: int  # of what one kernel sees of a buffer
+    max_workgroup_bytes: int = 16384  # shared by the threads of a group
+    max_workgroup_threads: int = 256  # of a group
+    max_groups_per_dimension: int = 65535  # of a launch
+    multiprocessors: int | None = None  # None: not told
+    float16: bool = False  # it computes with them
+    float64: bool = False  # it computes with them
+    software: bool = False  # a program on the CPU acts it out
+    binding_alignment: int = 256  # of the offset of a binding, in bytes
     # blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above)
     clusters: bool = False
 
@@ -49,13 +49,10 @@ class WgslPass(msgspec.Struct, frozen=True):
 
 
 class WgslProgram(msgspec.Struct, frozen=True):
-    """The passes of one launch in order, and the bytes of each scratch buffer they share.
+    """The passes of one launch. No passes at all is a launch that does nothing: an op over no elements."""
 
-    No passes at all is a launch that does nothing: an op over no elements.
-    """
-
-    passes: tuple[WgslPass, ...]
-    scratch: Mapping[str, int] = {}
+    passes: tuple[WgslPass, ...]  # in order
+    scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
 
 
 class CudaPass(msgspec.Struct, frozen=True):
@@ -77,21 +74,19 @@ class CudaProduct(msgspec.Struct, frozen=True):
     a: str  # the buffer of A, m x k, row by row
     b: str  # the buffer of B, k x n, row by row
     out: str  # the buffer of the result, m x n
-    m: int
-    n: int
-    k: int
+    m: int  # rows of A
+    n: int  # columns of B
+    k: int  # columns of A
     ta: bool = False  # A lies column by column
     tb: bool = False  # B lies column by column
     batch: int = 1  # products, one behind the other in each buffer
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
-    """The CUDA passes of one launch in order (none: nothing to do), and the bytes of each scratch buffer.
+    """The CUDA passes of one launch. No passes: nothing to do."""
 
-    Scratch is zero before the first launch and belongs to the kernel afterwards: no launch clears it again.
-    """
-
-    passes: tuple[CudaPass | CudaProduct, ...]
+    passes: tuple[CudaPass | CudaProduct, ...]  # in order
+    # bytes of each buffer; zero before the first launch, and no launch clears it again
     scratch: Mapping[str, int] = {}
 
 

@@ -57,21 +57,21 @@ class Range(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
-    """Inputs that name things: whole numbers from 0 up to, but without, `below(params)`."""
+    """Inputs that name things: whole numbers from 0 on."""
 
-    below: Callable[[Params], int]
+    below: Callable[[Params], int]  # of the params; no number reaches it
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):
-    """Inputs that are not drawn: the bytes of `make(params)`."""
+    """Inputs that are not drawn."""
 
-    make: Callable[[Params], bytes]
+    make: Callable[[Params], bytes]  # of the params: the bytes
 
 
 class Made(msgspec.Struct, frozen=True, tag=True):
-    """Inputs that a user's function makes: `make(params, dtype, seed)` returns the array."""
+    """Inputs that a user's function makes."""
 
-    make: Callable[[Params, str, int], Array]
+    make: Callable[[Params, str, int], Array]  # (params, dtype, seed) -> the array
 
 
 Values = (
@@ -188,10 +188,10 @@ class Ladder(msgspec.Struct, frozen=True):
 
 
 class HostLibrary(msgspec.Struct, frozen=True):
-    """The library that an op of the host calls, and the extra of gpubench that brings it."""
+    """The library that an op of the host calls."""
 
-    name: str
-    extra: str
+    name: str  # to import
+    extra: str  # of gpubench that brings it
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -205,8 +205,8 @@ class Overhead(msgspec.Struct, frozen=True):
     n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
     """
 
-    call: SessionCall | Literal["exchange"]
-    implementations: tuple[Implementation, ...] = ("library",)
+    call: SessionCall | Literal["exchange"]  # which one
+    implementations: tuple[Implementation, ...] = ("library",)  # in which it differs
 
     @property
     def moves(self) -> bool:
@@ -221,7 +221,7 @@ class Overhead(msgspec.Struct, frozen=True):
 class Collective(Overhead, frozen=True, kw_only=True):
     """The exchange of the ranks of a device group: n is the bytes of the largest buffer that a rank holds."""
 
-    call: Literal["exchange"] = "exchange"
+    call: Literal["exchange"] = "exchange"  # of the session
     # `exchange(links, sent, got)` enqueues it on all ranks
     exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
     # `expected(value, rank, ranks, i, part)` is element `i` of what the rank gets, where `value(rank, i)` is element
@@ -275,13 +275,12 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """Stages so many times, as layers or as steps that follow each other. `{index}` in the name of a value stands for
-    the turn, `{index+1}` for the next one. `name`, if it has one, comes before the names of its stages, with a dot."""
+    """Stages several times, as layers or as steps that follow each other."""
 
-    index: str
-    times: int
-    stages: tuple[Stage | Repeat, ...]
-    name: str = ""
+    index: str  # `{index}` in the name of a value stands for the turn, `{index+1}` for the next one
+    times: int  # how often
+    stages: tuple[Stage | Repeat, ...]  # of one turn
+    name: str = ""  # comes before the names of its stages, with a dot
 
     def flat(self) -> tuple[Stage, ...]:
         """The stages of all turns, in order."""

@@ -54,8 +54,8 @@ DEVICE_SAMPLES = 1
 class Timed:
     """Base of what is sampled. As it stands: a call of a session, whose count is tried once and then stays."""
 
-    case: Case
-    session: Session
+    case: Case  # that is sampled
+    session: Session  # that runs it
     repeat = 1
     hot_repeat: int | None = None  # launches of a sample on the device's clock, if any are
     single = False  # there is nothing to warm up
@@ -64,7 +64,7 @@ class Timed:
     flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
     steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
     sides: Mapping[str, Callable[[], float]] = {}  # by its name what samples each side alone
-    observers: Sequence[Observer] = ()
+    observers: Sequence[Observer] = ()  # read beside each block
     resident_launch: Launch | None = None  # what other regimes with data on the device share
 
     @abstractmethod

@@ -39,8 +39,8 @@ _WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet
 class Header(msgspec.Struct):
     """The two fields with which every document of ours starts."""
 
-    name: Any = None
-    schema_version: Any = None
+    name: Any = None  # of the document
+    schema_version: Any = None  # of the document
 
 
 def dumps(document: msgspec.Struct) -> bytes:
@@ -236,25 +236,21 @@ _BEGIN = FIRST_LINE[: FIRST_LINE.index(b",")]
 
 
 class _First(msgspec.Struct):
-    name: str
-    schema_version: int
+    name: str  # of the format
+    schema_version: int  # of the format
 
 
 class PartLine(msgspec.Struct, omit_defaults=True):
-    """One change: a head; a session; an outcome; or the name of an outcome that is forgotten.
+    """One change: a head; a session; an outcome; or the name of an outcome that is forgotten."""
 
-    A measurement grows by its blocks and parts: of those that the file has, the first `blocks` and `parts` stand, and
-    the ones in `outcome` follow them.
-    """
-
-    head: Raw | UnsetType = UNSET
-    index: int | UnsetType = UNSET
-    session: Raw | UnsetType = UNSET
-    id: str | UnsetType = UNSET
-    outcome: Raw | UnsetType = UNSET
-    blocks: int = 0
-    parts: int = 0
-    forgotten: str | UnsetType = UNSET
+    head: Raw | UnsetType = UNSET  # the document without sessions and outcomes
+    index: int | UnsetType = UNSET  # of the session
+    session: Raw | UnsetType = UNSET  # in place of an earlier one of the index
+    id: str | UnsetType = UNSET  # of the outcome
+    outcome: Raw | UnsetType = UNSET  # in place of an earlier one; lists grow by what it holds
+    blocks: int = 0  # so many of those that the file has stand
+    parts: int = 0  # so many of those that the file has stand
+    forgotten: str | UnsetType = UNSET  # the id of an outcome
 
 
 def part_of(path: str | Path) -> Path:

@@ -147,10 +147,10 @@ _MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
 class Holder(msgspec.Struct, frozen=True):
     """The holder of a lock, as the lock's file tells."""
 
-    pid: int
-    host: str
-    command: str
-    since: str
+    pid: int  # of the process
+    host: str  # its machine
+    command: str  # its command line
+    since: str  # UTC
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
@@ -342,20 +342,20 @@ Relation = Literal["ahead", "behind", "apart"]
 
 
 class _Session(msgspec.Struct, frozen=True):
-    index: int
-    started_at: str = ""
+    index: int  # from 0 on
+    started_at: str = ""  # UTC
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    blocks: list[msgspec.Raw] = []
+    blocks: list[msgspec.Raw] = []  # not looked into
 
 
 class _Progress(msgspec.Struct, frozen=True):
     """How far a run has come."""
 
-    id: str
-    sessions: list[_Session] = []
-    outcomes: list[_Outcome] = []
+    id: str  # of the run
+    sessions: list[_Session] = []  # that have begun
+    outcomes: list[_Outcome] = []  # of its cases
 
     @property
     def blocks(self) -> int:
