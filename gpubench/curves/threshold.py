@@ -135,6 +135,9 @@ def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
     A step is that of the fastest one."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
+    if not inside:  # between the sizes of one contender and those of another
+        nearest = min(curves, key=lambda curve: max(curve.first - x, x - curve.last))
+        inside = [nearest.at(min(max(x, nearest.first), nearest.last))]
     least = inside[0]
     for other in inside[1:]:
         spread = math.sqrt(least.variance + other.variance)

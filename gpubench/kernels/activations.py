@@ -80,7 +80,15 @@ def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
     return xp.abs(dy) * (0.5 * (1 + xp.abs(t)) + 0.5 * xp.abs(x) * (1 + t * t) * (C + 3 * C * CUBIC * x * x))
 
 
-def _gelu_torch(torch: Any, x: Any, dy: Any, out: Any) -> Any:
+def _gelu_forward(torch: Any, x: Any, out: Any = None) -> Any:
+    if out is None:
+        return torch.nn.functional.gelu(x, approximate="tanh")
+    return torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+
+
+def _gelu_torch(torch: Any, x: Any, dy: Any, out: Any = None) -> Any:
+    if out is None:
+        return torch.ops.aten.gelu_backward(dy, x, approximate="tanh")
     return torch.ops.aten.gelu_backward.grad_input(dy, x, approximate="tanh", grad_input=out)
 
 
@@ -123,7 +131,7 @@ OPS = (
         flops_per_element=9,
         formula=gelu,
         expr=gelu_on_arrays,
-        library={"torch": lambda torch, x, out: torch.ops.aten.gelu.out(x, approximate="tanh", out=out)},
+        library={"torch": _gelu_forward},
         tolerance=Tolerance(64, scale=gelu_scale),
     ),
     elementwise(

@@ -21,37 +21,44 @@ from gpubench.kernels.templates.attention import Heads, build_cuda, build_wgsl
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
 
 _WIDTH, _HEADS = 256, 8
+ATTENTION_PARAMS: dict[str, Any] = {
+    "params": {"n": "number of tokens"},
+    "options": {
+        "width": f"elements of a token ({_WIDTH})",
+        "heads": f"heads, which divide the width ({_HEADS})",
+    },
+}
 # Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
-def _heads(params: Params) -> Heads:
+def by_heads(params: Params) -> Heads:
     heads = params.get("heads", _HEADS)
     return Heads(params["n"], heads, params.get("width", _WIDTH) // heads)
 
 
-def _fits(params: Params) -> str | None:
+def fits(params: Params) -> str | None:
     width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
     whole = heads >= 1 and width >= heads and width % heads == 0
     return None if whole else f"{heads} heads do not divide a width of {width}"
 
 
-def _qkv(params: Params) -> Shape:
+def qkv_shape(params: Params) -> Shape:
     return (params["n"], 3 * params.get("width", _WIDTH))
 
 
-def _out(params: Params) -> Shape:
+def out_shape(params: Params) -> Shape:
     return (params["n"], params.get("width", _WIDTH))
 
 
 def _flops(params: Params) -> int:
     """Count the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
-    of = _heads(params)
+    of = by_heads(params)
     pairs = of.n * (of.n + 1) // 2
     return 4 * of.width * pairs + 5 * of.heads * pairs
 
 
-def _cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
+def cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
     """q, k and v as heads x n x e: views."""
     split = xp.reshape(qkv, (qkv.shape[0], 3, heads, qkv.shape[1] // (3 * heads)))
     q, k, v = (xp.moveaxis(split[:, i, :, :], 0, 1) for i in range(3))
@@ -59,7 +66,7 @@ def _cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
 
 
 def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    q, k, v = _cut(xp, qkv, heads)
+    q, k, v = cut(xp, qkv, heads)
     n, e = q.shape[1:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
@@ -68,7 +75,7 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     return xp.reshape(xp.moveaxis(out, 0, 1), (n, heads * e))
 
 
-def _torch(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
+def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
     q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return out[0].transpose(0, 1).reshape(len(qkv), -1)
@@ -77,7 +84,7 @@ def _torch(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
 def _by_blocks(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[int, slice, Array, Array]]:
     """(head, rows, powers, their sums) of rows that follow each other: no n x n array is needed, and a block stays in
     the caches."""
-    q, k, _ = _cut(xp, qkv, heads)
+    q, k, _ = cut(xp, qkv, heads)
     n, e = q.shape[1:]
     most = max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // max(n, 1)))
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
@@ -101,19 +108,19 @@ def _weigh(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
 
 
 def _reference(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    return xp.reshape(_weigh(xp, qkv, heads, _cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
+    return xp.reshape(_weigh(xp, qkv, heads, cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
 
 
 def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
-    q, k, v = _cut(xp, qkv, heads)
+    q, k, v = cut(xp, qkv, heads)
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest, axis=-1, initial=0.0)[:, None] / math.sqrt(q.shape[-1])
     return xp.reshape(_weigh(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
 
 
-def _by_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
-    return lambda params, dtype, limits: build(_heads(params), dtype, limits)
+def _with_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
+    return lambda params, dtype, limits: build(by_heads(params), dtype, limits)
 
 
 # ---------------------------------------------------------------- CPU
@@ -298,23 +305,21 @@ OPS = (
         name="attention",
         group="layers",
         summary="out = softmax(q k^T / sqrt(e)) v for each head, of each token and those before it",
-        params={"n": "number of tokens"},
-        options={
-            "width": f"elements of a token ({_WIDTH})",
-            "heads": f"heads, which divide the width ({_HEADS})",
-        },
+        **ATTENTION_PARAMS,
         sizes=Ladder(low=1, high=4096),
-        inputs=(Operand("qkv", _qkv, "normal"),),
-        output=Operand("out", _out),
+        inputs=(Operand("qkv", qkv_shape, "normal"),),
+        output=Operand("out", out_shape),
         flops=_flops,
         blas=("numpy", "torch"),
-        fits=_fits,
+        fits=fits,
         takes=("heads",),
         expr=_expr,
         reference=_reference,
-        library={"torch": _torch},
+        library={"torch": torch_attention},
         tolerance=Tolerance(8, scale=_scale),
         slow=SLOW_HALVES,
-        tuned=by_backend(compiled_kernel(_by_heads(_compile)), _by_heads(build_cuda), _by_heads(build_wgsl)),
+        tuned=by_backend(
+            compiled_kernel(_with_heads(_compile)), _with_heads(build_cuda), _with_heads(build_wgsl)
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Ops along rows: softmax and its derivative, layernorm and rmsnorm.
+"""Ops along rows: softmax and layernorm with their derivatives, and rmsnorm.
 
 A row that stays on chip is read once and written once."""
 
@@ -25,10 +25,40 @@ def _softmax_torch(torch: Any, y: Any, dy: Any, out: Any) -> Any:
 
 
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
-    """|g| (|x| + mean |x|) / deviation + |c|: the mean is taken off, and may cancel."""
+    """|g| (|x| + mean |x|) / deviation + |c|."""
+    return xp.abs(g) * _unit_scale(xp, x)[1] + xp.abs(c)
+
+
+def _layernorm_grad(m: Any, x: Any, dy: Any, g: Any) -> Any:
+    rest = x - m.mean(x)
+    deviation = m.sqrt(m.mean(rest * rest) + EPSILON)
+    unit, slope = rest / deviation, dy * g
+    return (slope - m.mean(slope) - unit * m.mean(slope * unit)) / deviation
+
+
+def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
+    rest = x - m.mean(x)
+    return dy * (rest / m.sqrt(m.mean(rest * rest) + EPSILON))
+
+
+def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
+    """The deviation of each row, and (|x| + mean |x|) / deviation: the mean is taken off, and may cancel."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
-    return xp.abs(g) * (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation + xp.abs(c)
+    return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
+
+
+def _layernorm_grad_scale(xp: Array, x: Array, dy: Array, g: Array) -> Array:
+    deviation, unit = _unit_scale(xp, x)
+    slope = xp.abs(dy * g)
+    means = (xp.mean(slope, axis=-1, keepdims=True), xp.mean(slope * unit, axis=-1, keepdims=True))
+    return (slope + means[0] + unit * means[1]) / deviation
+
+
+def _layernorm_grad_torch(torch: Any, x: Any, dy: Any, g: Any) -> Any:
+    variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+    inverse, only = torch.rsqrt(variance + EPSILON), [True, False, False]
+    return torch.ops.aten.native_layer_norm_backward(dy, x, x.shape[-1:], mean, inverse, g, None, only)[0]
 
 
 OPS = (
@@ -68,6 +98,34 @@ OPS = (
             "torch": lambda torch, x, g, c: torch.nn.functional.layer_norm(x, x.shape[-1:], g, c, EPSILON)
         },
         tolerance=Tolerance(8, scale=_layernorm_scale),
+    ),
+    rowwise(
+        name="layernorm_grad",
+        group="layers",
+        summary="the gradient of layernorm by x, from dy, that of its result",
+        inputs=(
+            Operand("x", OF_WIDTH.shape, "normal"),
+            Operand("dy", OF_WIDTH.shape, "normal"),
+            Operand("g", across, "normal", role="weight"),
+        ),
+        of=OF_WIDTH,
+        formula=_layernorm_grad,
+        flops_per_element=14,
+        library={"torch": _layernorm_grad_torch},
+        tolerance=Tolerance(8, scale=_layernorm_grad_scale),
+    ),
+    rowwise(
+        name="layernorm_grad_g",
+        group="layers",
+        summary="the terms whose sums over the rows are the gradient of layernorm by g",
+        inputs=(Operand("x", OF_WIDTH.shape, "normal"), Operand("dy", OF_WIDTH.shape, "normal")),
+        of=OF_WIDTH,
+        formula=_layernorm_grad_g,
+        flops_per_element=6,
+        library={
+            "torch": lambda torch, x, dy: dy * torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
+        },
+        tolerance=Tolerance(8, scale=lambda xp, x, dy: xp.abs(dy) * _unit_scale(xp, x)[1]),
     ),
     rowwise(
         name="rmsnorm",

@@ -6,25 +6,17 @@ Adam is three ops, one for each array it makes, as a user of an array library wr
 
 from __future__ import annotations
 
-from gpubench.kernels.contract.op import Array, Operand, Params, Range, Tolerance, Values
-from gpubench.kernels.templates.elementwise import absolute_sum, elementwise, folded_shape
+from gpubench.kernels.contract.op import Array, Operand, Range, Tolerance, Values
+from gpubench.kernels.templates.elementwise import absolute_sum, elementwise, vector_shape
 
 SGD_RATE, ADAM_RATE = 0.125, 0.015625
 MEAN_DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.999, 1e-8
 # Numbers near those of a training that is under way: float16 has no squares below 2^-14 in full precision.
 SQUARES = Range(2.0**-14, 2.0**-12)
 
-_COLUMNS = {"columns": "numbers in a row: without it all n"}
-_STEP = {"step": "updates made before this one (0)"}
-
 
 def _array(name: str, values: Values = "normal") -> Operand:
-    return Operand(name, folded_shape, values=values)
-
-
-def _has_rows(params: Params) -> str | None:
-    columns = params.get("columns", 1)
-    return f"{params['n']} numbers make no whole rows of {columns}" if params["n"] % columns else None
+    return Operand(name, vector_shape, values=values)
 
 
 def _length(step: int) -> float:
@@ -50,8 +42,6 @@ OPS = (
         group="layers",
         summary="out = w - 0.125 dw",
         inputs=(_array("w"), _array("dw")),
-        options=_COLUMNS,
-        fits=_has_rows,
         flops_per_element=2,
         formula=lambda m, w, dw: w - SGD_RATE * dw,
         library={"torch": lambda torch, w, dw, out=None: torch.sub(w, dw, alpha=SGD_RATE, out=out)},
@@ -62,8 +52,6 @@ OPS = (
         group="layers",
         summary="out = 0.9 m + 0.1 dw, the mean of Adam's gradients",
         inputs=(_array("m"), _array("dw")),
-        options=_COLUMNS,
-        fits=_has_rows,
         flops_per_element=3,
         formula=lambda m, mean, dw: MEAN_DECAY * mean + (1 - MEAN_DECAY) * dw,
         library={"torch": lambda torch, mean, dw, out=None: torch.lerp(mean, dw, 1 - MEAN_DECAY, out=out)},
@@ -74,8 +62,6 @@ OPS = (
         group="layers",
         summary="out = 0.999 v + 0.001 dw^2, the mean of their squares",
         inputs=(_array("v", SQUARES), _array("dw")),
-        options=_COLUMNS,
-        fits=_has_rows,
         flops_per_element=4,
         formula=lambda m, v, dw: SQUARE_DECAY * v + ((1 - SQUARE_DECAY) * dw) * dw,
         library={
@@ -90,9 +76,8 @@ OPS = (
         group="layers",
         summary="out = w - 0.015625 (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8), t = step + 1",
         inputs=(_array("w"), _array("m"), _array("v", SQUARES)),
-        options={**_COLUMNS, **_STEP},
+        options={"step": "updates made before this one (0)"},
         takes=("step",),
-        fits=_has_rows,
         flops_per_element=5,
         formula=lambda m, w, mean, v, step=0: w - _length(step) * mean / (m.sqrt(v) + _epsilon(step)),
         library={

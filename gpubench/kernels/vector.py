@@ -55,7 +55,7 @@ OPS = (
         inputs=("x", "y"),
         flops_per_element=1,
         formula=lambda m, x, y: x + y,
-        library={"torch": lambda torch, x, y, out: torch.add(x, y, out=out)},
+        library={"torch": lambda torch, x, y, out=None: torch.add(x, y, out=out)},
         tolerance=Tolerance(4, scale=absolute_sum),
     ),
     elementwise(

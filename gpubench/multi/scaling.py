@@ -66,7 +66,7 @@ From = Literal["at", "all-sizes", "no-size"]
 class Strong(msgspec.Struct, frozen=True, kw_only=True):
     """One op on the ranks of a device group."""
 
-    aside: ClassVar = ("row", "single", "interval")
+    aside: ClassVar = ("row", "single", "singles", "interval")
     id: str  # of the case
     op: str  # its name
     n: int  # its size
@@ -91,6 +91,7 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     host_limited: bool  # the host's launches take most of the time
     row: CaseResult  # the device group's case
     single: CaseResult  # the best single GPU's
+    singles: tuple[CaseResult, ...]  # of every single GPU like it, fastest first
     interval: Interval  # of the speedup
 
 
@@ -157,20 +158,21 @@ def _strong(
         ("cpu", RESIDENT) if result.device_kind == "software" else (result.device_kind, case.regime_id)
     )
 
-    def best_at(n: int) -> CaseResult | None:
+    def singles_at(n: int) -> list[CaseResult]:
         workload = replace(case, params={**case.params, "n": n}).workload
         fitting = [
             single
             for single in singles.get(workload, ())
             if (single.case.backend, single.device_kind, single.case.regime_id) == (inner, side, regime)
         ]
-        return min(fitting, key=lambda single: (_seconds(single), single.id), default=None)
+        return sorted(fitting, key=lambda single: (_seconds(single), single.id))
 
-    best = best_at(case.params["n"])
+    alike = singles_at(case.params["n"])
+    best = next(iter(alike), None)
     gain = None if best is None else pair_ratio(best, result)
     op = declaration(case.op)
-    part = best_at(case.params["n"] // ranks) if op is not None and op.averaged else None
-    weak = None if part is None else pair_ratio(part, result)
+    parts = singles_at(case.params["n"] // ranks) if op is not None and op.averaged else []
+    weak = pair_ratio(parts[0], result) if parts else None
     if best is None or gain is None:
         return None
     launches_s = ranks * empty_launch_s(run, best.case.device_id)
@@ -180,7 +182,8 @@ def _strong(
         speedup=gain.estimate, lo=gain.low, hi=gain.high, efficiency=gain.estimate / ranks,
         efficiency_lo=gain.low / ranks, efficiency_hi=gain.high / ranks, weak=weak and weak.estimate,
         weak_lo=weak and weak.low, weak_hi=weak and weak.high, balance=_balance(run, outcome),
-        host_limited=_seconds(result) < HOST_LIMITED * launches_s, row=result, single=best, interval=gain,
+        host_limited=_seconds(result) < HOST_LIMITED * launches_s, row=result, single=best, singles=tuple(alike),
+        interval=gain,
     )  # fmt: skip
 
 
@@ -206,7 +209,7 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
-    curves = fit_cases({case.id: case for gain in rows for case in (gain.row, gain.single)}.values())
+    curves = fit_cases({case.id: case for gain in rows for case in (gain.row, *gain.singles)}.values())
     device_group = [curve for key, curve in curves.items() if key[1] == first.device_id]
     threshold = compare(device_group, [curve for key, curve in curves.items() if key[1] != first.device_id])
     assert threshold is not None, "both sides of a speedup have its size"

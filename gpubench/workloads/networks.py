@@ -55,7 +55,7 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
     }  # fmt: skip
 
 
-def _linear(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
+def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
     """From k widths of a token to m."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
@@ -79,9 +79,11 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
     return (
-        Stage("qkv", first, (x, *norm, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
+        Stage("qkv", first, (x, *norm, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), to_widths(1, 3, tokens)),
         *(heads or (usual,)),
-        Stage("project", "linear_add", (f"o{at}", f"wo{layer}", f"bo{layer}", x), (y,), _linear(1, 1, tokens)),
+        Stage(
+            "project", "linear_add", (f"o{at}", f"wo{layer}", f"bo{layer}", x), (y,), to_widths(1, 1, tokens)
+        ),
     )
 
 
@@ -93,16 +95,16 @@ def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
         *attend(x, a, turn, (f"scale1{layer}", f"shift1{layer}")),
         Stage("ffn_in", "norm_linear_gelu",
               (a, f"scale2{layer}", f"shift2{layer}", f"win{layer}", f"bin{layer}"), (f"g{at}",),
-              _linear(1, GROWTH, tokens)),
+              to_widths(1, GROWTH, tokens)),
         Stage("ffn_out", "linear_add", (f"g{at}", f"wout{layer}", f"bout{layer}", a), (y,),
-              _linear(GROWTH, 1, tokens)),
+              to_widths(GROWTH, 1, tokens)),
     )  # fmt: skip
 
 
 ATTENTION_WEIGHTS: dict[str, Values] = {"wqkv": "fan-in", "bqkv": "zeros", "wo": "fan-in", "bo": "zeros"}
 FFN = (
-    Stage("ffn_in", "linear_gelu", ("x", "win", "bin"), ("g",), _linear(1, GROWTH)),
-    Stage("ffn_out", "linear", ("g", "wout", "bout"), ("y",), _linear(GROWTH, 1)),
+    Stage("ffn_in", "linear_gelu", ("x", "win", "bin"), ("g",), to_widths(1, GROWTH)),
+    Stage("ffn_out", "linear", ("g", "wout", "bout"), ("y",), to_widths(GROWTH, 1)),
 )
 FFN_WEIGHTS: dict[str, Values] = {"win": "fan-in", "bin": "zeros", "wout": "fan-in", "bout": "zeros"}
 NORM_WEIGHTS: dict[str, Values] = {"scale1": "ones", "shift1": "zeros", "scale2": "ones", "shift2": "zeros"}

@@ -1,4 +1,5 @@
-"""Training: three steps of the perceptron, each on a batch of its own, with the update of the weights.
+"""Training: three steps of the perceptron, each on a batch of its own, with the update of the weights; and a
+transformer's block with the gradients of all that it reads.
 
 mlp_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch is the three steps: weights and
 moments go from step to step on the device, and the next launch begins with the same weights again. So no number drifts
@@ -16,19 +17,27 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.kernels.contract.op import Array, Ids, Op, Repeat, Stage, Tolerance, Values, each
+from gpubench.kernels.contract.op import Array, Ids, Ladder, Op, Params, Repeat, Stage, Tolerance, Values, each
 from gpubench.kernels.templates.matmul import norms
 from gpubench.kernels.updates import SQUARES
 from gpubench.workloads.networks import (
     BACKWARD,
+    BLOCK_WEIGHTS,
     CLASSES,
     FORWARD,
+    GROWTH,
+    HEADED,
     HIDDEN,
     LOSS,
     MLP_PARAMS,
     MLP_SIZES,
     MLP_WEIGHTS,
+    PARAMS,
     PIXELS,
+    all_tokens,
+    to_widths,
+    width,
+    with_heads,
 )
 from gpubench.workloads.workload import workload
 
@@ -153,4 +162,72 @@ mlp_sgd = _training(
 mlp_adam = _training(
     name="mlp_adam", group="network", summary="three steps of training mlp_forward by Adam, with its moments",
     update=_adam, mean="zeros", square=SQUARES,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- a transformer's block
+
+
+def _rows_of(widths: int) -> Callable[[Params], Params]:
+    return lambda params: {"n": params["n"], "columns": widths * width(params)}
+
+
+def _numbers_of(widths: int) -> Callable[[Params], Params]:
+    columns = _rows_of(widths)
+    return lambda params: {"n": params["n"] * columns(params)["columns"], "columns": columns(params)["columns"]}
+
+
+def _norm(params: Params) -> Params:
+    return {"n": params["n"], "width": width(params)}
+
+
+def _dense(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
+    """The gradients of a product of k widths by the weights `wNAME`, from `dMADE`: of the weights, of the bias `bNAME`,
+    and of `read`."""
+    return (
+        Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
+              lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),
+        Stage(f"grad_b{name}", "sum_rows", (f"d{made}",), (f"db{name}",), _rows_of(m)),
+        Stage(f"grad_{read}", "matmul", (f"d{made}", f"w{name}"), (f"d{read}",),
+              lambda params: {"m": params["n"], "n": k * width(params), "k": m * width(params), "tb": 1}),
+    )  # fmt: skip
+
+
+def _normed(read: str, number: int, residual: str) -> tuple[Stage, ...]:
+    """The gradients of a norm, and of `read`, which it shares with what is added behind it."""
+    normed = f"dn{number}"
+    return (
+        Stage(
+            f"grad_norm{number}", "layernorm_grad", (read, normed, f"scale{number}"), (f"inner{number}",), _norm
+        ),
+        Stage(f"terms{number}", "layernorm_grad_g", (read, normed), (f"terms{number}",), _norm),
+        Stage(f"grad_scale{number}", "sum_rows", (f"terms{number}",), (f"dscale{number}",), _rows_of(1)),
+        Stage(f"grad_shift{number}", "sum_rows", (normed,), (f"dshift{number}",), _rows_of(1)),
+        Stage(f"grad_{read}", "add", (f"inner{number}", residual), (f"d{read}",), _numbers_of(1)),
+    )
+
+
+BLOCK = (
+    Stage("norm1", "layernorm", ("x", "scale1", "shift1"), ("n1",), _norm),
+    Stage("qkv", "linear", ("n1", "wqkv", "bqkv"), ("qkv",), to_widths(1, 3)),
+    Stage("heads", "attention", ("qkv",), ("o",), with_heads(all_tokens)),
+    Stage("project", "linear_add", ("o", "wo", "bo", "x"), ("a",), to_widths(1, 1)),
+    Stage("norm2", "layernorm", ("a", "scale2", "shift2"), ("n2",), _norm),
+    Stage("ffn_in", "linear", ("n2", "win", "bin"), ("u",), to_widths(1, GROWTH)),
+    Stage("gelu", "gelu", ("u",), ("g",), _numbers_of(GROWTH)),
+    Stage("ffn_out", "linear_add", ("g", "wout", "bout", "a"), ("y",), to_widths(GROWTH, 1)),
+    *_dense("g", "y", "out", GROWTH, 1),
+    Stage("grad_u", "gelu_grad", ("u", "dg"), ("du",), _numbers_of(GROWTH)),
+    *_dense("n2", "u", "in", 1, GROWTH),
+    *_normed("a", 2, "dy"),
+    *_dense("o", "a", "o", 1, 1),
+    Stage("grad_qkv", "attention_grad", ("qkv", "do"), ("dqkv",), with_heads(all_tokens)),
+    *_dense("n1", "qkv", "qkv", 1, 3),
+    *_normed("x", 1, "da"),
+)
+transformer_step = workload(
+    name="transformer_step", group="network", summary="transformer_block, and the gradients of x and all its weights",
+    params=PARAMS, sizes=Ladder(low=1, high=2048), options=HEADED, stages=BLOCK,
+    inputs={"x": "normal", "dy": "normal"}, weights=BLOCK_WEIGHTS,
+    outputs={"y": "activation", "dx": "activation", **{f"d{weight}": "weight" for weight in BLOCK_WEIGHTS}},
 )  # fmt: skip

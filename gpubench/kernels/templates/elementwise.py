@@ -89,13 +89,9 @@ def gelu_scale(xp: Array, x: Array) -> Array:
 
 
 def vector_shape(params: Params) -> Shape:
-    return (params["n"],)
-
-
-def folded_shape(params: Params) -> Shape:
-    """Return the shape of n numbers in rows of `columns`, or in one row without that param."""
-    columns = params.get("columns")
-    return vector_shape(params) if columns is None else (params["n"] // columns, columns)
+    """Return the shape of n numbers: in rows of `columns` where a stage has them so."""
+    n, columns = params["n"], params.get("columns")
+    return (n,) if columns is None else (n // columns, columns)
 
 
 def absolute_sum(xp: Array, *terms: Array) -> Array:
@@ -149,14 +145,14 @@ def elementwise(
 
     traced = trace_at({})
     on_arrays = traced.on_arrays(formula)
-    whole, flops_of = arrays[0].shape is vector_shape, flops_per_element
+    flops_of = flops_per_element
     return Op(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
-        inputs=arrays, output=Operand("out", arrays[0].shape),
+        inputs=arrays, output=Operand("out", vector_shape),
         flops=lambda params: params["n"] * (flops_of(params) if callable(flops_of) else flops_of),
         expr=expr or on_arrays, reference=None if expr is None else on_arrays,
         tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
-        split=Split(dict.fromkeys(traced.names, 0), counted_by("n")) if whole else None,
+        split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
             compiled_kernel(lambda params, *rest: element_candidates(trace_at(params), params, *rest)),
             CudaElement(name, traced, dtypes, trace_at).build,

@@ -95,6 +95,15 @@ def test_the_fastest_contender_of_a_side_counts():
     assert beside.n == pytest.approx(alone.n, rel=1e-6)
 
 
+def test_between_contenders_that_share_no_size_the_nearest_counts():
+    halves = {"few": LADDER[:3], "many": LADDER[4:]}
+    curves = fit(
+        {"gpu": TimedSizes("waited", exact(gpu))}
+        | {name: TimedSizes("cpu", exact(cpu, sizes)) for name, sizes in halves.items()}
+    )
+    assert compare([curves["gpu"]], [curves[name] for name in halves]) is not None
+
+
 def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
     """There it is three times as fast, which moves no threshold elsewhere."""
     once = TimedSizes("cpu", exact(lambda n: cpu(n) / 3, [1 << 13]))

@@ -130,6 +130,23 @@ def test_the_gradients_are_those_of_the_loss(name):
         assert found[gradient][place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
 
 
+def test_the_gradients_of_a_block_are_those_of_its_result():
+    """By central differences of sum(y dy), in float64, at a place of each operand."""
+    params, generator = {"n": 5, "width": 12, "heads": 3}, np.random.default_rng(1)
+    op, block = (kernels.load(name).at(params) for name in ("transformer_step", "transformer_block"))
+    values = dict(zip((x.name for x in op.inputs), inputs_of(op, params), strict=True))
+    dy = values.pop("dy")
+    y, *gradients = op.reference(np, values["x"], dy, *[values[x.name] for x in op.inputs[2:]])
+    np.testing.assert_allclose(y, block.reference(np, *values.values()), atol=1e-12)
+    for gradient, output in zip(gradients, op.outputs[1:], strict=True):
+        name = output.name.removeprefix("d")
+        place = tuple(int(generator.integers(extent)) for extent in values[name].shape)
+        step = np.zeros_like(values[name])
+        step[place] = 1e-5
+        up, down = (block.reference(np, *{**values, name: values[name] + s}.values()) for s in (step, -step))
+        assert gradient[place] == pytest.approx(np.sum((up - down) * dy) / 2e-5, rel=1e-6, abs=1e-8), name
+
+
 @pytest.mark.parametrize("name", ["mlp_sgd", "mlp_adam"])
 def test_three_steps_leave_the_weights_of_a_textbook(name, tmp_path):
     """And the tolerance tells them from those of two steps."""

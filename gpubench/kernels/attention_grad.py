@@ -1,0 +1,405 @@
+"""attention_grad: the gradient of `attention` by its queries, keys and values, without an n x n array in memory.
+
+With p the weights of a query and g the gradient of its result, dp = g v^T and ds = p (dp - sum(p dp)): dq = ds k, dk =
+ds^T q and dv = p^T g, the first two over sqrt(e). Source: Dao and others, arXiv 2205.14135, whose two passes these are.
+
+- CPU: blocks of queries of a head, by BLAS; each thread takes heads.
+- CUDA and WGSL: a pass over the queries leaves dq, and of each query the largest score, the sum of the powers and
+  sum(p dp); a pass over the keys makes the weights again by these, and leaves dk and dv. No thread writes what another
+  one writes. On CUDA eight threads share a query or a key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpubench.kernels.attention import (
+    ATTENTION_PARAMS,
+    by_heads,
+    cut,
+    fits,
+    out_shape,
+    qkv_shape,
+    torch_attention,
+)
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
+from gpubench.kernels.templates import ceil_div, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates.attention import LOWEST, Heads
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
+from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
+from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
+
+_HEADS, _ROWS = 8, 256
+_STATISTICS = 3  # of a query: its largest score, one over the sum of the powers, sum(p dp)
+
+
+def _flops(params: Params) -> int:
+    """Count five products of each pair of tokens, and eleven operations on its score."""
+    of = by_heads(params)
+    return (10 * of.width + 11 * of.heads) * (of.n * (of.n + 1) // 2)
+
+
+def _by_head(xp: Array, x: Array, heads: int) -> Array:
+    """Rows of a token cut into heads x n x e: a view."""
+    return xp.moveaxis(xp.reshape(x, (len(x), heads, x.shape[1] // heads)), 0, 1)
+
+
+def _joined(xp: Array, *parts: Array) -> Array:
+    """Return dq, dk and dv as rows of tokens."""
+    rows = [
+        xp.reshape(xp.moveaxis(part, 0, 1), (part.shape[1], part.shape[0] * part.shape[2])) for part in parts
+    ]
+    return xp.concatenate(rows, axis=1)
+
+
+def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS) -> Array:
+    q, k, v = cut(xp, qkv, heads)
+    g = _by_head(xp, dout, heads)
+    n, by = q.shape[1], 1 / math.sqrt(q.shape[2])
+    scores = (q * by) @ xp.moveaxis(k, -1, -2)
+    scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    p = powers / xp.sum(powers, axis=-1, keepdims=True)
+    dp = g @ xp.moveaxis(v, -1, -2)
+    ds = p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+    turned, weights = xp.moveaxis(ds, -1, -2), xp.moveaxis(p, -1, -2)
+    return _joined(xp, ds @ k * by, turned @ q * by, weights @ g)
+
+
+def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS) -> Any:
+    with torch.enable_grad():
+        own = qkv.detach().requires_grad_()
+        return torch.autograd.grad(torch_attention(torch, own, heads), own, dout)[0]
+
+
+def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+    """Return dq, dk and dv of one head, block by block of its queries."""
+    n, by = len(q), 1 / math.sqrt(q.shape[1])
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    late = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
+    for start in range(0, n, _ROWS):
+        rows, seen = slice(start, min(start + _ROWS, n)), slice(min(start + _ROWS, n))
+        p = (q[rows] * by) @ k[seen].T
+        p[:, start:][late[: len(p), : len(p)]] = -math.inf
+        p -= np.max(p, axis=1, keepdims=True)
+        np.exp(p, out=p)
+        p /= np.sum(p, axis=1, keepdims=True)
+        dv[seen] += p.T @ g[rows]
+        ds = g[rows] @ v[seen].T
+        ds -= np.sum(p * ds, axis=1, keepdims=True)
+        ds *= p
+        dq[rows] = ds @ k[seen] * by
+        dk[seen] += ds.T @ (q[rows] * by)
+    return dq, dk, dv
+
+
+def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+    """Return the sums of the absolute terms of dq, dk and dv. A score's error is that of an inner product, and moves
+    the weights; dp has that of another one."""
+    n, by = len(q), 1 / math.sqrt(q.shape[1])
+    lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for start in range(0, n, _ROWS):
+        rows, seen = slice(start, min(start + _ROWS, n)), slice(min(start + _ROWS, n))
+        p = (q[rows] * by) @ k[seen].T
+        p[np.arange(start, start + len(p))[:, None] < np.arange(p.shape[1])] = -math.inf
+        p = np.exp(p - np.max(p, axis=1, keepdims=True))
+        p /= np.sum(p, axis=1, keepdims=True)
+        p *= (1 + lengths[0][rows] * np.max(lengths[1]) * by)[:, None]
+        dv[seen] += p.T @ np.abs(g[rows])
+        ds = np.outer(lengths[3][rows], lengths[2][seen])
+        ds = p * (ds + np.sum(p * ds, axis=1, keepdims=True))
+        dq[rows] = ds @ np.abs(k[seen]) * by
+        dk[seen] += ds.T @ np.abs(q[rows]) * by
+    return dq, dk, dv
+
+
+def _of_heads(
+    gradient: Callable[..., tuple[Array, Array, Array]], np: Any, qkv: Array, dout: Array, heads: int = _HEADS
+) -> Array:
+    if not len(qkv):
+        return np.zeros_like(qkv)
+    inputs = (*cut(np, qkv, heads), _by_head(np, dout, heads))
+    results = [gradient(np, *map(np.ascontiguousarray, own)) for own in zip(*inputs, strict=True)]
+    return _joined(np, *(np.stack(part) for part in zip(*results, strict=True)))
+
+
+def _build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    of = by_heads(params)
+
+    def launch(arrays: Any, output: Array) -> None:
+        inputs = (*cut(np, arrays[0], of.heads), _by_head(np, arrays[1], of.heads))
+        wide = np.float64 if output.dtype == np.float64 else np.float32
+        made = output.reshape(of.n, 3, of.heads, of.e)
+
+        def some(first: int, last: int) -> None:
+            for head in range(first, last):
+                parts = _gradient(np, *(np.ascontiguousarray(x[head], wide) for x in inputs))
+                for place, part in enumerate(parts):
+                    made[:, place, head] = part
+
+        blocks.multiply(some, of.heads if of.n else 0, 1)
+
+    return launch
+
+
+# ---------------------------------------------------------------- CUDA
+
+_THREADS, _SHARED_BY = 128, 8
+
+
+def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """Two launches, none without tokens. Raises Unsupported for another dtype, and for too many heads."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    of = by_heads(params)
+    if of.n == 0:
+        return CudaProgram(())
+    text = f"""const int E = {of.e}, SHARED_BY = {_SHARED_BY}, ROWS = {_THREADS // _SHARED_BY};
+const int WIDTH = {math.gcd(of.e, lanes(dtype))};
+const real LOWEST = real({LOWEST});
+{_CUDA}"""
+    grid = (ceil_div(of.n, _THREADS // _SHARED_BY), of.heads, 1)
+    arguments = ("qkv", "dout", "out", "statistics", of.n, of.width)
+    steps = tuple(
+        kernel_pass(f"attention_grad_{part}", dtype, text, grid, _THREADS, arguments)
+        for part in ("queries", "keys")
+    )
+    size = 8 if dtype == "float64" else 4
+    return CudaProgram(steps, {"statistics": _STATISTICS * size * of.heads * of.n})
+
+
+_CUDA = """
+struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+
+__device__ __forceinline__ void load(real* to, const stored* from, real by) {
+  #pragma unroll
+  for (int u = 0; u < E / WIDTH; ++u) {
+    const Unit unit = reinterpret_cast<const Unit*>(from)[u];
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i) to[u * WIDTH + i] = wide(unit.lane[i]) * by;
+  }
+}
+
+__device__ __forceinline__ real product(const real* a, const real* b) {
+  real sum = 0;
+  #pragma unroll
+  for (int i = 0; i < E; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// The threads that share a row add up, and each writes some of its elements.
+__device__ __forceinline__ void write(stored* to, const real* sums, int part, bool inside) {
+  #pragma unroll
+  for (int i = 0; i < E; ++i) {
+    real sum = sums[i];
+    #pragma unroll
+    for (int step = 1; step < SHARED_BY; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (inside && i % SHARED_BY == part) to[i] = narrow(sum);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * SHARED_BY)
+gpubench_attention_grad_queries(const stored* __restrict__ qkv, const stored* __restrict__ dout,
+                                stored* __restrict__ out, real* __restrict__ statistics, long long n, long long width) {
+  const int part = threadIdx.x % SHARED_BY;
+  const long long row = (long long)(gridDim.x - 1 - blockIdx.x) * ROWS + threadIdx.x / SHARED_BY;
+  const long long read = row < n ? row : n - 1, head = (long long)blockIdx.y * E, line = 3 * width;
+  real q[E], g[E], other[E], sums[E] = {};
+  load(q, qkv + read * line + head, real(rsqrt(real(E))));
+  load(g, dout + read * width + head, real(1));
+  real top = LOWEST, total = 0, slope = 0;
+  for (long long j = part; j <= read; j += SHARED_BY) {
+    load(other, qkv + j * line + width + head, real(1));
+    const real score = product(q, other);
+    load(other, qkv + j * line + 2 * width + head, real(1));
+    const real highest = score > top ? score : top;
+    const real before = exp(top - highest), power = exp(score - highest);
+    total = total * before + power;
+    slope = slope * before + power * product(g, other);
+    top = highest;
+  }
+  #pragma unroll
+  for (int step = 1; step < SHARED_BY; step *= 2) {
+    const real other_top = __shfl_xor_sync(0xffffffffu, top, step);
+    const real highest = other_top > top ? other_top : top;
+    const real mine = exp(top - highest), theirs = exp(other_top - highest);
+    total = total * mine + __shfl_xor_sync(0xffffffffu, total, step) * theirs;
+    slope = slope * mine + __shfl_xor_sync(0xffffffffu, slope, step) * theirs;
+    top = highest;
+  }
+  const real by = real(1) / total;
+  slope *= by;
+  for (long long j = part; j <= read; j += SHARED_BY) {
+    load(other, qkv + j * line + 2 * width + head, real(1));
+    const real dp = product(g, other);
+    load(other, qkv + j * line + width + head, real(1));
+    const real ds = exp(product(q, other) - top) * by * (dp - slope) * real(rsqrt(real(E)));
+    #pragma unroll
+    for (int i = 0; i < E; ++i) sums[i] += ds * other[i];
+  }
+  write(out + read * line + head, sums, part, row < n);
+  if (row < n && part == 0) {
+    real* own = statistics + (blockIdx.y * n + row) * 3;
+    own[0] = top;
+    own[1] = by;
+    own[2] = slope;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * SHARED_BY)
+gpubench_attention_grad_keys(const stored* __restrict__ qkv, const stored* __restrict__ dout,
+                             stored* __restrict__ out, real* __restrict__ statistics, long long n, long long width) {
+  const int part = threadIdx.x % SHARED_BY;
+  const long long row = (long long)blockIdx.x * ROWS + threadIdx.x / SHARED_BY;
+  const long long read = row < n ? row : n - 1, head = (long long)blockIdx.y * E, line = 3 * width;
+  real k[E], v[E], q[E], g[E], dk[E] = {}, dv[E] = {};
+  load(k, qkv + read * line + width + head, real(1));
+  load(v, qkv + read * line + 2 * width + head, real(1));
+  for (long long i = read + part; i < n; i += SHARED_BY) {
+    load(q, qkv + i * line + head, real(rsqrt(real(E))));
+    load(g, dout + i * width + head, real(1));
+    const real* own = statistics + (blockIdx.y * n + i) * 3;
+    const real p = exp(product(q, k) - own[0]) * own[1];
+    const real ds = p * (product(g, v) - own[2]);
+    #pragma unroll
+    for (int e = 0; e < E; ++e) {
+      dk[e] += ds * q[e];
+      dv[e] += p * g[e];
+    }
+  }
+  write(out + read * line + width + head, dk, part, row < n);
+  write(out + read * line + 2 * width + head, dv, part, row < n);
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+_GROUP = 64
+
+
+def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """Two dispatches, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
+    require_storage(dtype, limits, exact=False)
+    of, names = by_heads(params), ("qkv", "dout", "out", "statistics")
+    size, held = ITEMSIZE[dtype] * of.n * of.width, 4 * _STATISTICS * of.heads * of.n
+    require_bindings({"qkv": 3 * size, "dout": size, "out": 3 * size, "statistics": held}, limits)
+    grid = require_grid(limits, ceil_div(of.n, _GROUP), of.heads)
+    if of.n == 0:
+        return WgslProgram(())
+    sources = _wgsl_sources(of, whole_units(dtype, of.e))
+    return WgslProgram(
+        tuple(WgslPass(text, grid, names, uniform=(of.n,)) for text in sources), {"statistics": held}
+    )
+
+
+def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
+    """The texts of the pass over the queries, and of that over the keys."""
+    units = of.e // storage.width
+    parts, across = units * storage.parts, of.heads * units
+    kind, by = f"array<{storage.part}, {parts}>", repr(1 / math.sqrt(of.e))
+
+    def loader(buffer: str) -> str:
+        loads = (part for u in range(units) for part in storage.decode(f"{buffer}_[at + {u}u]"))
+        return f"fn load_{buffer}(at: u32) -> {kind} {{ return {kind}({', '.join(loads)}); }}"
+
+    def write(name: str, which: int) -> str:
+        values = [f"{name}[{i}]" for i in range(parts)]
+        units_of = [values[u * storage.parts : (u + 1) * storage.parts] for u in range(units)]
+        at = f"row * {3 * across}u + {which * across}u + head"
+        return "\n".join(f"  out_[{at} + {u}u] = {storage.encode(*unit)};" for u, unit in enumerate(units_of))
+
+    def add(name: str, factor: str, other: str) -> str:
+        return "\n".join(f"    {name}[{i}] += {factor} * {other}[{i}];" for i in range(parts))
+
+    products = " + ".join(storage.product(f"a[{i}]", f"b[{i}]") for i in range(parts))
+    before = "\n".join([
+        *storage.functions, loader("qkv"), loader("dout"),
+        f"fn product(a: {kind}, b: {kind}) -> f32 {{ return {products}; }}",
+    ])  # fmt: skip
+    begin = f"""  let head = group.y * {units}u;
+  if (row >= p.n) {{ return; }}"""
+    token = f"{3 * across}u + head"
+    queries = f"""  let row = (groups.x - 1u - group.x) * {_GROUP}u + thread;
+{begin}
+  let q = load_qkv(row * {token});
+  let g = load_dout(row * {across}u + head);
+  var top = f32({LOWEST});
+  var total = 0.0;
+  var slope = 0.0;
+  for (var j = 0u; j <= row; j++) {{
+    let score = product(q, load_qkv(j * {token} + {across}u)) * {by};
+    let highest = max(top, score);
+    let before = exp(top - highest);
+    let power = exp(score - highest);
+    total = total * before + power;
+    slope = slope * before + power * product(g, load_qkv(j * {token} + {2 * across}u));
+    top = highest;
+  }}
+  slope = slope / total;
+  var dq = {kind}();
+  for (var j = 0u; j <= row; j++) {{
+    let k = load_qkv(j * {token} + {across}u);
+    let dp = product(g, load_qkv(j * {token} + {2 * across}u));
+    let ds = exp(product(q, k) * {by} - top) / total * (dp - slope) * {by};
+{add("dq", "ds", "k")}
+  }}
+{write("dq", 0)}
+  let own = (group.y * p.n + row) * 3u;
+  statistics_[own] = top;
+  statistics_[own + 1u] = 1.0 / total;
+  statistics_[own + 2u] = slope;"""
+    keys = f"""  let row = group.x * {_GROUP}u + thread;
+{begin}
+  let k = load_qkv(row * {token} + {across}u);
+  let v = load_qkv(row * {token} + {2 * across}u);
+  var dk = {kind}();
+  var dv = {kind}();
+  for (var i = row; i < p.n; i++) {{
+    let q = load_qkv(i * {token});
+    let g = load_dout(i * {across}u + head);
+    let own = (group.y * p.n + i) * 3u;
+    let weight = exp(product(q, k) * {by} - statistics_[own]) * statistics_[own + 1u];
+    let ds = weight * (product(g, v) - statistics_[own + 2u]) * {by};
+{add("dk", "ds", "q")}
+{add("dv", "weight", "g")}
+  }}
+{write("dk", 1)}
+{write("dv", 2)}"""
+    buffers = {"qkv_": storage.unit, "dout_": storage.unit, "out_": storage.unit, "statistics_": "f32"}
+    writes = ("out_", "statistics_")
+    first, second = (
+        shader(buffers, _GROUP, body, params="n", before=before, writes=writes) for body in (queries, keys)
+    )
+    return first, second
+
+
+OPS = (
+    Op(
+        name="attention_grad",
+        group="layers",
+        summary="the gradient of attention by qkv, from that of its result",
+        **ATTENTION_PARAMS,
+        sizes=Ladder(low=1, high=4096),
+        inputs=(Operand("qkv", qkv_shape, "normal"), Operand("dout", out_shape, "normal")),
+        output=Operand("out", qkv_shape),
+        flops=_flops,
+        blas=("numpy", "torch"),
+        fits=fits,
+        takes=("heads",),
+        expr=_expr,
+        reference=partial(_of_heads, _gradient),
+        library={"torch": _torch},
+        tolerance=Tolerance(8, scale=partial(_of_heads, _bound)),
+        slow=SLOW_HALVES,
+        tuned={
+            "numpy": (Kernel("numpy", _build_cpu, dtypes=("float32", "float64", "float16")),),
+            "cupy": (Kernel("cuda", _build_cuda),),
+            "wgpu": (Kernel("wgsl", _build_wgsl),),
+        },
+    ),
+)
