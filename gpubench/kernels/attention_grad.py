@@ -48,7 +48,7 @@ def _by_head(xp: Array, x: Array, heads: int) -> Array:
     return xp.moveaxis(xp.reshape(x, (len(x), heads, x.shape[1] // heads)), 0, 1)
 
 
-def _joined(xp: Array, *parts: Array) -> Array:
+def _join_tokens(xp: Array, *parts: Array) -> Array:
     """Return dq, dk and dv as rows of tokens."""
     rows = [
         xp.reshape(xp.moveaxis(part, 0, 1), (part.shape[1], part.shape[0] * part.shape[2])) for part in parts
@@ -67,7 +67,7 @@ def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS) -> Array:
     dp = g @ xp.moveaxis(v, -1, -2)
     ds = p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
     turned, weights = xp.moveaxis(ds, -1, -2), xp.moveaxis(p, -1, -2)
-    return _joined(xp, ds @ k * by, turned @ q * by, weights @ g)
+    return _join_tokens(xp, ds @ k * by, turned @ q * by, weights @ g)
 
 
 def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS) -> Any:
@@ -125,7 +125,7 @@ def _of_heads(
         return np.zeros_like(qkv)
     inputs = (*cut(np, qkv, heads), _by_head(np, dout, heads))
     results = [gradient(np, *map(np.ascontiguousarray, own)) for own in zip(*inputs, strict=True)]
-    return _joined(np, *(np.stack(part) for part in zip(*results, strict=True)))
+    return _join_tokens(np, *(np.stack(part) for part in zip(*results, strict=True)))
 
 
 def _build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:

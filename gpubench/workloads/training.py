@@ -181,7 +181,7 @@ def _norm(params: Params) -> Params:
     return {"n": params["n"], "width": width(params)}
 
 
-def _dense(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
+def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
     """The gradients of a product of k widths by the weights `wNAME`, from `dMADE`: of the weights, of the bias `bNAME`,
     and of `read`."""
     return (
@@ -193,7 +193,7 @@ def _dense(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]
     )  # fmt: skip
 
 
-def _normed(read: str, number: int, residual: str) -> tuple[Stage, ...]:
+def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
     """The gradients of a norm, and of `read`, which it shares with what is added behind it."""
     normed = f"dn{number}"
     return (
@@ -216,14 +216,14 @@ BLOCK = (
     Stage("ffn_in", "linear", ("n2", "win", "bin"), ("u",), to_widths(1, GROWTH)),
     Stage("gelu", "gelu", ("u",), ("g",), _numbers_of(GROWTH)),
     Stage("ffn_out", "linear_add", ("g", "wout", "bout", "a"), ("y",), to_widths(GROWTH, 1)),
-    *_dense("g", "y", "out", GROWTH, 1),
+    *_product_grads("g", "y", "out", GROWTH, 1),
     Stage("grad_u", "gelu_grad", ("u", "dg"), ("du",), _numbers_of(GROWTH)),
-    *_dense("n2", "u", "in", 1, GROWTH),
-    *_normed("a", 2, "dy"),
-    *_dense("o", "a", "o", 1, 1),
+    *_product_grads("n2", "u", "in", 1, GROWTH),
+    *_norm_grads("a", 2, "dy"),
+    *_product_grads("o", "a", "o", 1, 1),
     Stage("grad_qkv", "attention_grad", ("qkv", "do"), ("dqkv",), with_heads(all_tokens)),
-    *_dense("n1", "qkv", "qkv", 1, 3),
-    *_normed("x", 1, "da"),
+    *_product_grads("n1", "qkv", "qkv", 1, 3),
+    *_norm_grads("x", 1, "da"),
 )
 transformer_step = workload(
     name="transformer_step", group="network", summary="transformer_block, and the gradients of x and all its weights",
