@@ -15,40 +15,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaPass, NumbaProgram, by_backend
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
 from gpubench.kernels.templates import ceil_div
-from gpubench.kernels.templates.attention import Heads, build_cuda, build_wgsl
+from gpubench.kernels.templates.attention import (
+    ATTENTION_PARAMS,
+    Heads,
+    build_cuda,
+    build_wgsl,
+    by_heads,
+    cut,
+    fits,
+    out_shape,
+    qkv_shape,
+    torch_attention,
+)
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
 
-_WIDTH, _HEADS = 256, 8
-ATTENTION_PARAMS: dict[str, Any] = {
-    "params": {"n": "number of tokens"},
-    "options": {
-        "width": f"elements of a token ({_WIDTH})",
-        "heads": f"heads, which divide the width ({_HEADS})",
-    },
-}
+_HEADS = 8
 # Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
-
-
-def by_heads(params: Params) -> Heads:
-    heads = params.get("heads", _HEADS)
-    return Heads(params["n"], heads, params.get("width", _WIDTH) // heads)
-
-
-def fits(params: Params) -> str | None:
-    width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
-    whole = heads >= 1 and width >= heads and width % heads == 0
-    return None if whole else f"{heads} heads do not divide a width of {width}"
-
-
-def qkv_shape(params: Params) -> Shape:
-    return (params["n"], 3 * params.get("width", _WIDTH))
-
-
-def out_shape(params: Params) -> Shape:
-    return (params["n"], params.get("width", _WIDTH))
 
 
 def _flops(params: Params) -> int:
@@ -56,13 +41,6 @@ def _flops(params: Params) -> int:
     of = by_heads(params)
     pairs = of.n * (of.n + 1) // 2
     return 4 * of.width * pairs + 5 * of.heads * pairs
-
-
-def cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
-    """q, k and v as heads x n x e: views."""
-    split = xp.reshape(qkv, (qkv.shape[0], 3, heads, qkv.shape[1] // (3 * heads)))
-    q, k, v = (xp.moveaxis(split[:, i, :, :], 0, 1) for i in range(3))
-    return q, k, v
 
 
 def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
@@ -73,12 +51,6 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     out = powers / xp.sum(powers, axis=-1, keepdims=True) @ v
     return xp.reshape(xp.moveaxis(out, 0, 1), (n, heads * e))
-
-
-def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
-    q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return out[0].transpose(0, 1).reshape(len(qkv), -1)
 
 
 def _by_blocks(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[int, slice, Array, Array]]:

@@ -16,8 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.attention import (
+from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
+from gpubench.kernels.templates import ceil_div, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
+    LOWEST,
+    Heads,
     by_heads,
     cut,
     fits,
@@ -25,10 +30,6 @@ from gpubench.kernels.attention import (
     qkv_shape,
     torch_attention,
 )
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
-from gpubench.kernels.templates import ceil_div, require_bindings, require_dtype, require_grid
-from gpubench.kernels.templates.attention import LOWEST, Heads
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units

@@ -41,11 +41,11 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
         return Unsupported(why, reason="no-implementation")
     params = rank_params(case.params, ranks)
     by_id = {own[1].id: own for own in (_on_rank(stage, params, case, session) for stage in op.stages)}
-    refusals = (session.supports(stage_op, _as_asked(stage_op, own)) for stage_op, own in by_id.values())
+    refusals = (session.supports(stage_op, _adapt_case(stage_op, own)) for stage_op, own in by_id.values())
     return next((why for why in refusals if why is not None and why.reason != "not-compiled"), None)
 
 
-def _as_asked(op: Op, case: Case) -> Case:
+def _adapt_case(op: Op, case: Case) -> Case:
     """Return the case in the implementation that a session is asked about: a kernel may be the library call, written to
     a given array."""
     kernel = op.kernel(case.backend, case.dtype)

@@ -9,12 +9,13 @@ are few queries. No array of scores is ever written.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
@@ -44,6 +45,53 @@ class Heads(msgspec.Struct, frozen=True):
     def width(self) -> int:
         """Elements of a token."""
         return self.heads * self.e
+
+
+# ---------------------------------------------------------------- what an op of tokens and heads is
+
+_WIDTH, _HEADS = 256, 8
+ATTENTION_PARAMS: dict[str, Any] = {
+    "params": {"n": "number of tokens"},
+    "options": {
+        "width": f"elements of a token ({_WIDTH})",
+        "heads": f"heads, which divide the width ({_HEADS})",
+    },
+}
+
+
+def by_heads(params: Params) -> Heads:
+    heads = params.get("heads", _HEADS)
+    return Heads(params["n"], heads, params.get("width", _WIDTH) // heads)
+
+
+def fits(params: Params) -> str | None:
+    width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
+    whole = heads >= 1 and width >= heads and width % heads == 0
+    return None if whole else f"{heads} heads do not divide a width of {width}"
+
+
+def qkv_shape(params: Params) -> Shape:
+    return (params["n"], 3 * params.get("width", _WIDTH))
+
+
+def out_shape(params: Params) -> Shape:
+    return (params["n"], params.get("width", _WIDTH))
+
+
+def cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
+    """q, k and v as heads x n x e: views."""
+    split = xp.reshape(qkv, (qkv.shape[0], 3, heads, qkv.shape[1] // (3 * heads)))
+    q, k, v = (xp.moveaxis(split[:, i, :, :], 0, 1) for i in range(3))
+    return q, k, v
+
+
+def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return out[0].transpose(0, 1).reshape(len(qkv), -1)
+
+
+# ---------------------------------------------------------------- queries and threads
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
