@@ -112,7 +112,7 @@ def test_without_memory_for_three_sets_there_are_two_and_without_room_for_two_no
 ):
     """A set of `add` is two buffers on this device, and so is the workload itself."""
     session_type = type(backends.load("fake").open("fake:gpu"))
-    allocate, taken = session_type.allocate, []
+    allocate, taken, given = session_type.allocate, [], []
 
     def bounded(self, shape, dtype):
         if len(taken) >= buffers:
@@ -121,11 +121,14 @@ def test_without_memory_for_three_sets_there_are_two_and_without_room_for_two_no
         return allocate(self, shape, dtype)
 
     monkeypatch.setattr(session_type, "allocate", bounded)
+    monkeypatch.setattr(session_type, "free", lambda self, buffer: given.append(buffer))
     if sets is None:
         with pytest.raises(DeviceOutOfMemory):
             open_timer()
+        assert len(given) == len(taken) - 2
     else:
         assert len(open_timer().sets) == sets
+        assert len(given) == (buffers == 7)
 
 
 def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gpubench.backends.contract import Launch
 from gpubench.backends.contract.protocols import Streams
-from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.base.errors import BackendError, DeviceOutOfMemory
 from gpubench.kernels.contract.op import each
 from gpubench.measure.plan import LEAST_SETS
 from gpubench.measure.worker.parts import PARTS_LIMIT_S, Times, add_parts
@@ -92,12 +92,19 @@ class PipelineTimer(Timer):
         assert isinstance(self.session, Streams)
         try:
             for number in range(1, most_sets + 1):
-                self.sets.append(BufferSet(workspace.sibling(number), case, self.session))
+                self.sets.append(self._make_set(workspace.sibling(number), self.session))
         except DeviceOutOfMemory:
             if len(self.sets) < LEAST_SETS:
                 self.release()
                 raise
         self.session.sync()
+
+    def _make_set(self, workspace: Workspace, streams: Streams) -> BufferSet:
+        try:
+            return BufferSet(workspace, self.case, streams)
+        except BackendError:
+            workspace.release()
+            raise
 
     @property
     def staging(self) -> Staging:
