@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(scope="module")
-def session():
+@pytest.fixture(scope="session")
+def device():
     from gpubench.backends.wgpu import BACKEND
 
-    opened = BACKEND.open(next(device.id for device in BACKEND.devices() if device.kind == "software"))
+    return next(device for device in BACKEND.devices() if device.kind == "software")
+
+
+@pytest.fixture(scope="module")
+def session(device):
+    from gpubench.backends.wgpu import BACKEND
+
+    opened = BACKEND.open(device.id)
     yield opened
     opened.close()

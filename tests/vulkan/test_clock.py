@@ -10,18 +10,9 @@ import pytest
 pytestmark = pytest.mark.vulkan
 
 
-def software():
-    from gpubench.backends.wgpu import BACKEND
-
-    return BACKEND, next(device for device in BACKEND.devices() if device.kind == "software")
-
-
-def test_the_file_names_the_kernel_and_has_the_step_that_the_open_device_told(tmp_path, gpubench):
+def test_the_file_names_the_kernel_and_has_the_step_that_the_open_device_told(tmp_path, gpubench, session):
     """Through the program and its workers: on a software adapter the kernel is the default, and nothing is remembered."""
-    backend, device = software()
-    session = backend.open(device.id)
-    step_s = session.device.clock.step_s
-    session.close()
+    device, step_s = session.device, session.device.clock.step_s
     ended = gpubench(
         "run", "--ops", "matmul", "--sizes", "48", "--devices", f"numpy:0,{device.id}", "--sessions", "1", "--regimes", "resident-queued",
         "--min-samples", "5", "--max-samples", "5", "--variant", "naive", "--no-autotune", "--no-progress", "-o", "r.json",

@@ -11,13 +11,6 @@ from gpubench.measure import conformance
 pytestmark = pytest.mark.vulkan
 
 
-@pytest.fixture(scope="module")
-def device():
-    from gpubench.backends.wgpu import BACKEND
-
-    return next(device for device in BACKEND.devices() if device.kind == "software")
-
-
 def test_the_suite(device):
     from gpubench.backends.wgpu import BACKEND
 

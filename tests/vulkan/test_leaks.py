@@ -11,13 +11,6 @@ from gpubench.result.case import Case
 pytestmark = pytest.mark.vulkan
 
 
-@pytest.fixture(scope="module")
-def device():
-    from gpubench.backends.wgpu import BACKEND
-
-    return next(device for device in BACKEND.devices() if device.kind == "software")
-
-
 def test_launches_and_openings_leave_nothing_behind(device, tmp_path):
     from gpubench.backends.wgpu import BACKEND
 
