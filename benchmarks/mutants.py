@@ -49,6 +49,22 @@ PARTS = {
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
+    "compare": (
+        tuple(f"gpubench/compare/{name}.py" for name in ("judge", "noise", "pairing", "two_runs")),
+        tuple(
+            f"tests/unit/report/test_{name}.py"
+            for name in ("verdict_rule", "max_t", "compare_gates", "noise", "compare")
+        ),
+        (),
+    ),
+    "estimate": (
+        tuple(f"gpubench/analysis/{name}.py" for name in ("estimate", "speedup")),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup", "breakeven")), (),
+    ),
+    "advice": (
+        tuple(f"gpubench/analysis/{name}.py" for name in ("advice", "contenders", "policy", "claims")),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims", "policy", "cost_curves")), (),
+    ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:

@@ -35,21 +35,36 @@ def environments(tmp_path, starter):
     variables."""
 
     def make(name, **variables):
-        program = tmp_path / name / "bin" / "gpubench"
-        program.parent.mkdir(parents=True)
         words = " ".join(f"{key}={value}" for key, value in variables.items())
-        program.write_text(f'#!/bin/sh\nexec env {words} {starter.command()} "$@"\n')
-        program.chmod(0o755)
-        return tmp_path / name
+        program(tmp_path / name / "bin" / "gpubench", f'#!/bin/sh\nexec env {words} {starter.command()} "$@"\n')
+        return str(tmp_path / name)
 
     return make
 
 
-def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter, tmp_path):
+@pytest.fixture
+def check(tmp_path, starter):
+    def run(*words, plan=PLAN):
+        more = ("--", *plan) if plan else ()
+        return starter.run("check", *words, *more, cwd=tmp_path, env=environment(tmp_path))
+
+    return run
+
+
+def program(path, text, mode=0o755):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def planned(script):
+    """Return a program that has a plan, and whose runs are `script`."""
+    return f'#!/bin/sh\ncase "$*" in *--dry-run) exit 0;; esac\n{script}\n'
+
+
+def test_a_slower_version_ends_with_3_and_both_take_turns(environments, check, tmp_path):
     sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.5")
-    ended = starter.run(
-        "check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
-    )
+    ended = check(*sides, "--results-dir", "kept")
     assert ended.returncode == 3, ended.stdout + ended.stderr
     assert "1 case compared: 1 slower" in ended.stdout
     assert "not-interleaved" not in ended.stdout
@@ -58,23 +73,18 @@ def test_a_slower_version_ends_with_3_and_both_take_turns(environments, starter,
     files = [json.loads((tmp_path / "kept" / f"{name}.json").read_text()) for name in ("base", "new")]
     begins = [[session["started_at"] for session in file["sessions"]] for file in files]
     assert all(a <= b for a, b in zip(*begins, strict=True))
-    again = starter.run(
-        "check", *map(str, sides), "--results-dir", "kept", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
-    )
+    again = check(*sides, "--results-dir", "kept")
     assert (again.returncode, "has a base.json" in again.stderr) == (2, True)
 
 
-def test_an_unchanged_version_passes(environments, starter, tmp_path):
-    sides = [str(environments(name, GPUBENCH_FAKE_NOISE="0.01")) for name in ("a", "b")]
-    ended = starter.run("check", *sides, "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    assert "1 same" in ended.stdout
+def test_an_unchanged_version_passes(environments, check):
+    ended = check(*(environments(name, GPUBENCH_FAKE_NOISE="0.01") for name in ("a", "b")))
+    assert (ended.returncode, "1 same" in ended.stdout) == (0, True), ended.stderr + ended.stdout
 
 
-def test_a_broken_case_keeps_no_regression_from_being_found(environments, starter, tmp_path):
+def test_a_broken_case_keeps_no_regression_from_being_found(environments, check):
     sides = environments("old"), environments("new", GPUBENCH_FAKE_SLOWER="1.3")
-    plan = [word.replace("fake:cpu", "fake:cpu,fake:wrong") for word in PLAN]
-    ended = starter.run("check", *map(str, sides), "--", *plan, cwd=tmp_path, env=environment(tmp_path))
+    ended = check(*sides, plan=[word.replace("fake:cpu", "fake:cpu,fake:wrong") for word in PLAN])
     assert ended.returncode == 3, ended.stderr + ended.stdout
     assert "slower: FAILED: add/n=1024/" in ended.stdout
 
@@ -82,87 +92,68 @@ def test_a_broken_case_keeps_no_regression_from_being_found(environments, starte
 @pytest.mark.parametrize(
     ("base", "head", "differs"),
     [
-        ({"text": "x * x", "low": 1}, {"text": "x ** 2", "low": 1}, False),
-        ({"text": "x * x", "low": 1}, {"text": "x * x + 1", "low": 1}, True),
-        ({"text": "x * x", "low": 1}, {"text": "x * x", "low": 0}, True),
+        (("x * x", 1), ("x ** 2", 1), False),
+        (("x * x", 1), ("x * x + 1", 1), True),
+        (("x * x", 1), ("x * x", 0), True),
     ],
     ids=["text", "result", "inputs"],
 )
-def test_each_version_measures_its_own_functions(environments, starter, tmp_path, base, head, differs):
-    program = environments("both")
-    for name, change in (("base", base), ("head", head)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "shapes.py").write_text(FUNCTION.format(**change))
-    ended = starter.run(
-        "check", str(program), str(program), "--base-folder", "base", "--new-folder", "head", "--sessions", "1",
-        "--", "shapes.py", *SMALL, cwd=tmp_path, env=environment(tmp_path),
-    )  # fmt: skip
+def test_each_version_measures_its_own_functions(environments, check, tmp_path, base, head, differs):
+    both = environments("both")
+    for name, (text, low) in (("base", base), ("head", head)):
+        program(tmp_path / name / "shapes.py", FUNCTION.format(text=text, low=low))
+    folders = ("--base-folder", "base", "--new-folder", "head", "--sessions", "1")
+    ended = check(both, both, *folders, plan=("shapes.py", *SMALL))
     assert ended.returncode in (0, 3), ended.stdout + ended.stderr
     assert "1 case compared" in ended.stdout, ended.stdout
     assert ("results of shapes.area: differ by" in ended.stdout) == differs, ended.stdout
     assert len(list((tmp_path / "results").glob("check-*/*.json"))) == 2
 
 
-def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environments, starter, tmp_path):
-    program = str(environments("both"))
-    ended = starter.run("check", program, program, "--", "--ops", "ad", cwd=tmp_path, env=environment(tmp_path))
+def test_a_version_that_cannot_be_measured_is_named_with_what_it_said(environments, check, tmp_path):
+    both = environments("both")
+    ended = check(both, both, plan=("--ops", "ad"))
     assert ended.returncode == 2
-    assert "NEW could not be measured" in ended.stderr
-    assert "'ad'" in ended.stderr
-    missing = starter.run("check", program, "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
-    assert (missing.returncode, "NEW: there is no gpubench in absent" in missing.stderr) == (2, True)
-    folder = starter.run(
-        "check", program, program, "--base-folder", "absent", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path),
-    )  # fmt: skip
-    assert (folder.returncode, "--base-folder" in folder.stderr) == (2, True)
-    gate = starter.run(
-        "check", program, program, "--fail-on", "slowest", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path)
-    )
-    assert (gate.returncode, "slowest" in gate.stderr) == (2, True)
+    assert all(said in ended.stderr for said in ("NEW could not be measured", "'ad'"))
+    for words, said in (
+        ((both, "absent"), "NEW: there is no gpubench in absent"), ((both, both, "--base-folder", "absent"), "--base-folder"),
+        ((both, both, "--fail-on", "slowest"), "slowest"),
+    ):  # fmt: skip
+        refused = check(*words)
+        assert (refused.returncode, said in refused.stderr) == (2, True)
     assert not list(tmp_path.rglob("base.json"))
 
 
 BROKEN = {
     "is no program": (None, 2, "cannot be started"), "is killed": ("kill -9 $$", 1, "was ended by SIGKILL"),
     "saves nothing": ("echo 'error: cannot save the results' >&2; exit 1", 1, "why: error: cannot save the results"),
-    "is not UTF-8": ("printf 'error: \\201 is lost' >&2; exit 5", 5, "is lost"),
-    "measures nothing": ("exit 0", 1, "it said nothing"),
+    "is not UTF-8": ("printf 'error: \\201 is lost' >&2; exit 5", 5, "is lost"), "measures nothing": ("exit 0", 1, "it said nothing"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("script", "code", "said"), BROKEN.values(), ids=BROKEN)
-def test_a_base_that_cannot_be_run_is_told_at_once(environments, starter, tmp_path, script, code, said):
-    program = tmp_path / "base"
-    program.write_text("no program" if script is None else planned(script))
-    program.chmod(0o644 if script is None else 0o755)
-    new = tmp_path / "new" / "Scripts" / "gpubench.exe"  # as Windows has it
-    new.parent.mkdir(parents=True)
-    new.write_text(planned("exit 77"))
-    new.chmod(0o755)
-    ended = starter.run("check", "base", "new", "--", *PLAN, cwd=tmp_path, env=environment(tmp_path))
-    assert (ended.returncode, "error: BASE" in ended.stderr, said in ended.stderr) == (code, True, True), (
-        ended.stderr
-    )
-    assert "Traceback" not in ended.stderr
+def test_a_base_that_cannot_be_run_is_told_at_once(check, tmp_path, script, code, said):
+    program(
+        tmp_path / "base", "no program" if script is None else planned(script), 0o644 if script is None else 0o755,
+    )  # fmt: skip
+    program(tmp_path / "new" / "Scripts" / "gpubench.exe", planned("exit 77"))  # as Windows has it
+    ended = check("base", "new")
+    told = (ended.returncode, "error: BASE" in ended.stderr, said in ended.stderr, "Traceback" in ended.stderr)
+    assert told == (code, True, True, False), ended.stderr
     assert not list((tmp_path / "results").iterdir())
 
 
 @pytest.mark.parametrize("options", [("-o", "absent/report.md"), ("--results-dir", "base"), ("--summary",)])
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(starter, tmp_path, options):
-    program = tmp_path / "base"
-    program.write_text(planned("touch measured"))
-    program.chmod(0o755)
-    ended = starter.run("check", "base", "base", *options, cwd=tmp_path, env=environment(tmp_path))
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(check, tmp_path, options):
+    program(tmp_path / "base", planned("touch measured"))
+    ended = check("base", "base", *options, plan=())
     assert (ended.returncode, options[0].replace("-o", "--output") in ended.stderr) == (2, True), ended.stderr
     assert not (tmp_path / "measured").exists()
 
 
 def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tmp_path):
-    program = tmp_path / "base"
-    program.write_text(
-        planned('trap "touch kept/base.json; exit 143" TERM; sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!'),
-    )  # fmt: skip
-    program.chmod(0o755)
+    waits = "sleep 0.5; touch began; sleep 60 >&- 2>&- & wait $!"
+    program(tmp_path / "base", planned(f'trap "touch kept/base.json; exit 143" TERM; {waits}'))
     words = ("check", "base", "base", "--results-dir", "kept", "-q")
     with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
         while not (tmp_path / "began").exists():
@@ -173,14 +164,11 @@ def test_an_interrupted_run_saves_its_session_and_quiet_says_nothing(starter, tm
 
 
 def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path):
-    program = tmp_path / "base"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpubench "$@"\n')
-    program.chmod(0o755)
+    program(tmp_path / "base", f'#!/bin/sh\nexec {sys.executable} -m gpubench "$@"\n')
     plan = [*PLAN[:-4], "--max-time", "60s", "--min-samples", "100000"]
     words = ("check", "base", "base", "--results-dir", "kept", "--", *plan)
     with starter.begin(*words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE) as check:
-        ended_at = time.monotonic() + 120
-        children: list[psutil.Process] = []
+        ended_at, children = time.monotonic() + 120, []
         while not any(drives_a_device(child.pid) for child in children):
             assert check.poll() is None
             assert time.monotonic() < ended_at
@@ -190,8 +178,3 @@ def test_an_interrupted_check_leaves_no_process_behind(starter, tmp_path):
         assert check.wait(60) == 130
         assert "Traceback" not in check.stderr.read()
     assert not psutil.wait_procs(children, 10)[1]
-
-
-def planned(script):
-    """Return a program that has a plan, and whose runs are `script`."""
-    return f'#!/bin/sh\ncase "$*" in *--dry-run) exit 0;; esac\n{script}\n'

@@ -117,8 +117,7 @@ def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench, folder):
 )  # fmt: skip
 def test_when_messages_are_written(gpubench, folder, words, variables, reported):
     ended = gpubench("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
-    assert ended.returncode == 3
-    assert ("::error" in ended.stderr) == reported
+    assert (ended.returncode, "::error" in ended.stderr) == (3, reported)
     assert "::" not in ended.stdout
 
 
@@ -179,8 +178,7 @@ def test_a_gate_that_will_look_at_nothing_is_refused_before_measuring(gpubench, 
 
 def test_a_run_whose_gates_hold_is_quiet(gpubench, tmp_path):
     ended = gpubench(*RUN, "--min-speedup", "add/n>=1M/*/*/resident=2", "-o", "g.json")
-    assert ended.returncode == 0
-    assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "ok"
+    assert (ended.returncode, json.loads((tmp_path / "g.json").read_text())["exit_reason"]) == (0, "ok")
 
 
 COMMAND = re.compile(r"(^|[\r\n])(\x1b\[[0-9;]*m|\s)*::(?!(error|warning) title=gpubench::)|##[\w.]*\[")

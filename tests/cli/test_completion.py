@@ -28,8 +28,7 @@ def completed(words):
 
 
 def test_commands_and_options_are_offered():
-    assert completed("gpubench ") == list(commands())
-    assert completed("gpubench re") == ["report"]
+    assert (completed("gpubench "), completed("gpubench re")) == (list(commands()), ["report"])
     assert completed("gpubench report --cla") == ["--claims"]
     assert {"--sizes", "--sessions"} <= set(completed("gpubench run --s"))
 

@@ -17,8 +17,7 @@ def assert_three_lines(ended, code, *parts):
     assert what.startswith("error: ")
     assert why.startswith("  why: ")
     assert fix.startswith("  fix: ")
-    assert ended.stdout == ""
-    assert ended.returncode == code
+    assert (ended.stdout, ended.returncode) == ("", code)
     for part in parts:
         assert part in ended.stderr
 
@@ -47,8 +46,7 @@ def test_bad_command_lines(gpubench, arguments, parts):
 
 def test_no_command_shows_the_help_and_fails(gpubench):
     ended = gpubench()
-    assert ended.returncode == ExitCode.USAGE
-    assert ended.stdout == ""
+    assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
     assert "Usage: gpubench" in ended.stderr
 
 
@@ -94,8 +92,7 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     assert _run(monkeypatch, GpubenchError("refused", "what")) == ExitCode.FAILED
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
     assert _run(monkeypatch, exit.Terminated()) == ExitCode.TERMINATED
-    assert _run(monkeypatch, SystemExit(2)) == ExitCode.USAGE
-    assert _run(monkeypatch, SystemExit()) == ExitCode.OK
+    assert (_run(monkeypatch, SystemExit(2)), _run(monkeypatch, SystemExit())) == (ExitCode.USAGE, ExitCode.OK)
     assert "Traceback" not in capsys.readouterr().err
     assert _run(monkeypatch, SystemExit("no such luck")) == ExitCode.FAILED
     assert capsys.readouterr().err == "no such luck\n"

@@ -137,8 +137,7 @@ def test_the_default_schema_is_the_result(gpubench):
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ops", "-h"), ("schema", "--help")])
 def test_help_and_version_write_to_stdout_alone(gpubench, arguments):
     ended = gpubench(*arguments)
-    assert ended.returncode == 0
-    assert ended.stderr == ""
+    assert (ended.returncode, ended.stderr) == (0, "")
     assert "gpubench" in ended.stdout
 
 

@@ -42,8 +42,7 @@ def test_report_says_the_same_as_run_did(gpubench, tmp_path):
 
 def test_json_on_stdout_is_the_result_document(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--format", "json", "-o", "r.json")
-    assert ended.returncode == 0
-    assert json.loads(ended.stdout) == json.loads((tmp_path / "r.json").read_text())
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, json.loads((tmp_path / "r.json").read_text()))
 
 
 def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(gpubench, tmp_path):
@@ -61,15 +60,13 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(gpu
 
 def test_a_dash_is_standard_output_and_no_file(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", "-o", "-")
-    assert ended.returncode == 0
-    assert files(tmp_path) == []
+    assert (ended.returncode, files(tmp_path)) == (0, [])
     assert "Speedup" in ended.stdout
 
 
 def test_no_save_keeps_nothing(gpubench, tmp_path):
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save")
-    assert ended.returncode == 0
-    assert files(tmp_path) == []
+    assert (ended.returncode, files(tmp_path)) == (0, [])
     assert ended.stdout.startswith("add at n = 1 K, queued on the GPU: ")
     assert "saved" not in ended.stdout
 
@@ -93,8 +90,7 @@ def test_the_screen_has_the_gates_and_claims_that_were_asked_for(gpubench):
 
 def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench, tmp_path):
     ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "4k,1k,1k", "--dry-run", "-o", "r.json")
-    assert ended.returncode == 0
-    assert files(tmp_path) == []
+    assert (ended.returncode, files(tmp_path)) == (0, [])
     ids = [line for line in ended.stdout.splitlines() if "@" in line]
     assert ids == [
         f"add/n={n}/float32/library/{case}"
@@ -134,8 +130,7 @@ def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench, tmp
     assert {outcome["type"] for outcome in run["outcomes"]} == {"measurement"}
     for name in ("add", "softmax"):
         sizes = {outcome["case"]["params"]["n"] for outcome in run["outcomes"] if outcome["case"]["op"] == name}
-        assert len(sizes) == 3
-        assert max(sizes) == kernels.load(name).sizes.high
+        assert (len(sizes), max(sizes)) == (3, kernels.load(name).sizes.high)
     count = len(run["outcomes"])
     assert f"{count} cases are right; nothing was timed" in ended.stdout
     assert f"[ {count}/{count}]" in ended.stderr
@@ -183,8 +178,7 @@ def test_what_is_asked_for_is_what_is_measured(gpubench, tmp_path):
     regimes = {o["id"].split("/")[-1].split("@")[0] for o in result["outcomes"]}
     assert regimes == {"resident", "resident-waited", "resident-queued", "transfer-once-3"}
     assert (result["label"], result["tags"]) == ("a label", ["one", "two"])
-    assert result["environment"]["context"] == {"runner": "large"}
-    assert result["selection"]["calls"] == 3
+    assert (result["environment"]["context"], result["selection"]["calls"]) == ({"runner": "large"}, 3)
 
 
 def test_inputs_of_one_value_carry_a_warning(gpubench, tmp_path):
@@ -215,5 +209,4 @@ def test_the_search_finds_where_the_gpu_begins_to_win(gpubench, tmp_path):
     assert ended.returncode == 0, ended.stderr
     report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
     (found,) = [b for b in report["break_even"] if b["regime"] == "resident-queued"]
-    assert found["verdict"] == "at"
-    assert found["n"] == pytest.approx(16_900, rel=0.15)
+    assert (found["verdict"], found["n"]) == ("at", pytest.approx(16_900, rel=0.15))

@@ -20,8 +20,7 @@ def refused(tmp_path, monkeypatch, capsys):
     def run(*arguments):
         code = cli.main(["run", "--devices", "fake:cpu", "--no-config", *arguments])
         out, err = capsys.readouterr()
-        assert code == ExitCode.USAGE
-        assert out == ""
+        assert (code, out) == (ExitCode.USAGE, "")
         what, why, fix = err.splitlines()
         assert what.startswith("error: ")
         assert why.startswith("  why: ")

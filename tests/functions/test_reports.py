@@ -58,8 +58,7 @@ def test_advice_names_the_command_of_the_file(gpubench, folder):
     advice = json.loads(
         gpubench("advise", "decay", "--size", "8M", "--from", "base.json", "--format", "json", cwd=folder).stdout,
     )  # fmt: skip
-    assert advice["basis"] == "unknown"
-    assert advice["command"] == "gpubench run options.py:decay --sizes 8388608"
+    assert (advice["basis"], advice["command"]) == ("unknown", "gpubench run options.py:decay --sizes 8388608")
     known = gpubench("advise", "options.total", "--size", "9k", "--from", "base.json", cwd=folder)
     assert "options.total float32, n = 9216" in known.stdout
 

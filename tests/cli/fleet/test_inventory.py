@@ -52,8 +52,7 @@ def test_nodes_that_answer_are_listed_with_gpus_named_as_in_results():
     found, code = ask({"a": answer(), "b": answer()})
     assert (inventory_headline(found), code) == ("Fleet: 2 of 2 nodes answered, 4 GPUs", 0)
     (group,) = found.groups
-    assert group.nodes == ["a", "b"]
-    assert list(group.gpus.values()) == [2]
+    assert (group.nodes, list(group.gpus.values())) == (["a", "b"], [2])
     text = msgspec.json.encode(found)
     assert UUID.encode() in RECORDED.read_bytes()
     assert UUID.encode() not in text

@@ -389,9 +389,7 @@ def test_traffic_is_a_constant_or_none():
     assert traffic_of({10: 120, 1000: 12_000}) == 12.0
     assert traffic_of({100: 1220, 1000: 12_000}) == pytest.approx(12.1)
     assert traffic_of({100: 1224, 1000: 12_000}) == pytest.approx(12.12), "2 % more than the least"
-    assert traffic_of({100: 1300, 1000: 12_000}) == 0.0
-    assert traffic_of({}) == 0.0
-    assert traffic_of({10: 0}) == 0.0
+    assert (traffic_of({100: 1300, 1000: 12_000}), traffic_of({}), traffic_of({10: 0})) == (0.0, 0.0, 0.0)
 
 
 if __name__ == "__main__":

@@ -116,8 +116,7 @@ def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
         [margin_at(Side([curves["gpu"]]), Side(other), x).log_ratio for x in (there, elsewhere)]
         for other in ([curves["cpu"]], [curves["cpu"], curves["once"]])
     )
-    assert without[0] - with_it[0] == pytest.approx(math.log(3), abs=0.1)
-    assert without[1] == with_it[1]
+    assert (without[0] - with_it[0], without[1]) == (pytest.approx(math.log(3), abs=0.1), with_it[1])
 
 
 def test_sessions_that_disagree_by_2x_widen():
@@ -157,8 +156,7 @@ def test_the_probability_to_win_grows_with_the_ratio():
 def test_the_nearest_rising_sequence(values):
     rising = isotonic(values)
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(rising))
-    assert math.fsum(rising) == pytest.approx(math.fsum(values))
-    assert isotonic(rising) == pytest.approx(rising)
+    assert (math.fsum(rising), isotonic(rising)) == (pytest.approx(math.fsum(values)), pytest.approx(rising))
 
 
 @settings(max_examples=examples(20), deadline=None)

@@ -89,8 +89,7 @@ def seconds_of(regimes, calls):
 
 def test_calls_that_were_measured_are_given_back_as_they_are():
     found = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
-    assert seconds_of(found, None) == pytest.approx(1e-3)
-    assert seconds_of(found, 1) == pytest.approx(11e-3)
+    assert (seconds_of(found, None), seconds_of(found, 1)) == (pytest.approx(1e-3), pytest.approx(11e-3))
     assert seconds_of(found, 10) == pytest.approx(2e-3)
     for calls in (None, 1, 10):
         point = call_time(found, regime_of(calls))  # type: ignore[arg-type]

@@ -194,7 +194,7 @@ def test_the_drawing_in_characters_keeps_to_its_width(width):
         assert "data on the GPU" in text
         assert "copied at every call" in text
         assert text.isascii() or not ascii_only
-        assert "?" not in text, "every sign has an implementation in ASCII"
+        assert "?" not in text, "every sign has a form in ASCII"
 
 
 def test_a_sign_says_the_factor_at_its_size():

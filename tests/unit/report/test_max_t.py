@@ -93,8 +93,7 @@ def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, c
 def test_the_smallest_p_is_that_of_one_permutation(k, least):
     draw = random.Random(k)
     base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
-    assert max_t(base, new)[0][0] == pytest.approx(least)
-    assert max_t(base, new)[0][1] == 1.0
+    assert (max_t(base, new)[0][0], max_t(base, new)[0][1]) == (pytest.approx(least), 1.0)
 
 
 def test_a_case_without_noise_does_not_outrank_the_others():

@@ -43,8 +43,7 @@ def test_no_side_has_more_than_two_sessions_in_a_row_and_many_pairs_are_a_sample
     for one in drawn:
         sides = [session in one.new for session in range(2 * k)]
         assert not any(len(set(sides[i : i + 3])) == 1 for i in range(len(sides) - 2))
-    assert len(drawn) == min(2 ** (k - 1), MOST_HALVES)
-    assert drawn == list(permutations(pairs_of(k)))
+    assert (len(drawn), drawn) == (min(2 ** (k - 1), MOST_HALVES), list(permutations(pairs_of(k))))
 
 
 def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():

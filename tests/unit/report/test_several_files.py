@@ -26,10 +26,16 @@ def of_machine(ratios, *, cpu="Test CPU", cpu_s=1e-3, started="2026-01-02T03:04:
     mark = replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
     host = replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
     return replace(
-        found, id=f"{cpu}-{started}", started_at=started, label=label,
-        machine=replace(machine(), cpu=host),
+        found, id=f"{cpu}-{started}", started_at=started, label=label, machine=replace(machine(), cpu=host),
         fingerprint=replace(found.fingerprint, machine=mark),
     )  # fmt: skip
+
+
+def days_of(seconds, **more):
+    return [
+        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-{day:02}T00:00:00Z", **{name: f"{word}{day - 1}" for name, word in more.items()})
+        for day, s in enumerate(seconds, 1)
+    ]  # fmt: skip
 
 
 HERE = of_machine({64: 0.5, 1024: 40.0, 4096: 60.0})
@@ -39,15 +45,14 @@ THERE = of_machine({64: 0.5, 256: 0.8, 1024: 8.0}, cpu="Another CPU", cpu_s=2e-3
 def test_a_column_for_each_machine():
     text = render([HERE, THERE], "plain", sections=BOTH, width=120)
     assert text.startswith("Files: 2 results of 2 machines\n")
-    assert re.search(r"^A: Test CPU, .*; Test GPU", text, re.M)
-    assert re.search(r"^B: Another CPU, ", text, re.M)
     assert text.count("A and B vs numpy library, OpenBLAS") == 1  # a speedup without its baseline is a bug
-    # 1024 is the largest size that both of them have.
-    assert re.search(r"^matmul +float32 +1024 +CPU +1\.00 ms +2\.00 ms$", text, re.M)
-    assert re.search(
-        r"^matmul +float32 +1024 +queued +25\.0 us \(GPU 40\.0x\) +250 us \(GPU 8\.00x\)$", text, re.M
-    )
-    assert re.search(r"^matmul +float32 +queued +~?\d+² \(\d+-\d+²\) +~?\d+² \(\d+-\d+²\)$", text, re.M)
+    for pattern in (
+        r"^A: Test CPU, .*; Test GPU", r"^B: Another CPU, ",
+        r"^matmul +float32 +1024 +CPU +1\.00 ms +2\.00 ms$",  # the largest size that both of them have
+        r"^matmul +float32 +1024 +queued +25\.0 us \(GPU 40\.0x\) +250 us \(GPU 8\.00x\)$",
+        r"^matmul +float32 +queued +~?\d+² \(\d+-\d+²\) +~?\d+² \(\d+-\d+²\)$",
+    ):  # fmt: skip
+        assert re.search(pattern, text, re.M), pattern
 
 
 def test_the_reports_follow_the_overview():
@@ -58,11 +63,7 @@ def test_the_reports_follow_the_overview():
 
 
 def test_files_of_one_machine_are_a_history():
-    days = [
-        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-0{day}T00:00:00Z")
-        for day, s in enumerate([1e-3, 2e-3, 4e-3], 1)
-    ]
-    text = render(list(reversed(days)), "plain", sections=BOTH)
+    text = render(days_of([1e-3, 2e-3, 4e-3])[::-1], "plain", sections=BOTH)
     assert "Machines side by side" not in text
     assert "A: 3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in text
     assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident-queued@cupy:0$", text, re.M)
@@ -71,19 +72,16 @@ def test_files_of_one_machine_are_a_history():
 
 def test_the_dates_of_a_history_are_text_in_its_axis():
     hostile = "2026-01-01T'+x//"
-    days = [of_machine({1024: 4.0}, cpu_s=1e-3, started=at) for at in (hostile, hostile + "2")]
-    (side,) = machine_runs([analyse(day) for day in days])
+    (side,) = machine_runs([analyse(of_machine({1024: 4.0}, started=at)) for at in (hostile, hostile + "2")])
     ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
     assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
 
 
 def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
     noise = random.Random(5)
-    seconds = [1e-3 * (1.3 if i >= 6 else 1.0) * (1 + noise.gauss(0, 0.01)) for i in range(10)]
-    days = [
-        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-{i + 1:02}T00:00:00Z", label=f"commit{i}")
-        for i, s in enumerate(seconds)
-    ]
+    days = days_of(
+        [1e-3 * (1.3 if i >= 6 else 1.0) * (1 + noise.gauss(0, 0.01)) for i in range(10)], label="commit"
+    )
     shown = render(days, "plain", sections=["history"], width=120)
     assert re.search(r"2026-01-07 commit6: 1\.[23]\dx \[1\.\d+, 1\.\d+\] +matmul/n=1024", shown), shown
     assert "surely changed: 2 of 2 cases;" in shown
@@ -91,8 +89,8 @@ def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
     triangles = history_chart(side, "A").spec["layer"][-1]["data"]["values"]
     assert [round(row["factor"], 1) for row in triangles] == [1.3, 1.3]
     # Five runs cannot tell a step from chance, and neither can ten without one.
-    assert "surely changed: 0 of" in render(days[4:9], "plain", sections=["history"])
-    assert "surely changed: 0 of" in render([*days[:6], *days[:4]], "plain", sections=["history"])
+    for some in (days[4:9], [*days[:6], *days[:4]]):
+        assert "surely changed: 0 of" in render(some, "plain", sections=["history"])
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -103,25 +101,21 @@ def test_a_step_of_one_case_among_others_is_found_at_its_run(seed, run, factor):
         f"case{i}": [(factor if i == 0 and k >= run else 1.0) * (1 + noise.gauss(0, 0.01)) for k in range(10)]
         for i in range(8)
     }
-    times["gap"] = [None, *times["case1"][1:]]
-    steps = find_steps(times, 0.10)
+    steps = find_steps(times | {"gap": [None, *times["case1"][1:]]}, 0.10)
     assert [step.run for step in steps.pop("case0")] == [run]
     assert not any(steps.values())
 
 
 def test_a_history_alone_says_which_machine_a_letter_is():
-    later = of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z")
-    text = render([HERE, later, THERE], "plain", sections=["history"])
-    assert re.search(r"^A: Test CPU, ", text, re.M)
-    assert len(re.findall(r"^A: Test CPU, ", render([HERE, later, THERE], "plain", sections=BOTH), re.M)) == 1
+    runs = [HERE, of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z"), THERE]
+    for chosen in (["history"], BOTH):
+        assert len(re.findall(r"^A: Test CPU, ", render(runs, "plain", sections=chosen), re.M)) == 1
 
 
 @pytest.mark.parametrize(
     ("times", "bars"),
-    [
-        ((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁"),
-    ],
-)  # fmt: skip
+    [((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁")],
+)
 def test_bars(times, bars):
     assert history_text(times, RenderOptions()) == bars
     assert history_text(times, RenderOptions(ascii_only=True)).isascii()
@@ -129,8 +123,7 @@ def test_bars(times, bars):
 
 @settings(max_examples=examples(15), deadline=None)
 @given(
-    st.integers(60, 120), st.integers(2, 12), st.text(min_size=1, max_size=200), st.booleans(),
-    st.sampled_from(["table", "plain"]),
+    st.integers(60, 120), st.integers(2, 12), st.text(min_size=1, max_size=200), st.booleans(), st.sampled_from(["table", "plain"])
 )  # fmt: skip
 def test_any_number_of_machines_fits(width, count, name, ascii_only, format):
     runs = [of_machine({64: 0.5, 1024: 40.0}, cpu=f"{i} {name}", label=name) for i in range(count)]
@@ -147,11 +140,7 @@ def test_markdown_rows_keep_their_shape():
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
-def test_machines_that_share_nothing_have_no_times():
+def test_machines_that_share_nothing_have_no_times_and_letters_never_run_out():
     other = replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])
-    text = render([HERE, other], "plain", sections=BOTH)
-    assert "Time of one call" not in text
-
-
-def test_letters_never_run_out():
+    assert "Time of one call" not in render([HERE, other], "plain", sections=BOTH)
     assert [letter(i) for i in (0, 25, 26, 52)] == ["A", "Z", "A1", "A2"]

@@ -115,8 +115,7 @@ def test_a_sticky_folder_is_no_danger(tmp_path, monkeypatch):
     folder.chmod(0o1777)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(folder))
     cache.user_cache().write("name", b"content")
-    assert cache.user_cache().read("name", "it") == b"content"
-    assert codes() == []
+    assert (cache.user_cache().read("name", "it"), codes()) == (b"content", [])
 
 
 @posix

@@ -58,8 +58,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, run, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GpubenchError, match="cannot save") as caught:
         store.save(run, path)
-    assert caught.value.why == "No space left on device"
-    assert path.read_bytes() == before
+    assert (caught.value.why, path.read_bytes()) == ("No space left on device", before)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -211,8 +210,7 @@ def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path):
     theirs = tmp_path / f".a.json.{os.getpid()}.new"
     theirs.write_text("mine", encoding="utf-8")
     store.check_writable(tmp_path / "a.json")
-    assert list(tmp_path.iterdir()) == [theirs]
-    assert theirs.read_text(encoding="utf-8") == "mine"
+    assert (list(tmp_path.iterdir()), theirs.read_text(encoding="utf-8")) == ([theirs], "mine")
 
 
 def test_places_that_cannot_be_written(tmp_path, monkeypatch):
@@ -339,5 +337,4 @@ def test_bytes_that_fsync_reports_as_lost_fail_a_save_with_their_own_remedy(tmp_
     monkeypatch.setattr(os, "fsync", lost)
     with pytest.raises(GpubenchError) as caught:
         store.save(run, tmp_path / "a.json")
-    assert ("space" in caught.value.hint) == (number != errno.EIO)
-    assert list(tmp_path.iterdir()) == []
+    assert ("space" in caught.value.hint, list(tmp_path.iterdir())) == (number != errno.EIO, [])

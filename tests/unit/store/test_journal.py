@@ -203,8 +203,7 @@ def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(tmp_pa
         patch.setattr(os, "fsync", _full)
         with pytest.raises(OSError, match="No space"):
             store.Journal(path).write(_grown(run, "warning", 1))
-    assert path.read_bytes() == before
-    assert [path] == list(tmp_path.iterdir())
+    assert (path.read_bytes(), [path]) == (before, list(tmp_path.iterdir()))
 
 
 def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatch):

@@ -43,8 +43,7 @@ def test_more_sessions_of_the_run_go_on_with_it(tmp_path, run, times):
     assert store.newest_first([tmp_path]) == [store.part_of(path)], "one run is not there twice"
     assert store.set_aside(path, resumed=True) is None
     aside = store.set_aside(path, resumed=False)
-    assert aside == tmp_path / "a.123e4567.json.part"
-    assert len(store.load(aside).sessions) == 10
+    assert (aside, len(store.load(aside).sessions)) == (tmp_path / "a.123e4567.json.part", 10)
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -87,8 +86,7 @@ def test_what_neither_holds_is_kept_beside_it(tmp_path, run, times, how):
 
 def test_without_a_result_the_part_stands_for_it(tmp_path, run):
     path = put(tmp_path, None, with_sessions(run, 1))
-    assert store.part_to_resume(path) == store.part_of(path)
-    assert store.newest([tmp_path]) == store.part_of(path)
+    assert (store.part_to_resume(path), store.newest([tmp_path])) == (store.part_of(path), store.part_of(path))
     assert store.set_aside(path, resumed=True) is None
     assert store.set_aside(path, resumed=False) == tmp_path / "a.123e4567.json.part"
 

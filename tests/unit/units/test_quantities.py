@@ -82,21 +82,17 @@ def test_bytes_are_binary():
 
 
 def test_rates_are_si():
-    assert format_rate(4.22e12, "B/s") == "4.22 TB/s"
-    assert format_rate(999.9e9, "FLOP/s") == "1.00 TFLOP/s"
+    assert (format_rate(4.22e12, "B/s"), format_rate(999.9e9, "FLOP/s")) == ("4.22 TB/s", "1.00 TFLOP/s")
     assert format_rate(12.0, "FLOP/s") == "12.0 FLOP/s"
 
 
 def test_sizes():
-    assert format_size(16 * 2**20) == "16777216"
-    assert format_size(16 * 2**20, table=True) == "16 M"
+    assert (format_size(16 * 2**20), format_size(16 * 2**20, table=True)) == ("16777216", "16 M")
     assert [format_size(n, table=True) for n in (4096, 65536)] == ["4096", "64 K"]
-    assert format_size(2**20 + 1, table=True) == "1048577"
-    assert format_size(2**32, table=True) == "4 G"
+    assert (format_size(2**20 + 1, table=True), format_size(2**32, table=True)) == ("1048577", "4 G")
 
 
 def test_digits_end_at_the_second_uncertain_one():
     assert earned_digits(1.2345, 1.228, 1.240) == 4  # uncertain from the hundredths on
-    assert earned_digits(1.2, 0.9, 1.5) == 3
-    assert earned_digits(1.0, 1.0, 1.0) == 4
+    assert (earned_digits(1.2, 0.9, 1.5), earned_digits(1.0, 1.0, 1.0)) == (3, 4)
     assert earned_digits(1.0, 0.0, 100.0) == 1
