@@ -1,4 +1,4 @@
-"""Where reading over the link beats copying: calls that copy beside those in place, as Markdown (docs/in-place.md).
+"""A table of calls that copy beside those in place, as Markdown: where reading over the link pays (docs/in-place.md).
 
 gpubench run --quick --sessions 2 --max-time 60ms --regimes in-place,copied,waited --backends numpy,cupy \
     --ops add,copy,sum,gelu,softmax,matmul,gemv --sizes 4k,64k,1M,16M --sizes matmul=256,1024,4096 \
