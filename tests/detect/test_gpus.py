@@ -96,7 +96,7 @@ ON_PCI = {
                          ("64.0 GT/s PCIe", 6), ("Unknown", "absent"), ("Unknown speed", "absent"))},
     "a BMC whose class no file tells": (
         {f"{DRM}/card0/device/uevent": "DRIVER=ast\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:04:00.0"},
-        {"gpu_count": 0, "display_adapters.*.role": ["bmc"]}),
+        {"gpu_count": 0, "display_adapters.*.role": ["bmc"], "display_adapters.*.bdf": ["0000:04:00.0"]}),
     "frame buffers of the firmware": (
         {f"{DRM}/card{n}/device/uevent": f"DRIVER={name}" for n, name in enumerate(
             ("simple-framebuffer", "virtio_gpu", "vkms", "bochs-drm", "hyperv_drm", "rockchip-drm"))}, {"gpu_count": 0}),
@@ -119,10 +119,10 @@ OF_KFD = {
          SIZE: 48 * GIB, "gpus.0.memory.usable_bytes": 24 * GIB, "gpus.0.compute.partitions.*.units": [38, 38]}),
     "an unreadable bank gives no partial sum": (
         kfd_node(1, unique_id=77) | bank(1, GIB) | {f"{KFD}/1/mem_banks/1/properties": "?"}, {**ONE, SIZE: "invalid", "gpus.0.compute.units": 38}),
-    "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated"}),
+    "a node with CPU cores": (kfd_node(0, cpu_cores_count=16), {**ONE, KIND: "integrated", "gpus.0.memory.unified": True}),
     "a spoiled node is still a GPU": (
         kfd_node(1, unique_id=77) | {f"{KFD}/2/gpu_id": "9028", f"{KFD}/2/properties": "?"} | bank(2, 16 * GIB),
-        {"gpu_count": 2, "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
+        {"gpu_count": 2, "gpus.*.vendor": ["amd", "amd"], "gpus.1.compute.units": "invalid", "gpus.1.memory.dedicated_bytes": 16 * GIB}),
     **{f"partition {spoiled} of four is spoiled": (
         PARTITIONS | {f"{KFD}/{spoiled}/properties": "?"},
         {"gpus.*.compute.units": ["invalid", 76] if spoiled < 3 else [76, "invalid"], "gpus.*.memory.dedicated_bytes": [48 * GIB] * 2,
@@ -214,6 +214,7 @@ OFF_PCI = {
     **{name: (HOST | tree, {**ONE, "warnings": []}) for name, tree in OF_THE_TREE.items()},
     **{f"{name}, its kind": (HOST | OF_THE_TREE[name], {f"{KIND}.value": known[0], "gpus.0.memory.unified.value": known[1]})
        for name, known in KNOWN.items()},
+    "its source": (HOST | OF_THE_TREE["msm_dpu"], {f"{KIND}.source": f"{DRM}/card0/device/uevent"}),
     "no driver, no use": (HOST | OF_THE_TREE["no driver"], {"gpus.0.usable": False, "gpus.0.why_not": ["NO_DRIVER"]}),
     "a card in no list": (HOST | card(0, "display", "new_drm"), {"gpu_count.value": None, CODES: ["GPU_UNKNOWN"]}),
     "a card in no list beside one that renders": (

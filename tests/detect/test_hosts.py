@@ -217,6 +217,7 @@ MEMORY = {
         HOST | group("0::/", V2, {"memory.max": "much", "cpu.max": "fast"}),
         {"memory.limit_bytes": "invalid", "memory.usable_bytes": "invalid", "cpu.quota_cpus": "invalid", "cpu.available": 2,
          "cpu.available.note": "quota"}),
+    "a period that is none": (HOST | group("0::/", V2, {"cpu.max": "max fast"}), {"cpu.quota_cpus": "invalid"}),
     "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}),
     "a spoiled table of mounts": (
         HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
