@@ -30,7 +30,7 @@ Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `brackete
 
 
 class Key(NamedTuple):
-    """What the calls of one curve have in common."""
+    """The op, dtype and shape that the calls of one curve have in common."""
 
     op: str  # its name
     dtype: str  # of the elements

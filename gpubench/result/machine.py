@@ -202,7 +202,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU computes with."""
+    """The units, clock and partitions of a GPU."""
 
     arch: StrFact = NOT_PROBED  # as gfx90a or sm_90
     units: IntFact = NOT_PROBED  # multiprocessors, compute units or Xe cores

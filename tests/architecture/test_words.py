@@ -93,3 +93,33 @@ def test_functions_are_named_by_verbs() -> None:
 def test_names_say_what_they_hold() -> None:
     empty = [f"{place}: {name}" for place, node in functions() for name in sorted(held_names(node) & EMPTY)]
     assert not empty, "\n".join(empty)
+
+
+# Rooms whose structs are still to say on each field's line what it holds: the list only shrinks.
+FIELDS_TO_COME = ("gpubench/cli/", "gpubench/kernels/", "gpubench/report/")
+STRUCTS = {"Struct", "NamedTuple", "Record"}
+
+
+def structs() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Return the classes that are structs, by their bases or by those of these, with their places."""
+    classes = [(place, node) for place, node in definitions() if isinstance(node, ast.ClassDef)]
+    names = {node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases} for _, node in classes}
+    known = set(STRUCTS)
+    while more := {name for name, bases in names.items() if bases & known} - known:
+        known |= more
+    return ((place, node) for place, node in classes if node.name in known)
+
+
+def test_a_struct_says_of_each_field_on_its_line_what_it_holds():
+    silent = []
+    for place, node in structs():
+        path = place.partition(":")[0]
+        if not path.startswith("gpubench/") or path.startswith(FIELDS_TO_COME):
+            continue
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
+                above, *own = lines[field.lineno - 2 : field.end_lineno]
+                if not above.lstrip().startswith("#") and "#" not in "".join(own):
+                    silent.append(f"{path}:{field.lineno}: {node.name}.{ast.unparse(field.target)}")
+    assert not silent, "\n".join(silent)
