@@ -24,6 +24,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from gpubench.base import BUSY_SHARE
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
 
@@ -369,8 +370,6 @@ def _drain(stream: IO[bytes], into: Excerpt) -> None:
             into.add(part)
 
 
-# The part of the CPUs' time that others may take without disturbing (docs/measuring.md).
-BUSY_SHARE = 0.05
 # Linux' states that add up to all time: `guest` is part of `user`. Windows counts `interrupt` and `dpc` in `system`.
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 # The system counts in ticks of up to 16 ms; in less time than this a few of them decide about a twentieth.

@@ -16,10 +16,12 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from fractions import Fraction
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from gpubench.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MAX_SIZE = 2**40
 # A list is meant to be measured; every size costs seconds, so a longer one is a slip of the keyboard.
@@ -83,7 +85,7 @@ class _Part(NamedTuple):
             part.fail("this is not a number of the size grammar")
         value = _value(match)
         if match["suffix"]:
-            value = Fraction(round(value))  # 1.1K is what a report calls 1.1 K
+            value = type(value)(round(value))  # 1.1K is what a report calls 1.1 K
         if value < 1:
             part.fail("a size is at least 1")
         if value > MAX_SIZE:
@@ -153,6 +155,8 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 def _value(match: re.Match[str]) -> Fraction:
     """The exact value of a matched number, cut off above 2^41: 9^99 is never computed."""
+    from fractions import Fraction  # commands that read no size do without
+
     if match["plain"] is not None:
         scale = _SUFFIXES[match["suffix"].lower()] if match["suffix"] else 1
         return Fraction(match["plain"].replace("_", "")) * scale

@@ -14,6 +14,7 @@ from gpubench.cli.options import ComparisonOptions
 if TYPE_CHECKING:
     from gpubench.cli.ci import CiChannels
     from gpubench.compare.comparison import CompareOptions, Comparison, Thresholds
+    from gpubench.report.ci import CiOutcome
     from gpubench.report.layout import RenderOptions
     from gpubench.result.case import Case
     from gpubench.result.run import Run
@@ -57,7 +58,6 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     """Compare the files of the options as planned. Return the exit code."""
     from gpubench.cli import rendering
     from gpubench.compare.two_runs import compare as comparing
-    from gpubench.report.ci import of_comparison
     from gpubench.report.comparison import render
     from gpubench.report.layout import RenderOptions
 
@@ -70,10 +70,15 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     rendering.write(
         channels.comment(render(comparison, name, style), name), options.output, quiet=options.quiet
     )
-    channels.tell(
-        lambda: of_comparison(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1])
-    )
+    channels.tell(lambda: _outcome(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1]))
     return _exit_code(comparison, checked)
+
+
+def _outcome(comparison: Comparison) -> CiOutcome:
+    """Return what a continuous integration is told; to import that takes as long as to compare."""
+    from gpubench.report.ci import of_comparison
+
+    return of_comparison(comparison)
 
 
 def check(options: ComparisonOptions) -> CompareOptions:

@@ -15,7 +15,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
-from gpubench.base import disk, processes, units
+from gpubench.base import BUSY_SHARE, disk, processes, units
 from gpubench.base.errors import GpubenchError
 from gpubench.base.streams import Output, fill, surviving, visible
 from gpubench.cli.options import NoiseOptions, RunOptions
@@ -116,7 +116,7 @@ def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, r
     `repeats`: disturbed sessions are measured again. Returns None on a quiet machine, or an unknown one.
     """
     share = max(part or 0.0 for part in processes.load_between(before, now))
-    if share <= processes.BUSY_SHARE:
+    if share <= BUSY_SHARE:
         return None
     text = f"Other programs use {share:.0%} of the CPUs: times will be noisy.".replace("%", " %")
     again = " A session that they disturb is measured again, at most twice and while there is time."

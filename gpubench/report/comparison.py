@@ -9,6 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +28,6 @@ from gpubench.compare.comparison import (
     SideRow,
     VerdictWord,
 )
-from gpubench.compare.noise import Noise
 from gpubench.compare.pairing import RESULTS_OF
 from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
@@ -35,6 +35,9 @@ from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_tex
 from gpubench.report.sections import problems
 from gpubench.report.wording import interval_text, mark, seconds_text, share_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
+
+if TYPE_CHECKING:
+    from gpubench.compare.noise import Noise
 
 # What asks for a reader's attention first. SAME is folded where that is possible.
 ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (

@@ -6,15 +6,14 @@ measured is None with a reason beside it, never 0. Readers ignore unknown fields
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gpubench.base import BUSY_SHARE
 from gpubench.base.messages import WARNINGS, Reason, WarningCode
-from gpubench.base.processes import BUSY_SHARE
 from gpubench.kernels.contract.op import Dtype
 from gpubench.result.case import COMPOSED, IMPLEMENTATIONS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
 from gpubench.result.energy import EnergyWindow
@@ -562,4 +561,6 @@ class Run(Record, frozen=True, kw_only=True):
 def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
     """A hash over named fields, whatever their order."""
     text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
+    import hashlib  # no reader needs it
+
     return Fingerprint(hash=hashlib.sha256(text.encode()).hexdigest()[:12], fields=dict(fields))
