@@ -177,6 +177,8 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
     """Return the splits, and what wings have beside them: networks whose stages are assigned."""
+    if not any(case.case.shared_with for case in analysis.everything):
+        return []  # most runs have none, and the wings take their time to be imported
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
     return [call for make in makers for call in make(analysis)]
 

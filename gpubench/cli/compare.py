@@ -75,7 +75,7 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
 
 
 def _outcome(comparison: Comparison) -> CiOutcome:
-    """Return what a continuous integration is told; to import that takes as long as to compare."""
+    """Return what a continuous integration is told."""
     from gpubench.report.ci import of_comparison
 
     return of_comparison(comparison)
