@@ -47,6 +47,12 @@ def test_precedence(place):
     assert settings(place, files_wanted=False) == {}
 
 
+def test_the_earlier_name_of_an_option_is_read(place):
+    write(place / "repo" / "gpubench.toml", "[run]\nforms = 'tuned'\n")
+    assert settings(place) == {"implementations": "tuned"}
+    assert settings(place, environ={"GPUBENCH_FORMS": "library"}) == {"implementations": "library"}
+
+
 def test_files_outside_the_repository_are_not_read(place):
     write(place / "gpubench.toml", "[run]\nsessions = 9\n")
     write(place / "repo" / "pyproject.toml", "[tool.other]\nx = 1\n")

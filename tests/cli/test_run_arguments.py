@@ -58,6 +58,7 @@ def test_sizes(refused, sizes, reported):
         ("--ops add --dtypes float23", "did you mean 'float32'?"),
         ("--ops add --regimes residnet", "did you mean 'resident'?"),
         ("--ops add --implementations libary", "did you mean 'library'?"),
+        ("--ops add --forms=libary", "did you mean 'library'?"),
         ("--ops add --format markdwon", "did you mean 'markdown'?"),
         ("--ops add --order interleaved", "did you mean 'interleave'?"),
         ("--ops add --inputs one", "did you mean 'ones'?"),
