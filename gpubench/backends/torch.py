@@ -38,6 +38,7 @@ from gpubench.backends.shared.host import (
 from gpubench.backends.shared.in_place import InPlaceSession, PageLocked, PageLockedMemory
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint
+from gpubench.base.vendors import AMD, INTEL, NVIDIA
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Operand, Params, Shape, Stored, each
 from gpubench.result.case import TF32, Case
@@ -48,7 +49,7 @@ Tensor = Any
 
 # What drives a device of that name, and the vendor of its GPUs (PCI's numbers); of CUDA's name ROCm is another.
 _APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
-_VENDORS = {"cuda": 0x10DE, "rocm": 0x1002, "xpu": 0x8086}
+_VENDORS = {"cuda": NVIDIA, "rocm": AMD, "xpu": INTEL}
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
 # Longest wait in front of timed launches, and the host's time of one launch before any was seen.

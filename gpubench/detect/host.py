@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from gpubench.base.vendors import AMD, INTEL, NVIDIA
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cgroup import Groups
 from gpubench.detect.cpu import CpuSet, read_cpu
@@ -72,8 +73,6 @@ from gpubench.result.machine import (
     NumaNode,
     Platform,
 )
-
-AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 
 
 class Files(NamedTuple):

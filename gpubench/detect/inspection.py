@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from gpubench.base.errors import UsageError, name_limit, suggest
 from gpubench.base.installation import install_command, torch_command
 from gpubench.base.messages import DETECTION
+from gpubench.base.vendors import NVIDIA
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
 from gpubench.detect.gpu import (
@@ -29,7 +30,7 @@ from gpubench.detect.gpu import (
     hidden,
     software_renderers,
 )
-from gpubench.detect.host import NVIDIA, CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
+from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
 from gpubench.detect.pci import ASLEEP, CARDS, Names
 from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify

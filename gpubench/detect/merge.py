@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import msgspec
 from msgspec.structs import replace
 
+from gpubench.base.vendors import AMD, APPLE, INTEL, MESA, NVIDIA
 from gpubench.detect.facts import (
     Address,
     DeviceRecord,
@@ -168,7 +169,7 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
             device.partitions.append(record)
             return
     # The parent itself was not listed (a container shows the instance alone): it exists all the same.
-    vendor_id = record.vendor_id or (0x10DE if record.source in ("nvml", "cuda") else None)
+    vendor_id = record.vendor_id or (NVIDIA if record.source in ("nvml", "cuda") else None)
     parent = MergedDevice(
         DeviceRecord(source=record.source, bdf=parent_bdf, uuid=parent_uuid, vendor_id=vendor_id)
     )
@@ -321,15 +322,15 @@ def _device_rank(device: MergedDevice) -> tuple[object, ...]:
 
 
 DeviceSort = Literal["gpu", "display", "accelerator", "none"]
-GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
+GPU_VENDORS = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel", APPLE: "apple"}
 _CHIP = ("drm", "platform")  # where a GPU without an address comes from: the device tree
 # Sources that list nothing but GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast", re.I)
 _VENDOR_WORDS = (
-    (r"nvidia", 0x10DE), (r"\bamd\b|advanced micro devices|\bati\b|radeon", 0x1002), (r"intel", 0x8086),
-    (r"apple", 0x106B),
+    (r"nvidia", NVIDIA), (r"\bamd\b|advanced micro devices|\bati\b|radeon", AMD), (r"intel", INTEL),
+    (r"apple", APPLE),
 )  # fmt: skip
 _BMC = {(0x1A03, 0x2000), (0x102B, None)}
 _VIRTUAL = {
@@ -338,7 +339,6 @@ _VIRTUAL = {
 }  # fmt: skip
 SOC_DEVICES = (0x2E12,)  # GB10: a chip whose GPU shares the memory of the CPU
 VIRTIO_GPU = (0x1AF4, 0x1050)
-MESA_SOFTWARE = 0x10005
 
 
 class Sorted(NamedTuple):
@@ -383,7 +383,7 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 def is_software(record: DeviceRecord) -> bool:
     """A renderer that runs on the CPU, whatever API lists it."""
-    marked = record.adapter_type == "cpu" or record.vendor_id == MESA_SOFTWARE
+    marked = record.adapter_type == "cpu" or record.vendor_id == MESA
     return marked or bool(_SOFTWARE.search(_names(record)))
 
 

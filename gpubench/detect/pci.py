@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from gpubench.base.vendors import AMD, APPLE, INTEL, NVIDIA
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -37,8 +38,8 @@ from gpubench.result.machine import NOT_PROBED, Fact, LinkPath
 PCI_DEVICES = "/sys/bus/pci/devices"
 # Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.
 DRIVER_VENDORS = {
-    "nvidia": 0x10DE, "nouveau": 0x10DE, "nova": 0x10DE, "amdgpu": 0x1002, "radeon": 0x1002, "i915": 0x8086,
-    "xe": 0x8086,
+    "nvidia": NVIDIA, "nouveau": NVIDIA, "nova": NVIDIA, "amdgpu": AMD, "radeon": AMD, "i915": INTEL,
+    "xe": INTEL,
 }  # fmt: skip
 GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
 ASLEEP = ("suspended", "suspending")
@@ -376,8 +377,8 @@ class Family(NamedTuple):
 
 # At most one GPU of a family stands in a chip, however many of its devices and cards do.
 _FAMILIES = (
-    Family(r"asahi", r"apple,agx", 0x106B),
-    Family(r"nouveau|nvgpu|gk20a|g[mpva][0-9]+b|drm|tegra.*|nv_platform", r"nvidia,", 0x10DE),
+    Family(r"asahi", r"apple,agx", APPLE),
+    Family(r"nouveau|nvgpu|gk20a|g[mpva][0-9]+b|drm|tegra.*|nv_platform", r"nvidia,", NVIDIA),
     Family(r"msm.*|mdp[45]|dpu|adreno|kgsl.*", r"qcom,(adreno|kgsl)|amd,imageon", 0x5143),
     Family(r"panfrost|panthor|lima|mali.*", r"arm,mali|.*-mali", 0x13B5),
     Family(r"v3d|vc4.*", r"brcm,.*v3d", 0x14E4),

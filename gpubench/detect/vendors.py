@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gpubench.base.vendors import AMD, NVIDIA
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -270,7 +271,7 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
     minor = entries.get("Device Minor", "")
     ordinal = int(minor) if minor.isascii() and minor.isdigit() else None
     return DeviceRecord(
-        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=0x10DE, facts=facts
+        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=NVIDIA, facts=facts
     )
 
 
@@ -371,7 +372,7 @@ def _unread(node: KfdNode) -> DeviceRecord:
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,
     }  # fmt: skip
-    return DeviceRecord(source="kfd", ordinal=node.number, vendor_id=0x1002, facts=facts)
+    return DeviceRecord(source="kfd", ordinal=node.number, vendor_id=AMD, facts=facts)
 
 
 def properties(text: str) -> dict[str, int]:
@@ -393,7 +394,7 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
     lead = next(node for node in nodes if node.table)
     table, source = lead.table, lead.said.source
     unique = f"GPU-{table['unique_id']:016x}" if table.get("unique_id") else None
-    vendor, device = table.get("vendor_id") or 0x1002, table.get("device_id") or None
+    vendor, device = table.get("vendor_id") or AMD, table.get("device_id") or None
     stated: dict[str, Any] = {
         "bdf": str(lead.address), "vendor_id": f"{vendor:04x}", "driver.name": "amdgpu", "uuid": unique,
         "device_id": f"{device:04x}" if device else None,

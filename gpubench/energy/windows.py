@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from gpubench.base.vendors import AMD
 from gpubench.energy.counters import MeanPower, board_counters, mean_power, package_counters
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
@@ -24,7 +25,6 @@ IDLE_S = 1.0
 WARM_UP_S = 0.5
 AHEAD_S = 0.1
 READ_EVERY_S = 0.02
-AMD = 0x1002
 STILL = "its counter does not move, or went back"
 UNREAD = "nothing was read of it in time: its driver may still have been starting"
 UNCOUNTED = "its driver counts no energy"

@@ -14,6 +14,7 @@ import msgspec
 from gpubench.base import processes
 from gpubench.base.groups import group_by
 from gpubench.base.messages import WARNINGS
+from gpubench.base.vendors import NVIDIA
 from gpubench.curves.stats import median
 from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Machine
@@ -24,7 +25,6 @@ from gpubench.result.run import Block, Device, RunWarning, Telemetry
 PATIENCE_S = 5.0
 # How long a driver may take to start. Until then nobody waits for readings, and none are missed.
 START_S = 30.0
-NVIDIA = 0x10DE
 # At most ten readings a second: one takes about a millisecond of the monitor's process and nothing of the device.
 INTERVAL_S = 0.1
 

@@ -55,6 +55,7 @@ from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
+from gpubench.base.vendors import AMD, NVIDIA
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case
@@ -464,7 +465,6 @@ def whole_uuid(raw: object) -> str | None:
 
 
 HIP = "hip"
-NVIDIA, AMD = 0x10DE, 0x1002
 
 
 def is_hip(cupy: Any) -> bool:

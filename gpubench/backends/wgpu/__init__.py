@@ -42,6 +42,7 @@ from gpubench.backends.wgpu.transfers import (
 from gpubench.base import processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
+from gpubench.base.vendors import MESA
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
@@ -50,7 +51,6 @@ from gpubench.result.store.cache import user_cache
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", MAPPABLE)
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
-_SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
 _FLUSH_BYTES_SOFTWARE = 64 << 20
@@ -526,7 +526,7 @@ def is_software(info: dict[str, Any]) -> bool:
     name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
     return (
         info.get("adapter_type") == "CPU"
-        or info.get("vendor_id") == _SOFTWARE_VENDOR
+        or info.get("vendor_id") == MESA
         or any(word in name for word in _SOFTWARE_NAMES)
     )
 
