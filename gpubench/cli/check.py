@@ -24,12 +24,12 @@ OWN_END_S, SAVING_S = 1.0, 15.0
 
 
 class Version(NamedTuple):
-    """A program that runs gpubench with one version of what is compared, the folder to run it in, and its result."""
+    """One version of what is compared."""
 
-    name: str
-    program: str
-    folder: Path
-    result: Path
+    name: str  # in messages
+    program: str  # that runs gpubench with it
+    folder: Path  # to run it in
+    result: Path  # its file
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run gpubench there. Raises UsageError if the program cannot be started.

@@ -32,13 +32,13 @@ _MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
 class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
-    """The channels to tell, checked before anything is measured. `summary` and `outputs` are files to append to."""
+    """The channels to tell, checked before anything is measured."""
 
-    summary: str | None
-    outputs: str | None
-    annotated: bool
-    marker: str | None
-    max_bytes: int | None
+    summary: str | None  # a file to append to
+    outputs: str | None  # a file to append to
+    annotated: bool  # messages stand in the log
+    marker: str | None  # by which a comment is found again
+    max_bytes: int | None  # of a comment
 
     def comment(self, text: str, format: str) -> str:
         """Markdown with its marker and within its limit; any other format as it is."""

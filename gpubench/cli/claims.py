@@ -22,8 +22,8 @@ STEP = 4  # sizes inside the range of a break-even lie at most so far apart
 class _Part(NamedTuple):
     """A selector of a claim, and its segments as far as they are written."""
 
-    claim: Claim
-    text: str
+    claim: Claim  # that it is of
+    text: str  # as far as it is written
 
     @property
     def segments(self) -> list[str]:

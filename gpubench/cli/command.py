@@ -386,11 +386,11 @@ _SMALL_BYTES = 2**16
 
 
 class Setting(NamedTuple):
-    """A configured value of the option `--key`, and the file or variable that it comes from."""
+    """A configured value."""
 
-    key: str
-    value: Any
-    source: str
+    key: str  # of the option `--key`
+    value: Any  # as it was written
+    source: str  # the file or variable that it comes from
 
 
 def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:

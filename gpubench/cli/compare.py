@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ComparisonPlan(NamedTuple):
-    """The options of a comparison as checked values, and where its report goes."""
+    """The options of a comparison as checked values."""
 
-    format: str
-    style: RenderOptions
-    channels: CiChannels
-    checked: CompareOptions
+    format: str  # of the report
+    style: RenderOptions  # of the report
+    channels: CiChannels  # of a continuous integration
+    checked: CompareOptions  # how runs are compared
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:

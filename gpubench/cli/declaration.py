@@ -15,22 +15,22 @@ OWN_WAY = "own way"
 class Declaration(NamedTuple):
     """An option, or an argument, which has no heading."""
 
-    help: str
-    heading: str | None
-    metavar: str | None
+    help: str  # what `--help` says of it
+    heading: str | None  # of the group in `--help`; None: an argument
+    metavar: str | None  # the value in words
     brief: str | None  # what `-h` says of it; an option without it stands in `--help` alone
-    default: Any = None
-    letter: str | None = None
-    least: int | None = None
-    most: int | None = None
-    long_name: str | None = None
+    default: Any = None  # where nobody gives a value
+    letter: str | None = None  # its short form
+    least: int | None = None  # of a number
+    most: int | None = None  # of a number
+    long_name: str | None = None  # where it is not the field's name
     earlier: str | None = None  # what it was called before, which is still read
     # The field of a result's plan that holds its answer, as `settings.seed`; OWN_WAY where it takes more to compare
     # them; None where each run says it for itself.
     answer: str | None = None
-    configurable: bool = True
-    name: str = ""
-    type: Any = None
+    configurable: bool = True  # files and variables may set it
+    name: str = ""  # of the field
+    type: Any = None  # of the value
 
     @property
     def key(self) -> str:

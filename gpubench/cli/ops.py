@@ -118,10 +118,10 @@ class Listed(NamedTuple):
     """A backend as a column: its implementations, and the variants of the kernels that it brings along, by the op's
     name."""
 
-    name: str
-    implementations: tuple[str, ...]
-    brought: Mapping[str, tuple[Kernel, ...]] = {}
-    kind: str | None = None
+    name: str  # of the backend
+    implementations: tuple[str, ...]  # that it has
+    brought: Mapping[str, tuple[Kernel, ...]] = {}  # variants of kernels by op
+    kind: str | None = None  # of its devices
 
 
 def listed_backends() -> list[Listed]:

@@ -33,8 +33,8 @@ _NARROWEST, _WIDEST = 60, 120
 class ReportStyle(msgspec.Struct, frozen=True):
     """The options of a report, checked before anything is measured."""
 
-    format: str
-    options: RenderOptions
+    format: str  # of the report
+    options: RenderOptions  # how it is to look
     brief: bool = False  # Markdown is a summary: the reader has neither chosen sections nor asked for all
     screen: bool = False  # nobody asked for more than the answer
     quiet: bool = False  # say nothing of files that are written

@@ -354,10 +354,10 @@ _MANY_CPUS = 8
 
 
 class Host(NamedTuple):
-    """The facts that decide the CPU's sizes: free memory and usable CPUs, None where unknown."""
+    """The facts that decide the CPU's sizes."""
 
-    memory_bytes: int | None
-    cpus: int | None
+    memory_bytes: int | None  # free; None: unknown
+    cpus: int | None  # usable; None: unknown
 
 
 def find_presets(text: str | None) -> list[str]:

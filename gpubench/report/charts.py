@@ -36,30 +36,30 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """A chart. A reader filters rows and marks by `device` (or any of `devices`) and `regime`; one without the field
     passes."""
 
-    id: str
-    title: str
-    caption: str
+    id: str  # of its element
+    title: str  # above it
+    caption: str  # below it
     spec: ChartRow  # reads the data sets `rows` and `marks`
-    rows: ChartRows
+    rows: ChartRows  # its data
     marks: ChartRows = {}  # what stands beside the rows
 
 
 class ChartDevice(msgspec.Struct, frozen=True):
     """A device with a case to show."""
 
-    id: str
-    name: str
+    id: str  # of the device
+    name: str  # of its model
     color: int  # the place in COLORS
 
 
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of one run with what a reader may choose from."""
 
-    series: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()  # an op and a dtype each
     chosen: str = ""  # the series to begin with
     devices: tuple[ChartDevice, ...] = ()  # the CPU first
     regimes: tuple[tuple[str, str], ...] = ()  # short name and meaning
-    charts: tuple[Chart, ...] = ()
+    charts: tuple[Chart, ...] = ()  # in order
 
 
 def chart_cases(analysis: Analysis) -> list[CaseResult]:

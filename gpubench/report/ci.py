@@ -25,21 +25,18 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 
 
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`errors` are failed gates and broken cases, `warnings` what else needs a look: one sentence each.
+    """The result of a command, for a continuous integration."""
 
-    `verdict` is the gravest of failed, slower and unsure that holds, else ok.
-    """
-
-    verdict: OutcomeWord
-    exit_code: int
+    verdict: OutcomeWord  # the gravest of failed, slower and unsure that holds, else ok
+    exit_code: int  # of the command
     slower: int | None = None  # cases of a comparison
-    faster: int | None = None
-    unsure: int | None = None
+    faster: int | None = None  # cases of a comparison
+    unsure: int | None = None  # cases of a comparison
     gpu_wins: int | None = (
         None  # ops of reports that a GPU wins at their largest size, with data on it if measured
     )
-    errors: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # failed gates and broken cases, one sentence each
+    warnings: tuple[str, ...] = ()  # what else needs a look, one sentence each
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:

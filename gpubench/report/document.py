@@ -31,23 +31,23 @@ from gpubench.result.machine import Recommendation
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
-    run_id: str
-    label: str | None
-    started_at: str
-    complete: bool
-    exit_reason: str
-    machine: str
-    tool: dict[str, str]
+    run_id: str  # of the run
+    label: str | None  # of the user
+    started_at: str  # UTC
+    complete: bool  # everything planned was tried
+    exit_reason: str  # in one word
+    machine: str  # its CPU and GPUs, in words
+    tool: dict[str, str]  # versions
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the document above the rows of the sections."""
 
-    name: Literal["gpubench-report"] = "gpubench-report"
-    schema_version: int = 4
-    sources: tuple[Source, ...]
-    baseline: str
-    verdicts: tuple[str, ...]
+    name: Literal["gpubench-report"] = "gpubench-report"  # of the document
+    schema_version: int = 4  # of the document
+    sources: tuple[Source, ...]  # the files
+    baseline: str  # what speedups divide
+    verdicts: tuple[str, ...]  # one sentence each
 
 
 # `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the evidence; null where the

@@ -27,90 +27,90 @@ class JsonEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
 class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
     """The first event of a run."""
 
-    name: Literal["gpubench-events"] = "gpubench-events"
-    schema_version: int = SCHEMA_VERSION
-    run_id: str
-    label: str | None
-    started_at: str
-    tool: dict[str, str]
+    name: Literal["gpubench-events"] = "gpubench-events"  # of the format
+    schema_version: int = SCHEMA_VERSION  # of the format
+    run_id: str  # of the run
+    label: str | None  # of the user
+    started_at: str  # UTC
+    tool: dict[str, str]  # versions
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
     """A case is prepared in a session; while a run is under way, once for each session."""
 
-    id: str
-    session: int = 0
+    id: str  # of the case
+    session: int = 0  # its index
 
 
 class Typical(msgspec.Struct, frozen=True):
-    """Wall time of one launch with its 95 % interval."""
+    """Wall time of one launch."""
 
-    estimate: float
-    lower_bound: float
-    upper_bound: float
-    unit: Literal["s"] = "s"
+    estimate: float  # the mean
+    lower_bound: float  # of its 95 % interval
+    upper_bound: float  # of its 95 % interval
+    unit: Literal["s"] = "s"  # of all three
 
 
 class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
-    """The outcome of a case; `typical` is null where `cause` says why. The last one of an id counts."""
+    """The outcome of a case. The last one of an id counts."""
 
-    id: str
-    outcome: OutcomeType
-    typical: Typical | None
-    label: Label | None
-    sessions: int
-    samples: int
-    cause: Reason | NoNumber | None
-    detail: str | None
-    hint: str | None
+    id: str  # of the case
+    outcome: OutcomeType  # what became of it
+    typical: Typical | None  # null where `cause` says why
+    label: Label | None  # the gravest thing that is wrong with the number
+    sessions: int  # that count
+    samples: int  # that count
+    cause: Reason | NoNumber | None  # why there is no number
+    detail: str | None  # the cause in words
+    hint: str | None  # what to do
 
 
 class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
     """Wall time of the baseline / wall time of the case."""
 
-    id: str
-    baseline_id: str
-    kind: SpeedupKind
-    ratio: float
-    lo: float
-    hi: float
-    label: Label
-    headline: bool
+    id: str  # of the case
+    baseline_id: str  # of the case that is divided
+    kind: SpeedupKind  # what is compared
+    ratio: float  # the speedup
+    lo: float  # low end of its interval
+    hi: float  # high end of its interval
+    label: Label  # the gravest thing that is wrong with it
+    headline: bool  # tables show it
 
 
 class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
-    """From which size on the device wins; `cause` says why a verdict is undecided."""
+    """From which size on the device wins."""
 
-    op: str
-    dtype: str
-    params: dict[str, int]
-    regime: str
-    device_id: str
-    baseline_id: str
-    verdict: VerdictKind
-    n: int | None
-    lo: int | None
-    hi: int | None
-    mixed: bool
-    reason: UndecidedReason | None = msgspec.field(name="cause")
+    op: str  # its name
+    dtype: str  # of the elements
+    params: dict[str, int]  # beside the size
+    regime: str  # the situation
+    device_id: str  # the device
+    baseline_id: str  # of the side that it wins over
+    verdict: VerdictKind  # at, all-sizes, no-size or undecided
+    n: int | None  # the size
+    lo: int | None  # low end of its interval
+    hi: int | None  # high end of its interval
+    mixed: bool  # below it the device wins and loses by turns
+    reason: UndecidedReason | None = msgspec.field(name="cause")  # why a verdict is undecided
 
 
 class WarningFound(JsonEvent, frozen=True, kw_only=True, tag="warning"):
-    """A warning with its advice; `ids` are the cases that it concerns."""
+    """A warning."""
 
-    code: WarningCode
-    severity: Severity
-    message: str
-    hint: str
-    ids: tuple[str, ...]
+    code: WarningCode  # of the list of messages
+    severity: Severity  # how grave it is
+    message: str  # one sentence
+    hint: str  # one sentence of advice
+    ids: tuple[str, ...]  # the cases that it concerns
 
 
 class RunComplete(JsonEvent, frozen=True, kw_only=True, tag="run-complete"):
-    """The last event of a run; `complete` is false for one that was interrupted."""
+    """The last event of a run."""
 
-    exit_code: int
-    exit_reason: str
-    complete: bool
+    exit_code: int  # of the command
+    exit_reason: str  # in one word
+    complete: bool  # false for one that was interrupted
 
 
 EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound | WarningFound | RunComplete

@@ -30,10 +30,10 @@ COMPUTE_INTENSITY = 4
 
 
 class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The used samples of one session, in seconds per launch, each the mean of `repeat` launches."""
+    """The used samples of one session."""
 
-    samples: tuple[float, ...]
-    repeat: int
+    samples: tuple[float, ...]  # seconds per launch
+    repeat: int  # launches of which a sample is the mean
 
     @property
     def median_s(self) -> float:
@@ -47,12 +47,12 @@ class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimated(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with an estimate; `speedup` against the baseline of the run, where it has one."""
+    """A case with an estimate."""
 
-    row: CaseResult
-    time: IntervalLike
-    sessions: tuple[SessionTimes, ...]
-    speedup: Speedup | None
+    row: CaseResult  # as a report shows it
+    time: IntervalLike  # with its interval
+    sessions: tuple[SessionTimes, ...]  # that count
+    speedup: Speedup | None  # against the baseline of the run, where it has one
 
     @property
     def id(self) -> str:
@@ -68,8 +68,8 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 class Rate(NamedTuple):
     """Work per second in a unit that depends on the op and its size alone."""
 
-    value: float
-    unit: str
+    value: float  # work per second
+    unit: str  # of the op and its size alone
 
 
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:

@@ -21,9 +21,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the report."""
 
     key: str = ""  # its name in `--sections`, which a report fills in
-    title: str
+    title: str  # above it
     lines: tuple[str, ...] = ()  # sentences above the tables
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Table, ...] = ()  # in order
     folded: bool = False  # a detail, closed where possible
     asked: bool = False  # somebody asked for it, and has to act on it
     picture: tuple[
@@ -36,7 +36,7 @@ class TextDocument(msgspec.Struct, frozen=True):
     """The whole report of one run."""
 
     headings: tuple[str, ...]  # the lines of run and machine
-    sections: tuple[Section, ...]
+    sections: tuple[Section, ...]  # in order
 
 
 def leading(document: TextDocument) -> int:
@@ -110,24 +110,18 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`width` in characters; `sections` by key, in whatever order. `full`: every number in wide tables, for what is not
-    read on a terminal.
+    """How a report is to look."""
 
-    `time_unit`: one of TIME_UNITS. `columns`: what tables (and CSV) are cut down to; none: all of theirs. `sort`: one
-    of `analyse.KEYS`, with `-` the largest first; None: as the file has them. `by_device`: the answer has a row for
-    each GPU backend. `command`: what reports the same file again; empty where none was saved.
-    """
-
-    width: int = 80
-    color: int = 0
-    ascii_only: bool = False
-    sections: Sequence[str] = msgspec.field(default_factory=usual)
-    full: bool = False
-    time_unit: str = "auto"
-    columns: tuple[str, ...] = ()
-    sort: str | None = None
-    by_device: bool = False
-    command: str = "gpubench report"
+    width: int = 80  # in characters
+    color: int = 0  # how many the terminal has
+    ascii_only: bool = False  # no other characters
+    sections: Sequence[str] = msgspec.field(default_factory=usual)  # by key, in whatever order
+    full: bool = False  # every number in wide tables, for what is not read on a terminal
+    time_unit: str = "auto"  # one of TIME_UNITS
+    columns: tuple[str, ...] = ()  # what tables (and CSV) are reduced to; none: all of theirs
+    sort: str | None = None  # one of `analyse.KEYS`, with `-` the largest first; None: as the file has them
+    by_device: bool = False  # the answer has a row for each GPU backend
+    command: str = "gpubench report"  # what reports the same file again; empty where none was saved
 
     @property
     def every_size(self) -> bool:
