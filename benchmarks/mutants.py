@@ -55,15 +55,17 @@ PARTS = {
             f"tests/unit/report/test_{name}.py"
             for name in ("verdict_rule", "max_t", "compare_gates", "noise", "compare")
         ),
-        (),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("compare_shape", "several_files")),
     ),
     "estimate": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("estimate", "speedup")),
-        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup", "breakeven")), (),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup", "breakeven")),
+        ("tests/unit/report/test_time_breakdown.py",),
     ),
     "advice": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("advice", "contenders", "policy", "claims")),
-        tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims", "policy", "cost_curves")), (),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims", "policy", "cost_curves")),
+        ("tests/unit/report/test_cpu_side.py",),
     ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
 }  # fmt: skip
