@@ -239,6 +239,14 @@ def test_every_row_is_covered(name, rows, columns, dtype, device):
     assert step.grid[0] // cluster * (step.block[0] // number("ROW_THREADS", step.source)) >= rows
 
 
+@pytest.mark.parametrize("name", ["rmsnorm", "softmax", "layernorm_grad"])
+def test_each_fold_of_a_row_has_words_of_its_own(name):
+    (step,) = kernels.load(name).tuned["cupy"][0].build({"n": 1024}, "float64", H200).passes
+    words = re.findall(r"across<\w+>\(.*, spare\[(\d+)\]\)", step.source)
+    held = re.search(r"real spare\[(\d+)\]", step.source)
+    assert words == [str(word) for word in range(int(held[1]))]
+
+
 @given(m=st.integers(1, 100_000), n=st.integers(1, 100_000), dtype=dtypes)
 def test_every_tile_of_a_transpose_is_covered(m, n, dtype):
     (step,) = built("transpose", {"n": n, "m": m}, dtype).passes

@@ -69,7 +69,7 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {functions}
 extern "C" __global__ void{clustered} __launch_bounds__({self.threads})
 gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long long columns) {{
-  __shared__ real spare[2][32 + 8];  // of each fold: a word per warp, then one per block of the cluster
+  __shared__ real spare[{max(formula.folds, 1)}][32 + 8];  // a word per warp, then one per block of the cluster
   enter();
   const int lane = threadIdx.x % ROW_THREADS, first = rank() * (HELD * ROW_THREADS) + lane;
   const long long index = (long long)(blockIdx.x / CLUSTER) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
