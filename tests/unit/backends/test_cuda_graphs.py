@@ -1,6 +1,8 @@
-"""Chains as CUDA graphs, on a stand-in for CuPy: what is captured, what is launched, and what cannot be captured."""
+"""Chains as CUDA graphs, on a stand-in for CuPy that computes: results of each call, and how much is submitted."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -9,14 +11,15 @@ from gpubench.backends.cupy.launches import CudaGraphs, CudaLaunch
 
 
 class Driver:
-    """What `CudaGraphs` uses of CuPy. A step that runs while a stream captures is recorded, and not done."""
+    """A number on the device, and what `CudaGraphs` uses of CuPy. While a stream captures, steps only are recorded."""
 
     streamCaptureModeRelaxed = 2
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: bool = False) -> None:
         self.cuda = self.runtime = self
-        self.done: list[str] = []
-        self.captured: list[str] | None = None
+        self.refuses = refuses
+        self.number, self.submitted = 0, 0
+        self.captured: list | None = None
 
     def Stream(self, non_blocking: bool) -> Driver:
         return self
@@ -30,86 +33,84 @@ class Driver:
     def begin_capture(self, mode: int) -> None:
         self.captured = []
 
-    def end_capture(self) -> Graph:
-        found, self.captured = self.captured, None
-        return Graph(self, found)
-
-    def step(self, name: str):
-        def do() -> None:
-            (self.done if self.captured is None else self.captured).append(name)
-
-        return do
-
-    def launch(self, *names: str, library: bool = False) -> CudaLaunch:
-        steps = [self.step(name) for name in names]
-        return CudaLaunch(lambda: [step() for step in steps], None, None if library else steps)
-
-
-class Graph:
-    def __init__(self, driver: Driver, names: list[str]) -> None:
-        self.driver, self.names = driver, names
+    def end_capture(self) -> Driver:
+        self.graph, self.captured = self.captured, None
+        if self.refuses:
+            raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+        return self
 
     def launch(self) -> None:
-        self.driver.done.append("graph of " + " ".join(self.names))
+        self.submit(*self.graph)
 
+    def submit(self, *changes) -> None:
+        self.submitted += 1
+        for change in changes:
+            self.number = change(self.number)
 
-@pytest.fixture
-def driver() -> Driver:
-    return Driver()
-
-
-def chain(driver: Driver, *launches, output="the output"):
-    return CudaGraphs(driver).chain(launches, output)
-
-
-def test_every_call_launches_what_the_first_one_captured(driver):
-    whole = chain(driver, driver.launch("a", "b"), driver.launch("c"))
-    whole()
-    whole()
-    assert driver.done == ["graph of a b c"] * 2
-    assert whole.output == "the output"
-
-
-def test_what_the_host_does_comes_before_the_graph_at_every_call(driver):
-    class Uploads:
-        def upload(self, buffer, made):
-            driver.done.append(f"{buffer} = {made}")
-
-    host = HostCall(Uploads(), lambda: "ids", "buffer")
-    whole = chain(driver, host, driver.launch("a"), driver.launch("b"))
-    whole()
-    whole()
-    assert driver.done == ["buffer = ids", "graph of a b"] * 2
-
-
-@pytest.mark.parametrize("names", [("a",), ()])
-def test_a_graph_of_one_launch_gains_nothing(driver, names):
-    assert chain(driver, *(driver.launch(name) for name in names)) is None
-
-
-def test_a_library_call_is_not_captured(driver):
-    assert chain(driver, driver.launch("a"), driver.launch("b", library=True)) is None
-
-
-def test_where_the_driver_captures_nothing_the_launches_go_one_by_one(driver, monkeypatch):
-    def refuse():
-        driver.captured = None
-        raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
-
-    monkeypatch.setattr(driver, "end_capture", refuse)
-    whole = chain(driver, driver.launch("a"), driver.launch("b"))
-    whole()
-    whole()
-    assert driver.done == ["a", "b"] * 2
-
-
-def test_a_step_that_fails_while_it_is_captured_leaves_the_stream_free(driver):
-    def fail() -> None:
-        if driver.captured is not None:
+    def step(self, change) -> None:
+        if self.captured is None:
+            self.submit(change)
+        elif change is spoil:
             raise RuntimeError("not while capturing")
-        driver.done.append("b")
+        else:
+            self.captured.append(change)
 
-    whole = chain(driver, driver.launch("a"), CudaLaunch(fail, None, [fail]))
-    whole()
-    assert driver.captured is None
-    assert driver.done == ["a", "b"]
+    def upload(self, buffer, number) -> None:
+        self.number = number
+
+
+def double(number):
+    return 2 * number
+
+
+def add(number):
+    return number + 1
+
+
+def spoil(number):
+    return number + 5
+
+
+def launch(driver: Driver, *changes, library: bool = False) -> CudaLaunch:
+    steps = [partial(driver.step, change) for change in changes]
+    return CudaLaunch(lambda: [step() for step in steps], None, None if library else steps)
+
+
+# Launches and their steps, whether the driver captures, the number after each of two calls, what both submit.
+CHAINS = {
+    "one graph a call": ([(double, add), (double,)], False, [2, 10], 2),
+    "launches one by one where nothing is captured": ([(double, add), (double,)], True, [2, 10], 6),
+    "launches one by one where a step cannot be captured": ([(double,), (spoil,)], False, [5, 15], 4),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_computes_what_its_launches_do_at_every_call(name):
+    launches, refuses, numbers, submitted = CHAINS[name]
+    driver = Driver(refuses)
+    whole = CudaGraphs(driver).chain([launch(driver, *changes) for changes in launches], "the output")
+    found = []
+    for _ in numbers:
+        whole()
+        found.append(driver.number)
+    assert (found, driver.submitted, whole.output) == (numbers, submitted, "the output")
+    assert driver.captured is None, "the stream is free"
+
+
+def test_what_the_host_uploads_is_there_for_the_graph_of_every_call():
+    driver, numbers = Driver(), iter((3, 7))
+    host = HostCall(driver, lambda: next(numbers), "buffer")
+    whole = CudaGraphs(driver).chain([launch(driver, double), host, launch(driver, add)], "the output")
+    found = []
+    for _ in range(2):
+        whole()
+        found.append(driver.number)
+    assert found == [7, 15]
+
+
+@pytest.mark.parametrize("library", [[], [False], [False, True]], ids=["none", "one", "a library's"])
+def test_launches_of_which_no_graph_is_made(library):
+    """One launch gains nothing; a library's call takes memory, which a graph cannot."""
+    driver = Driver()
+    launches = [launch(driver, add, library=one) for one in library]
+    assert CudaGraphs(driver).chain(launches, "the output") is None
