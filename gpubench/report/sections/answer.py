@@ -77,14 +77,14 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the screen."""
 
     sentences: tuple[tuple[str, ...], ...]  # in wordings that get shorter
-    context: tuple[str, ...]
-    table: Table | None
+    context: tuple[str, ...]  # lines that name the devices
+    table: Table | None  # thresholds and gains; None: nothing was compared
     troubles: tuple[str, ...]  # what was wrong or failed: one line before anything needed goes
     notes: tuple[tuple[int, str], ...]  # each with its rank
     files: tuple[str, ...]  # lines that are never broken
-    commands: str = ""
-    command: str = "gpubench report"
-    most: int  # lines
+    commands: str = ""  # last line: commands for more; empty: none
+    command: str = "gpubench report"  # command that shows what is left out
+    most: int  # the most lines of the screen
 
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")

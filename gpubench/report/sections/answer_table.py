@@ -301,12 +301,12 @@ def _implementation_gain(implementation: BestImplementation) -> Cell:
 
 
 class AnswerPart(NamedTuple):
-    """Lines of a wing; where no GPU was held against a CPU, `sentences`, `context` and `table` are the answer."""
+    """The lines that a wing adds to the answer."""
 
     needed: tuple[str, ...] = ()  # lines that are never left out
-    sentences: tuple[str, ...] = ()
-    context: str = ""
-    table: Table | None = None
+    sentences: tuple[str, ...] = ()  # answer, where no GPU was held against a CPU
+    context: str = ""  # devices of that answer
+    table: Table | None = None  # table of that answer
     times_below: bool = False  # a section that follows has the times of one GPU too
 
 

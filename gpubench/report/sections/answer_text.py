@@ -160,11 +160,11 @@ def brief_text(answer: MachineAnswer) -> str:
 
 
 class _Clauses(msgspec.Struct, frozen=True):
-    """The sentence of one dtype: a clause for each situation. `thresholds`: sizes were searched, not named."""
+    """The sentence of one dtype: a clause for each situation."""
 
-    rows: Sequence[AnswerRow]
-    detail: Detail
-    thresholds: bool
+    rows: Sequence[AnswerRow]  # ops of the dtype
+    detail: Detail  # whether ops are named or counted
+    thresholds: bool  # sizes were searched, not named
 
     def sentence(self, regimes: Sequence[str]) -> str:
         """Return all clauses; the first names the GPU, the next call it `it`."""

@@ -307,9 +307,9 @@ _WIDE = 4
 class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
     """The lines of one machine, with their words."""
 
-    title: str
-    caption: str
-    spec: ChartRow
+    title: str  # line above the chart
+    caption: str  # words below the chart, with the largest changes
+    spec: ChartRow  # Vega-Lite
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:

@@ -41,8 +41,8 @@ MEANING = (
 class MapRow(msgspec.Struct, frozen=True, kw_only=True):
     """One strip with the words beside it."""
 
-    lane: MapLane
-    op: str
+    lane: MapLane  # op whose sizes the strip shows
+    op: str  # name as shown
     side: str = ""  # which of several GPUs or machines it is
     strip: Strip | None  # None: that side has nothing of this op
 
@@ -68,10 +68,10 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 class MapView(msgspec.Struct, frozen=True, kw_only=True):
     """A map to draw: a panel for each situation, side by side over one axis."""
 
-    title: str
-    origin: tuple[str, ...]
-    panels: dict[str, tuple[MapRow, ...]]
-    ends: RatioMap  # of the axis
+    title: str  # devices that are compared
+    origin: tuple[str, ...]  # lines that say which run or machines it shows
+    panels: dict[str, tuple[MapRow, ...]]  # rows by regime
+    ends: RatioMap  # map whose axis holds all sizes
 
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
@@ -149,11 +149,11 @@ def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
 
 
 class MapPart(NamedTuple):
-    """A part of a strip, and the ratio there; None where none is known."""
+    """A part of a strip."""
 
-    low: float
-    high: float
-    ratio: float | None
+    low: float  # size where it begins
+    high: float  # size where it ends
+    ratio: float | None  # CPU time / GPU time; None: unknown
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:

@@ -72,62 +72,62 @@ _GROUPS = {
 class PageSection(msgspec.Struct, frozen=True, kw_only=True):
     """A section with its id on the page."""
 
-    id: str
-    key: str
-    title: str
-    lines: tuple[str, ...]
-    tables: tuple[Table, ...]
-    picture: str
-    folded: bool  # a detail
+    id: str  # anchor on the page
+    key: str  # name that --sections takes
+    title: str  # heading
+    lines: tuple[str, ...]  # sentences above the tables
+    tables: tuple[Table, ...]  # tables, at most one where many were joined
+    picture: str  # drawing in characters; empty: none
+    folded: bool  # it is a detail
 
 
 class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Sections that fold together."""
 
-    id: str
-    title: str
-    lines: tuple[str, ...]
-    sections: tuple[PageSection, ...]
+    id: str  # anchor on the page
+    title: str  # heading, which unfolds the group
+    lines: tuple[str, ...]  # sentences above the sections
+    sections: tuple[PageSection, ...]  # what the group unfolds
 
 
 class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A drawing, which to a screen reader is one image."""
 
-    id: str
-    kind: str  # map or history
-    title: str
+    id: str  # anchor on the page
+    kind: str  # CSS class: map or history
+    title: str  # line above the drawing
     lines: tuple[str, ...] = ()  # below the title
-    name: str
-    caption: str
-    letters: str = ""  # stand in its place where nothing draws
-    specs: list[ChartRow]
+    name: str  # name that a screen reader says
+    caption: str  # words below the drawing
+    letters: str = ""  # drawing in characters, shown where nothing draws
+    specs: list[ChartRow]  # Vega-Lite, a chart each
 
 
 class Article(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
-    prefix: str  # of its ids
-    heading: str
-    started_at: str
-    origin: str
-    views: tuple[View, ...]
-    situations: dict[str, str]  # in a word, with their names
+    prefix: str  # beginning of its anchors
+    heading: str  # first heading of the report; empty: it has none
+    started_at: str  # time of the run, which tells articles apart
+    origin: str  # date, version, label and host
+    views: tuple[View, ...]  # answers, one for each GPU backend
+    situations: dict[str, str]  # short word -> whole name
     warnings: str  # how many there are, in words
-    asked: tuple[PageSection, ...]
-    groups: tuple[FoldedGroup, ...]
-    charts: ChartSet | None
+    asked: tuple[PageSection, ...]  # sections that the user named
+    groups: tuple[FoldedGroup, ...]  # all other sections
+    charts: ChartSet | None  # charts over size; None: see `without`
     without: str  # why there are no charts
-    file: str
-    result: bytes | None
+    file: str  # name of the result file
+    result: bytes | None  # the result file; None: too large for the page
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the page that several files share."""
 
-    heading: str
-    sentences: tuple[str, ...]
-    figures: tuple[PageFigure, ...]
-    sections: tuple[PageSection, ...]
+    heading: str  # heading of the part
+    sentences: tuple[str, ...]  # answer over all machines
+    figures: tuple[PageFigure, ...]  # map of all machines, and a history for each
+    sections: tuple[PageSection, ...]  # tables of all machines
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:

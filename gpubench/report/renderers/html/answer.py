@@ -57,32 +57,32 @@ _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 class AnswerTile(msgspec.Struct, frozen=True, kw_only=True):
     """One of the three things to know first."""
 
-    head: str
+    head: str  # small words above the figure
     figure: str  # in large letters
-    text: str
-    situation: str = ""  # that it is of, in a word; empty: of all
-    tone: Tone = "plain"
+    text: str  # words that explain the figure
+    situation: str = ""  # situation in a word; empty: all
+    tone: Tone = "plain"  # colour of the figure
 
 
 class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
     """One op on one GPU, with its lane in characters."""
 
-    op: str
+    op: str  # name as shown
     series: str  # the name of its charts
-    side: str
+    side: str  # GPU of the row, where there are several
     numbers: tuple[Cell, Cell]  # the threshold and the gain
-    letters: tuple[Cell, ...]
+    letters: tuple[Cell, ...]  # lane in characters
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
     """The map and the table of one situation."""
 
-    id: str
+    id: str  # anchor of the map's data
     situation: str  # in a word
-    title: str
-    several: bool  # GPUs
-    heading: str  # of the gains
-    rows: tuple[LaneRow, ...]
+    title: str  # caption of the table
+    several: bool  # there are several GPUs
+    heading: str  # heading of the gains
+    rows: tuple[LaneRow, ...]  # ops, in the order of the map
     spec: ChartRow | None  # Vega-Lite; None where nothing draws
     picture: str = ""  # the same as SVG, where no script runs
 
@@ -90,18 +90,18 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one GPU backend."""
 
-    id: str
-    backend: str
-    name: str
-    sides: str
+    id: str  # anchor on the page
+    backend: str  # backend of the GPU; empty: the only one
+    name: str  # backend as the selector shows it
+    sides: str  # devices that are compared
     sentences: dict[str, tuple[str, ...]]  # by situation; under the empty text those of both situations
-    tiles: tuple[AnswerTile, ...]
+    tiles: tuple[AnswerTile, ...]  # what to know first
     steps: tuple[str, ...]  # what to do
-    panels: tuple[Panel, ...]
+    panels: tuple[Panel, ...]  # maps, one for each situation
     axis: str  # what the sizes of the map count
-    tables: tuple[Table, ...]  # of what no map shows
-    notes: tuple[str, ...]
-    situations: dict[str, str]  # in a word, with their names
+    tables: tuple[Table, ...]  # tables of what no map shows
+    notes: tuple[str, ...]  # lines below the map
+    situations: dict[str, str]  # short word -> whole name
 
 
 def views(
