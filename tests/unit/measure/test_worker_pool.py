@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,29 @@ from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, 
 from gpubench.result.case import Case
 from gpubench.result.run import Device, Settings, WorkerRecord
 
+COSTS = {"Open": 5.0, "Load": 2.0, "Build": 3.0, "Choose": 1.0, "Close": 1.0}  # seconds of work of one request
+
 
 class Script:
-    """What happened, in order, and what goes wrong: `fate(device, request)` raises or passes."""
+    """Devices that work side by side on a scripted clock, and what goes wrong: `fate(device, request)` raises or passes."""
 
     def __init__(self):
-        self.events, self.workers, self.fate = [], [], lambda device, request: None
+        self.workers, self.fate = [], lambda device, request: None
         self.undecided = set()  # devices whose kernels are still to be chosen
+        self.now = 0.0
+        self.work = []  # device, kind of request, begin and end
+        self.slow = {}  # seconds more that a device takes to open
 
     def reported(self, kind):
-        return [device for device, word in self.events if word == kind.__name__]
+        return sorted(device for device, done, _, _ in self.work if done == kind.__name__)
+
+    def alone(self, kind):
+        """Whether nothing else was done while requests of this kind were carried out."""
+        return not any(
+            one is not other and one[1] == kind.__name__ and one[2] < other[3] and other[2] < one[3]
+            for one in self.work
+            for other in self.work
+        )
 
 
 class ScriptedWorker:
@@ -34,6 +46,7 @@ class ScriptedWorker:
 
     def __init__(self, threads=None):
         self.device, self.number, self.alive = "", 0, True
+        self.free, self.ends = 0.0, {}  # when it has nothing to do any more, and when each request ends
         self.script.workers.append(self)
 
     @property
@@ -44,10 +57,14 @@ class ScriptedWorker:
     def send(self, request):
         if isinstance(request, protocol.Open):
             self.device = request.device_id
-            self.script.events.append((self.device, "sent"))
+        kind = type(request).__name__
+        begin = max(self.script.now, self.free)
+        self.free = begin + COSTS.get(kind, 0.5) + (kind == "Open") * self.script.slow.get(self.device, 0.0)
+        self.ends[request.id] = self.free
+        self.script.work.append((self.device, kind, begin, self.free))
 
     def wait(self, request, deadline_s):
-        self.script.events.append((self.device, type(request).__name__))
+        self.script.now = max(self.script.now, self.ends[request.id])
         try:
             self.script.fate(self.device, request)
         except WorkerGone:
@@ -72,13 +89,14 @@ class ScriptedWorker:
         return self.wait(request, deadline_s)
 
     def ask_to_close(self):
-        self.script.events.append((self.device, "asked to close"))
+        self.closing = protocol.Close(id=self.next_id)
+        self.send(self.closing)
 
     def kill(self):
         self.alive = False
 
     def close(self):
-        self.script.events.append((self.device, "closed"))
+        self.script.now = max(self.script.now, self.ends[self.closing.id])
         self.kill()
 
 
@@ -110,8 +128,8 @@ def dies(*devices, kind, times=99, how=lambda: WorkerGone("worker-crashed", "it 
 def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
     pool = opened()
     pool.open_all(DEVICES)
-    words = [word for word, _ in groupby(word for _, word in script.events)]
-    assert words == ["sent", "Open", "MeasureOverhead"]
+    assert script.now == COSTS["Open"] + 0.5 * len(DEVICES)
+    assert script.alone(protocol.MeasureOverhead)
     assert sorted(pool.workers) == DEVICES
     assert [record.device_id for record in pool.records] == DEVICES
     assert all(record.overhead_s for record in pool.records)
@@ -167,24 +185,23 @@ def test_all_sizes_have_their_inputs_before_anything_is_built(script):
     """The devices wait for each other twice, however many sizes a step has."""
     pool = opened()
     pool.open_all(DEVICES)
-    script.events.clear()
     references = Counter()
 
     def count(device, request):
         if isinstance(request, protocol.Load):
             references[device] += request.reference
 
-    script.fate = count
+    script.fate, since = count, script.now
     pool.load([cases(), cases(), {"b:0": cases()["b:0"]}])
-    kinds = [kind for _, kind in script.events]
-    assert kinds == ["Load"] * 7 + ["Build"] * 7
+    assert script.now - since == 3 * COSTS["Load"] + 3 * COSTS["Build"], "as long as the busiest device works"
+    loaded = max(end for _, kind, _, end in script.work if kind == "Load")
+    assert loaded <= min(begin for _, kind, begin, _ in script.work if kind == "Build")
     assert references == {"a:0": 2, "b:0": 1, "c:0": 0}, "each size has one that makes its reference"
 
 
 def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
     pool = opened()
     pool.open_all(DEVICES)
-    script.events.clear()
     script.fate = dies("b:0", kind=protocol.Reallocate)
     pool.reallocate({"a:0", "b:0", "gone:0"})
     assert list(pool.losses) == ["b:0"]
@@ -195,9 +212,9 @@ def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
 def test_workers_end_side_by_side(script):
     pool = opened()
     pool.open_all(DEVICES)
-    script.events.clear()
+    since = script.now
     pool.close()
-    assert [word for _, word in script.events] == ["asked to close"] * 3 + ["closed"] * 3
+    assert script.now - since == COSTS["Close"]
     assert not [worker for worker in script.workers if worker.alive]
 
 
@@ -217,13 +234,15 @@ def test_devices_choose_in_turns_and_build_side_by_side_then(script, left_s):
     """Without time for trials they are left to the cases that are prepared."""
     pool = opened()
     pool.open_all(DEVICES)
-    script.undecided = {"a:0", "c:0"}
-    script.events.clear()
+    script.undecided, since = {"a:0", "c:0"}, script.now
     pool.load([cases()], Budget(left_s, time.monotonic()))
-    words = [word for word, _ in groupby(word for _, word in script.events)]
-    assert words == ["Load", "Build", *(["Choose", "Build"] if left_s > 0 else [])]
-    assert script.reported(protocol.Choose) == (["a:0", "c:0"] if left_s > 0 else [])
-    assert script.reported(protocol.Build) == [*DEVICES, *(["a:0", "c:0"] if left_s > 0 else [])]
+    again = ["a:0", "c:0"] if left_s > 0 else []
+    assert script.reported(protocol.Choose) == again
+    assert script.alone(protocol.Choose)
+    assert script.reported(protocol.Build) == sorted([*DEVICES, *again])
+    assert script.now - since == COSTS["Load"] + COSTS["Build"] + (
+        2 * COSTS["Choose"] + COSTS["Build"] if again else 0
+    )
 
 
 def test_a_worker_that_dies_over_its_trials_is_replaced_when_it_is_needed(script):
@@ -239,11 +258,11 @@ LATE = [*DEVICES, "torch:cpu"]
 
 
 def test_what_comes_first_is_built_before_a_library_that_stands_beside_others_is_imported(script):
-    script.undecided = {"a:0"}
+    script.undecided, script.slow = {"a:0"}, {"torch:cpu": 60.0}
     pool = opened()
     pool.open_all(LATE, first=[cases()])
-    assert script.reported(protocol.Build) == DEVICES, "it is not waited for"
-    assert script.events.index(("torch:cpu", "Open")) > script.events.index(("c:0", "Build"))
+    assert script.reported(protocol.Build) == DEVICES
+    assert script.now == COSTS["Open"] + 60.0 + 0.5 * len(LATE), "what is built takes no time of its own"
     assert not script.reported(protocol.Choose), "nothing is timed while others import"
     assert [record.device_id for record in pool.records] == LATE
     assert sorted(pool.workers) == LATE
