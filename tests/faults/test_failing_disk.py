@@ -33,7 +33,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("mounting a tmpfs needs root; the file-size limit is tested without it")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
+    while subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False).returncode == 0:
+        pass  # a second mount makes it read-only
 
 
 Spoil = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -64,80 +65,69 @@ def spoiled(starter: Starter) -> Spoil:
     return ended
 
 
-def fill(folder: Path) -> None:
+def no_space(folder: Path) -> None:
     with contextlib.suppress(OSError), open(folder / "ballast", "wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
 
 
-def assert_rescued(ended: subprocess.CompletedProcess[str], wished: Path, places: Path, why: str) -> Path:
-    """The report was printed, the message names both places, the cause and the next command; the result is whole."""
+def read_only(folder: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=True)
+
+
+def no_space_for_a_while(folder: Path) -> None:
+    no_space(folder)
+    time.sleep(0.2)
+    (folder / "ballast").unlink()
+
+
+# What becomes of the place, whether that is a disk of its own, options, and what the message names as the cause.
+SPOILED: dict[str, tuple[Callable[[Path], None], bool, tuple[str, ...], str]] = {
+    "a disk that fills up": (no_space, True, ("-o", "{place}/r.json"), "No space left on device"),
+    "a disk that turns read-only": (read_only, True, ("-o", "{place}/r.json"), "Read-only file system"),
+    "a folder that is deleted": (shutil.rmtree, False, ("-o", "{place}/r.json"), "No such file or directory"),
+    "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), "No such file or directory"),
+    "a home that fails too": (no_space, True, ("-o", "{place}/r.json"), "No space left on device"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_the_result_is_rescued_and_the_message_names_both_places(
+    spoiled: Spoil, request: pytest.FixtureRequest, tmp_path: Path, gpubench: Any, name: str
+) -> None:
+    """The report is printed, the message tells the cause and the next command; the result is whole."""
+    spoil, own_disk, options, why = SPOILED[name]
+    place = request.getfixturevalue("disk") if own_disk else folder_of(tmp_path, "work")
+    home, temporary = folder_of(tmp_path, "somebody"), folder_of(tmp_path, "tmp")
+    places = temporary if name == "a home that fails too" else home
+    ended = spoiled(
+        place, *(option.format(place=place) for option in options), spoil=lambda: spoil(place),
+        home=place if places == temporary else home, temporary=temporary,
+    )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "add" in ended.stdout
     (found,) = [path for path in places.rglob("*.json") if path.stat().st_size]
     last = ended.stderr.split("error:")[-1]
-    assert str(wished.name) in last
+    assert Path(options[1]).name in last
     assert str(found) in last
     assert why in last
     assert f"gpubench run --append {found}" in last
     run = store.load(found)
-    assert run.complete
-    assert len(run.sessions) == 3
+    assert (run.complete, len(run.sessions)) == (True, 3)
     assert all(getattr(outcome, "blocks", [1]) for outcome in run.outcomes)
-    return found
+    if name == "a disk that fills up":
+        assert gpubench("run", "--append", str(found), "--sessions", "1", "-q").returncode == 0
 
 
-def test_a_disk_that_fills_up(spoiled: Spoil, disk: Path, tmp_path: Path, gpubench: Any) -> None:
-    home = tmp_path / "somebody"
-    home.mkdir()
-    ended = spoiled(disk, "-o", str(disk / "r.json"), spoil=lambda: fill(disk), home=home)
-    found = assert_rescued(ended, disk / "r.json", home, "No space left on device")
-    assert gpubench("run", "--append", str(found), "--sessions", "1", "-q").returncode == 0
-
-
-def test_a_disk_that_turns_read_only(spoiled: Spoil, disk: Path, tmp_path: Path) -> None:
-    home = tmp_path / "somebody"
-    home.mkdir()
-
-    def freeze() -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)], check=True)
-
-    try:
-        ended = spoiled(disk, "-o", str(disk / "r.json"), spoil=freeze, home=home)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=False)
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stderr
-    assert "Read-only file system" in ended.stderr
-    assert [store.load(path).complete for path in home.rglob("*.json")] == [True]
-
-
-def test_the_folder_is_deleted(spoiled: Spoil, tmp_path: Path) -> None:
-    home, folder = tmp_path / "somebody", tmp_path / "work"
-    home.mkdir()
-    folder.mkdir()
-    ended = spoiled(folder, "-o", str(folder / "r.json"), spoil=lambda: shutil.rmtree(folder), home=home)
-    assert_rescued(ended, folder / "r.json", home, "No such file or directory")
-
-
-def test_the_results_folder_is_deleted(spoiled: Spoil, tmp_path: Path) -> None:
-    home, folder = tmp_path / "somebody", tmp_path / "work"
-    home.mkdir()
-    folder.mkdir()
-    ended = spoiled(
-        folder, "--results-dir", str(folder / "results"), spoil=lambda: shutil.rmtree(folder), home=home
-    )
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stderr
-    assert [store.load(path).complete for path in home.rglob("*.json")] == [True]
+def folder_of(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
 
 
 def test_a_limit_on_the_size_of_files(spoiled: Spoil, tmp_path: Path) -> None:
     """As `ulimit -f` sets it: no place at all takes the result, and nothing but the result is lost."""
-    home, folder, temporary = tmp_path / "somebody", tmp_path / "work", tmp_path / "tmp"
-    for path in (home, folder, temporary):
-        path.mkdir()
+    home, folder, temporary = (folder_of(tmp_path, name) for name in ("somebody", "work", "tmp"))
     ended = spoiled(
         folder, "-o", str(folder / "r.json"), spoil=lambda: None, home=home, temporary=temporary,
         largest_file=24 << 10,
@@ -149,25 +139,11 @@ def test_a_limit_on_the_size_of_files(spoiled: Spoil, tmp_path: Path) -> None:
     assert "add" in ended.stdout, "the report is printed all the same"
 
 
-def test_the_temporary_folder_takes_it_where_the_home_fails_too(
-    spoiled: Spoil, disk: Path, tmp_path: Path
-) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    ended = spoiled(disk, "-o", str(disk / "r.json"), spoil=lambda: fill(disk), home=disk, temporary=temporary)
-    assert_rescued(ended, disk / "r.json", temporary, "No space left on device")
-
-
 def test_a_place_that_comes_back_gets_the_result(spoiled: Spoil, disk: Path, tmp_path: Path) -> None:
-    home = tmp_path / "somebody"
-    home.mkdir()
-
-    def fill_for_a_while() -> None:
-        fill(disk)
-        time.sleep(0.2)
-        (disk / "ballast").unlink()
-
-    ended = spoiled(disk, "--sessions", "4", "-o", str(disk / "r.json"), spoil=fill_for_a_while, home=home)
+    home = folder_of(tmp_path, "somebody")
+    ended = spoiled(
+        disk, "--sessions", "4", "-o", str(disk / "r.json"), spoil=lambda: no_space_for_a_while(disk), home=home
+    )
     assert ended.returncode == 0, ended.stderr
     assert store.load(disk / "r.json").complete
     assert sorted(path.name for path in disk.iterdir()) == ["r.json"]
@@ -176,10 +152,9 @@ def test_a_place_that_comes_back_gets_the_result(spoiled: Spoil, disk: Path, tmp
 def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(
     spoiled: Spoil, disk: Path, tmp_path: Path
 ) -> None:
-    home = tmp_path / "somebody"
-    home.mkdir()
+    home = folder_of(tmp_path, "somebody")
     ended = spoiled(
-        home, "-o", "r.json", "-o", str(disk / "r.md"), "-o", str(disk / "r.jsonl"), spoil=lambda: fill(disk),
+        home, "-o", "r.json", "-o", str(disk / "r.md"), "-o", str(disk / "r.jsonl"), spoil=lambda: no_space(disk),
         home=home,
     )  # fmt: skip
     assert ended.returncode == 1
