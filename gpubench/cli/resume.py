@@ -112,7 +112,10 @@ def _on_same_devices(
     if options.context is None:
         owner.context = dict(plan.environment.context)
     spec = owner.on(choice, machine)
-    return msgspec.structs.replace(spec, required=frozenset(plan.selection.devices))
+    # A file that copies has named its regimes, or is older than calls in place.
+    copies = not any(outcome.case.memory for outcome in plan.outcomes)
+    constraints = msgspec.structs.replace(spec.constraints, named_regimes=copies)
+    return msgspec.structs.replace(spec, constraints=constraints, required=frozenset(plan.selection.devices))
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:

@@ -68,3 +68,10 @@ def test_a_gpu_whose_memory_is_the_hosts_computes_in_place_by_default(run):
     assert policy.choose("add", 2**20).device_id == policy.choose("add", 2**20, regime="in place").device_id
     assert policy.choose("add", 2**20).device_id == "fake:unified"
     assert policy.choose("add", 2**20, regime="managed").basis == "unknown"
+
+
+def test_a_run_like_a_file_that_copies_on_such_a_gpu_copies(run):
+    named = run("--devices", "fake:cpu,fake:unified", *SIZES, "--regimes", "resident,transfer-once,copied")
+    again = run("--like", str(named.folder / "r.json"))
+    assert "transfer-always" in ends(named, "fake:unified")
+    assert set(again.outcomes) == set(named.outcomes)
