@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _EARLIER = {"reuse": "amortization", "anatomy": "breakdown"}  # sections
-_EARLIER |= {"percent_of_roof": "percent_of_peak", "placed_on": "runs_on"}  # columns
+_EARLIER |= {"form": "implementation", "percent_of_roof": "percent_of_peak", "placed_on": "runs_on"}  # columns
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(

@@ -369,26 +369,26 @@ _RENAMED |= {"form": "implementation", "forms": "implementations"}
 _RENAMED |= {"fraction": "gpu_share"}
 _RENAMED |= {"placement": "assignment", "placings": "assignment_times"}
 _RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
-_FREE = ("machine", "environment", "fingerprint", "label", "tags", "argv")  # what they hold is named by others
+# What they hold is named by others.
+_FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")
 
 
 def result_4(data: Plain) -> Plain:
     """Give fields and devices the names that they have since version 4."""
-    return {key: value if key in _FREE else _rename(value) for key, value in _rename_keys(data).items()}
+    return {
+        _RENAMED.get(key) or rename_old_devices(key): value if key in _FREE else _rename(value)
+        for key, value in data.items()
+    }
 
 
 def _rename(value: Any) -> Any:
     if isinstance(value, str):
         return _RENAMED_CODES.get(value) or rename_old_devices(value)
     if isinstance(value, dict):
-        return {key: _rename(item) for key, item in _rename_keys(value).items()}
+        return result_4(value)
     if isinstance(value, list) and value and not isinstance(value[0], int | float):  # samples have no names
         return [_rename(item) for item in value]
     return value
-
-
-def _rename_keys(fields: Plain) -> Plain:
-    return {_RENAMED.get(key, key): value for key, value in fields.items()}
 
 
 def fleet_nodes(data: Plain) -> Plain:

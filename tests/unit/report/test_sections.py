@@ -99,6 +99,6 @@ def test_a_wing_names_the_modules_of_its_sections(tmp_path, monkeypatch):
 
 
 def test_earlier_names_of_sections_and_columns_are_read():
-    before_4 = ("reuse", "anatomy", "percent_of_roof", "speedup")
+    before_4 = ("reuse", "anatomy", "form", "percent_of_roof", "speedup")
     names = [sections.current_name(name) for name in before_4]
-    assert names == ["amortization", "breakdown", "percent_of_peak", "speedup"]
+    assert names == ["amortization", "breakdown", "implementation", "percent_of_peak", "speedup"]

@@ -194,10 +194,14 @@ def test_names_of_before_version_4_are_read(run):
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
     before_4 = {"device_id": "gang:cupy:0+1", "form": case.pop("implementation")}
     case |= before_4
+    case["params"]["form"] = 3  # a user's own word
+    plain["fingerprint"]["device"]["fields"] = {"gang:cupy:0+1": "2 x H200"}
     upgraded = store.loads(json.dumps(plain).encode(), "x")
     assert "group:cupy:0+1" in [outcome.case.device_id for outcome in upgraded.outcomes]
     assert (upgraded.label, upgraded.identical_gpus) == ("gang", [])
     assert upgraded.sessions[0].peaks == [Peak(device_id="group")]
+    assert upgraded.fingerprint.device.fields == {"group:cupy:0+1": "2 x H200"}
+    assert 3 in [outcome.case.params.get("form") for outcome in upgraded.outcomes]
 
 
 def test_results_in_a_fleet_are_upgraded_too(run):
