@@ -49,7 +49,7 @@ class CudaRows(msgspec.Struct, frozen=True):
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
-const bool WHOLE = {"true" if self.held and self.whole else "false"};
+const bool WHOLE = {int(self.whole)};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};
 struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ return a + b; }} }};
@@ -69,7 +69,7 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {functions}
 extern "C" __global__ void{clustered} __launch_bounds__({self.threads})
 gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long long columns) {{
-  __shared__ real spare[{max(formula.folds, 1)}][32 + 8];  // a word per warp, then one per block of the cluster
+  __shared__ real spare[{body.count("spare[")}][32 + 8];  // a word per warp, then one per block of the cluster
   enter();
   const int lane = threadIdx.x % ROW_THREADS, first = rank() * (HELD * ROW_THREADS) + lane;
   const long long index = (long long)(blockIdx.x / CLUSTER) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;

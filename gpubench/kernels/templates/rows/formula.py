@@ -45,11 +45,6 @@ class RowFormula(msgspec.Struct, frozen=True):
         """Whether it raises e to a power."""
         return any(step.kind == "powers" for step in self.steps)
 
-    @property
-    def folds(self) -> int:
-        """Count the folds over a row: powers are folded for their largest and for their total."""
-        return sum({"number": 0, "total": 1, "powers": 2}[step.kind] for step in self.steps)
-
 
 class _RowNamespace(Namespace):
     """Stands for the array library while the formula of a row is traced. Powers count twice: they are folded twice."""
