@@ -47,8 +47,8 @@ ON_REQUEST = ("layers", "network", "overhead", "collective")
 class ListedOp(NamedTuple):
     """The line of an op in a listing."""
 
-    group: str
-    summary: str
+    group: str  # heading that it stands under
+    summary: str  # the op in one sentence
 
 
 @cache

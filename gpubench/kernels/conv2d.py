@@ -134,12 +134,11 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 
 
 class _Tile(NamedTuple):
-    """The share of a group of threads: so many pixels, one a thread while it loads, by the square of `lanes` filters;
-    a thread multiplies `lanes` of both. The channels are shared among the `groups` of a block."""
+    """The share of a block: some pixels by some filters."""
 
-    pixels: int
-    lanes: int
-    groups: int
+    pixels: int  # pixels of a block, one a thread of a group while it loads
+    lanes: int  # filters and pixels that a thread multiplies; its square is the filters of a block
+    groups: int  # groups of threads that share the channels
 
     @property
     def filters(self) -> int:

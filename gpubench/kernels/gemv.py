@@ -229,11 +229,11 @@ _MOST_CHUNKS = 1024
 
 
 class WgslGemv(msgspec.Struct, frozen=True):
-    """Threads of a group, threads that share a row, and rows of a thread."""
+    """How the threads of a group share rows."""
 
-    threads: int
-    lanes: int
-    rows: int
+    threads: int  # threads of a group
+    lanes: int  # threads that share a row
+    rows: int  # rows of a thread
 
     @property
     def group_rows(self) -> int:

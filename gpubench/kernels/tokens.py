@@ -94,11 +94,10 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The shortest beginning of the text, repeated, that ends with a word and has so many tokens: its length, and that
-    of the tokens it has beside."""
+    """The shortest beginning of the text, repeated, that ends with a word and has at least so many tokens."""
 
-    size: int
-    beside: int
+    size: int  # its bytes
+    beside: int  # bytes of the tokens that its last word has beside
 
 
 @cache

@@ -35,11 +35,11 @@ CACHE_THREADS = 256  # of a head of one token; as many elements as it may have
 
 
 class Heads(msgspec.Struct, frozen=True):
-    """`n` tokens with `heads` heads of `e` elements."""
+    """The shapes of tokens and heads."""
 
-    n: int
-    heads: int
-    e: int
+    n: int  # tokens
+    heads: int  # heads of a token
+    e: int  # elements of a head
 
     @property
     def width(self) -> int:
@@ -95,10 +95,10 @@ def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """`rows` queries a thread, `parts` threads for the same queries."""
+    """How the threads of a group share queries."""
 
-    rows: int
-    parts: int
+    rows: int  # queries of a thread
+    parts: int  # threads that share the same queries
 
     @property
     def threads(self) -> int:
@@ -138,9 +138,9 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
-    """How the threads of a group share the head of one token over a cache, whose rows are `units` loads long."""
+    """How the threads of a group share the head of one token over a cache."""
 
-    units: int
+    units: int  # loads of a row of the cache
     shares: int  # threads that make the score of a key
 
     @property
@@ -335,9 +335,9 @@ def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
 
 
 class _Text(msgspec.Struct, frozen=True):
-    of: Heads
-    layout: QueryLayout
-    storage: Storage
+    of: Heads  # shapes that the text is for
+    layout: QueryLayout  # queries and threads
+    storage: Storage  # unit of a load
 
     @property
     def units(self) -> int:

@@ -227,11 +227,11 @@ BLOCK_THREADS = 256
 
 
 class CudaElement(msgspec.Struct, frozen=True):
-    """A kernel of one launch, and the dtypes it works in."""
+    """A kernel of one launch."""
 
-    op: str
-    formula: Formula
-    dtypes: tuple[str, ...]
+    op: str  # name of the kernel
+    formula: Formula  # value of an element
+    dtypes: tuple[str, ...]  # dtypes that it works in
     at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -299,7 +299,7 @@ _FULL_GROUPS = 8
 class WgslElement(msgspec.Struct, frozen=True):
     """A kernel of one dispatch. It computes float16 in float32."""
 
-    formula: Formula
+    formula: Formula  # value of an element
     at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
 
     def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:

@@ -133,11 +133,11 @@ _WGSL_FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Language(NamedTuple):
-    """How one language writes a number, a step with a name, and the functions that it calls otherwise."""
+    """The texts of one language; {} stands for an operand."""
 
-    number: str
-    step: str
-    functions: dict[str, str]
+    number: str  # text of a number
+    step: str  # text of a step: its name and its value
+    functions: dict[str, str]  # texts of calls that the language writes otherwise
 
 
 _CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
@@ -296,11 +296,11 @@ KNOWN = (*_UNARY, *_EXACT, *_MADE)
 
 
 class Formula(msgspec.Struct, frozen=True, eq=False):
-    """The steps of a formula in their order, the last of which is the result, and the names of its inputs."""
+    """A formula of scalars, taken apart."""
 
-    names: tuple[str, ...]
-    steps: tuple[Symbol, ...]
-    result: Symbol
+    names: tuple[str, ...]  # inputs
+    steps: tuple[Symbol, ...]  # named values, each made of those before
+    result: Symbol  # value of the formula
 
     @staticmethod
     def of(result: Symbol, names: Sequence[str] = ()) -> Formula:

@@ -38,13 +38,13 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 class GpuText(msgspec.Struct, frozen=True):
     """A kernel in both languages."""
 
-    name: str
+    name: str  # name of the kernel
     # by name, in the order of the arguments, the type of an element: "stored", "real", "i32", or one that `cuda` and
     # `wgsl` declare
     buffers: Mapping[str, str]
     writes: tuple[str, ...]  # the buffers that are written
     sizes: str  # the words that follow the buffers
-    body: str
+    body: str  # statements in WGSL, whose words CUDA replaces
     bounds: str = ""  # words that only `clamped` takes
     threads: int = 256  # threads of a group
     shared: Mapping[str, int] = {}  # lengths of arrays of reals that a group shares

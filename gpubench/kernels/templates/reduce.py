@@ -201,9 +201,9 @@ _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_i
 class CudaReduction(msgspec.Struct, frozen=True):
     """A reduction in one launch."""
 
-    op: str
-    element: Formula
-    join: Join
+    op: str  # name of the kernel
+    element: Formula  # value of an element
+    join: Join  # operation that joins two values
 
     def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
         """One launch over n elements; of none, the result is `start`. Raises Unsupported for another dtype."""
@@ -224,11 +224,11 @@ class CudaReduction(msgspec.Struct, frozen=True):
 
 
 class ReductionGrid(msgspec.Struct, frozen=True):
-    """Threads of a block, vectors that a thread loads at once, and the most blocks."""
+    """How the elements are shared by blocks."""
 
-    threads: int
-    vectors: int
-    blocks: int
+    threads: int  # threads of a block
+    vectors: int  # vectors that a thread loads at once
+    blocks: int  # most blocks
 
     def tiles(self, n: int, dtype: str) -> int:
         """Blocks that n elements take if each loads once."""
@@ -355,8 +355,8 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 class WgslReduction(msgspec.Struct, frozen=True):
     """A reduction in one dispatch, or in two."""
 
-    element: Formula
-    join: Join
+    element: Formula  # value of an element
+    join: Join  # operation that joins two values
 
     def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
         """One dispatch, or one per window of the bindings and one over the partials. Of no elements the sum is 0.

@@ -43,7 +43,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
     n: int  # rows
     m: int  # columns of the weights
     k: int  # elements of a row
-    dtype: str
+    dtype: str  # dtype of all matrices
     turned: bool = False  # the weights are stored m x k
     epilogue: Epilogue | None = None  # what is done to the product
     # layernorm of the rows, with the gain g and the shift c, which such weights are multiplied with
@@ -82,7 +82,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
     units: int  # units of columns
     width: int  # columns of a unit; neighbours along k where the weights are turned, and a unit is one column
     shares: int  # threads along k behind each unit
-    turned: bool
+    turned: bool  # the weights are stored m x k
 
     @property
     def columns(self) -> int:

@@ -18,18 +18,18 @@ from gpubench.kernels.templates.wgsl import LANES
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """One vec4 that a thread carries: its name, and how many lines after the thread's first one it lies."""
+    """One vec4 that a thread carries."""
 
-    name: str
-    ahead: int
+    name: str  # variable of the vec4
+    ahead: int  # lines from the first one of the thread to this one
 
 
 class OperandTile(msgspec.Struct, frozen=True):
     """The reads of a group from A or B."""
 
-    name: Literal["a", "b"]
-    tile: Tile
-    real: str
+    name: Literal["a", "b"]  # operand that is read
+    tile: Tile  # block of C that the group computes
+    real: str  # type of the arithmetic
     extent: int  # rows or columns beside K
     k: int  # a multiple of 4 where the operand is turned
     turned: bool  # a line of memory goes along K, and holds k / 4 vec4s; else it goes along the extent

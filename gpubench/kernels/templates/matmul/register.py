@@ -19,11 +19,11 @@ from gpubench.kernels.templates.wgsl import LANES, elements, shader
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image of `channels` x `side` x `side`: a row for each channel and tap of 3 x 3, a column
-    for each pixel. It is read from the image itself; a tap outside of it is 0."""
+    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. It is read from
+    the image itself; a tap outside of it is 0."""
 
-    channels: int
-    side: int
+    channels: int  # channels of the image
+    side: int  # height and width of the image
 
     @property
     def pixels(self) -> int:
@@ -72,8 +72,8 @@ class Layout(msgspec.Struct, frozen=True):
     for each split, in the type of the arithmetic, without the epilogue.
     """
 
-    tile: Tile
-    dtype: str
+    tile: Tile  # block of C that a group computes
+    dtype: str  # dtype of A, B and C
     m: int  # rows of C
     n: int  # columns of C
     k: int  # columns of A

@@ -41,14 +41,14 @@ _LOOSE = 32
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """How A or B lies in its buffer. `turned`: a line goes along K; else along the `extent`, the rows or columns."""
+    """How A or B lies in its buffer."""
 
-    side: str
-    buffer: str
-    turned: bool
-    extent: int
-    k: int
-    deep: int
+    side: str  # operand, a or b
+    buffer: str  # name of its buffer
+    turned: bool  # a line goes along K; else along the extent
+    extent: int  # rows of A or columns of B
+    k: int  # length of K
+    deep: int  # length of K with what is padded
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Product(msgspec.Struct, frozen=True):
     n: int  # columns of B
     k: int  # columns of A
     batch: int  # products
-    dtype: str
+    dtype: str  # dtype of A, B and C
     ta: bool = False  # A lies column by column
     tb: bool = False  # B lies column by column
     a: str = "a"  # the buffer of A

@@ -31,10 +31,10 @@ class RowShape(msgspec.Struct, frozen=True):
     """How the params of an op say what its rows are."""
 
     shape: Callable[[Params], tuple[int, int]]  # how many rows, and how long they are
-    params: str  # of the op, like the next three
-    options: dict[str, str]
-    sizes: Ladder
-    fits: Callable[[Params], str | None]
+    params: str  # meaning of the size n
+    options: dict[str, str]  # options of the op, each with its meaning
+    sizes: Ladder  # default sizes of the op
+    fits: Callable[[Params], str | None]  # why the op cannot have such params; None: it can
     part: Callable[[Params, int], Params]  # of the op's split
 
 

@@ -50,12 +50,11 @@ def candidates(
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a module. `keeps`: the powers of a row wait in the output until they are scaled. Those of halves are
-    computed twice: a power that was rounded to a half could not be scaled."""
+    """The text of a module. It computes the powers of halves twice: a rounded power could not be scaled."""
 
-    formula: RowFormula
-    dtype: str
-    keeps: bool
+    formula: RowFormula  # values of a row
+    dtype: str  # dtype of inputs and output
+    keeps: bool  # the powers of a row wait in the output until they are scaled
 
     def of_rows(self, streaming: bool) -> str:
         """The module of whole rows."""

@@ -113,11 +113,11 @@ def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tu
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """The statements of a kernel whose rows are `held`, halves `packed` or as floats, or looped over."""
+    """The statements of a kernel."""
 
-    formula: RowFormula
-    held: bool
-    packed: bool
+    formula: RowFormula  # values of a row
+    held: bool  # a thread holds its units in registers; else it loops over them
+    packed: bool  # halves stay halves where they are held; else they are held as floats
 
     def source(self) -> str:
         """All of them."""

@@ -18,22 +18,22 @@ from gpubench.kernels.templates.formula import Arrays, Formula, Namespace, Symbo
 
 
 class RowStep(msgspec.Struct, frozen=True):
-    """A value of a row, where I is `index`: a "number", `number_I`, which is made of totals and of the length
-    `columns`; the "total" of the formula's values, `total_I`; or the total of "powers": `power_I` is
-    exp(value - `top_I`), and `top_I` is the largest value."""
+    """A value of a row, which later formulas read by its name."""
 
+    # number: `number_I`, made of totals and of the length `columns`; total: `total_I` of the formula's values;
+    # powers: `total_I` of the `power_I` = exp(value - `top_I`), where `top_I` is the largest value
     kind: Literal["number", "total", "powers"]
-    index: int
-    formula: Formula
+    index: int  # I in these names
+    formula: Formula  # the number, or the value of an element
 
 
 class RowFormula(msgspec.Struct, frozen=True):
-    """The inputs along a row, those that are one row for all, the steps in order, and the element."""
+    """The values of a row, from its inputs to its output."""
 
-    inputs: tuple[str, ...]
-    across: tuple[str, ...]
-    steps: tuple[RowStep, ...]
-    element: Formula
+    inputs: tuple[str, ...]  # inputs along a row
+    across: tuple[str, ...]  # inputs that are one row for all
+    steps: tuple[RowStep, ...]  # values of a row, each made of those before
+    element: Formula  # value of an output element
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -40,17 +40,14 @@ _LOWEST = "-3.4028234e38"
 
 
 class WgslRows(msgspec.Struct, frozen=True):
-    """Threads of a group and of a row, units held per thread, and how the row's end falls.
+    """How the threads of a group share rows."""
 
-    `whole`: lanes x held is exactly the row. `rest`: the row is longer than that, and the rest is looped over.
-    """
-
-    storage: Storage
-    threads: int
-    lanes: int
-    held: int
-    whole: bool
-    rest: bool
+    storage: Storage  # unit of a load
+    threads: int  # threads of a group
+    lanes: int  # threads of a row
+    held: int  # units that a thread keeps
+    whole: bool  # lanes x held is exactly the row
+    rest: bool  # the row is longer than lanes x held; the rest is looped over
 
     def index(self, k: int) -> str:
         """The unit that a lane holds as its k-th; past the row's end its first, which every row has."""
@@ -144,8 +141,8 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 class _Text(msgspec.Struct, frozen=True):
     """The text of a kernel. Held are `x0`, `x1`, ... of an input x; `x` is a unit of the rest of a row."""
 
-    formula: RowFormula
-    rows: WgslRows
+    formula: RowFormula  # values of a row
+    rows: WgslRows  # threads and units of a row
 
     def source(self) -> str:
         """All of it."""
