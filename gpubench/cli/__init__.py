@@ -12,7 +12,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before or after the guard, while modules are loaded
-        return 130
+        from gpubench.base.errors import ExitCode
+
+        return ExitCode.INTERRUPTED
     except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
         from gpubench.base.installation import tell_bug
 
