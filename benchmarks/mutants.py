@@ -39,7 +39,7 @@ PARTS = {
     "curves": (
         tuple(
             f"gpubench/curves/{name}.py"
-            for name in ("families", "process", "threshold", "time_curve")
+            for name in ("process", "relatives", "threshold", "time_curve")
         ),
         ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
@@ -102,14 +102,14 @@ EQUIVALENT = (
     ("curves/process.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (
-        "curves/families.py",
+        "curves/relatives.py",
         "rest = [(point.y - math.log1p(",
         "2 / point",
         "weights that are all doubled weigh the same",
     ),
-    ("curves/families.py", "grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
+    ("curves/relatives.py", "grid = [low + ", "steps + 2", "the profile has one place more, beyond its end"),
     (
-        "curves/families.py",
+        "curves/relatives.py",
         "grid = [low + ",
         "steps - 1",
         "the profile ends earlier; the next one has those places",

@@ -226,10 +226,10 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
         for ratio in analysis.speedups
         if ratio.headline and ratio.case.case.workload in everything.get(ratio.case.case.dtype, ())
     ]
-    families = group_by(counted, lambda ratio: (ratio.case.case.regime_id, ratio.case.case.dtype))
+    groups = group_by(counted, lambda ratio: (ratio.case.case.regime_id, ratio.case.case.dtype))
     rows = []
-    for (regime, dtype), family in families.items():
-        for device_id, same in group_by(family, lambda ratio: ratio.case.case.device_id).items():
+    for (regime, dtype), group in groups.items():
+        for device_id, same in group_by(group, lambda ratio: ratio.case.case.device_id).items():
             ratios = {ratio.case.case.workload: ratio for ratio in same}
             lo, middle, hi = (
                 stats.geometric_mean([getattr(ratio, end) for ratio in ratios.values()])

@@ -282,8 +282,8 @@ def evidence(analysis: Analysis) -> Measured | None:
     if not judged and not shared:
         return None
     waited = next((situation.ratio for situation in judged if situation.regime == WAITED), None)
-    families = group_by(curves, lambda curve: (curve.op, _words(curve.params), curve.dtype, curve.regime))
-    best = (earliest(family) for family in families.values())
+    groups = group_by(curves, lambda curve: (curve.op, _words(curve.params), curve.dtype, curve.regime))
+    best = (earliest(group) for group in groups.values())
     return Measured(
         date=run.started_at, s=round(1 / waited, 6) if waited else None, situations=judged,
         break_even=[_break_even(curve) for curve in best if curve], splits=shared,

@@ -4,8 +4,8 @@ A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run
 the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
 """
 
-from gpubench.curves.families import TimedSizes, fit
 from gpubench.curves.process import Blocks, Kind, kind_of
+from gpubench.curves.relatives import TimedSizes, fit
 from gpubench.curves.threshold import (
     HIGHEST_COST,
     TAIL,

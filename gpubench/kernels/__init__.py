@@ -1,4 +1,4 @@
-"""The built-in ops: a file for each family, whose `OPS` are the declarations.
+"""The built-in ops: a file for each group that shares code, whose `OPS` are the declarations.
 
 Listing them imports nothing: their names stand in the files as literals. Other packages add ops
 through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
@@ -184,15 +184,15 @@ def elementwise(**declaration: Any) -> Op:
 
     The keywords are those of `templates/elementwise.py`, which docs/extending.md explains.
     """
-    from gpubench.kernels.templates import elementwise as family
+    from gpubench.kernels.templates import elementwise as template
 
     if {"wgsl", "cuda"} & declaration.keys():
         raise TypeError("elementwise takes formula=lambda m, x: ... in place of expr, wgsl and cuda")
-    return family.elementwise(**declaration)
+    return template.elementwise(**declaration)
 
 
 def reduction(**declaration: Any) -> Op:
     """The op that folds n elements to one number, by the keywords of `templates/reduce.py`."""
-    from gpubench.kernels.templates import reduce as family
+    from gpubench.kernels.templates import reduce as template
 
-    return family.reduction(**declaration)
+    return template.reduction(**declaration)

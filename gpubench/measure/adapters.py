@@ -50,10 +50,10 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
     if not isinstance(opened, protocol.Opened):
         return None
     logarithms = []
-    for op, family, n in TRIAL_CASES:
+    for op, group, n in TRIAL_CASES:
         for implementation in IMPLEMENTATIONS:
             case = Case(
-                op, family, {"n": n}, "float32", implementation, opened.device.resident_regime, device_id
+                op, group, {"n": n}, "float32", implementation, opened.device.resident_regime, device_id
             )
             prepare = protocol.Prepare(
                 id=worker.next_id, case=case, session=0, part_samples=0, device_clock=False

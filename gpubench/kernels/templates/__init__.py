@@ -1,4 +1,4 @@
-"""Families of kernels, each with its CPU, CUDA and WGSL implementations side by side; the ops are declared with them.
+"""Templates of kernels, each with its CPU, CUDA and WGSL texts side by side; the ops are declared with them.
 
 Here is what every kernel asks of a device's limits: dtypes, binding sizes, and the fold of a large grid.
 """

@@ -77,7 +77,7 @@ def test_some_of_the_curves_are_what_they_are_among_all():
     series = {
         name: TimedSizes(
             "waited", {n: [[(1e-5 + 1e-12 * n) * math.exp(draw.gauss(0, 0.05))]] for n in SIZES[start::3]},
-            family="gpu", traffic=8.0,
+            relation="gpu", traffic=8.0,
         )
         for start, name in enumerate(("add", "mul", "sub"))
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """The mathematics against other ways to compute it, and what it says of some runs, to the last digit that counts.
 
-The runs have what decides somewhere: steps, families, outliers, sessions, gaps, contenders of one side. Whoever changes
+The runs have what decides somewhere: steps, relatives, outliers, sessions, gaps, contenders of one side. Whoever changes
 what they give changes what gpubench prints; `python -m tests.unit.curves.test_numbers` prints them anew.
 """
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
-from gpubench.curves.families import fixed_and_per_n, traffic_of
 from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Point, Walk, Warp, points
+from gpubench.curves.relatives import fixed_and_per_n, traffic_of
 from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of
 from gpubench.curves.time_curve import Height
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
@@ -52,7 +52,7 @@ def sides(case, other, **more):
     return compare([fitted["gpu"]], [curve for name, curve in fitted.items() if name != "gpu"])
 
 
-def in_a_family(kind, seconds, crossing):
+def beside_relatives(kind, seconds, crossing):
     """An op with few sizes of its own, among relatives on either side."""
     series = {
         **{("gpu", name): timed for name, timed in relatives(kind, seconds, 12.0, 20).items()},
@@ -80,7 +80,7 @@ def near_relatives(kind, seconds, apart, own=1.0):
 
 
 KINDS = ("cpu", "waited", "queued", "copied")
-FAMILIES = {
+RELATIVES = {
     f"{kind}, {name}": (kind, spread, own) for kind in KINDS
     for name, spread, own in (("near", 0.005, 1.01), ("far", 0.08, 1.25), ("apart", 0.01, 2.5))
 }  # fmt: skip
@@ -118,9 +118,9 @@ RUNS = {
     "a second one at two sizes": lambda: sides(
         of("waited", gpu, 28), of("cpu", cpu, 29), second=of("cpu", cpu, 30, sizes=[1 << 14, 1 << 23])
     ),
-    "a family, waited": lambda: in_a_family("waited", gpu, 300_000),
-    "a family, queued": lambda: in_a_family("queued", queued, 300_000),
-    "a family, copied": lambda: in_a_family("copied", gpu, 300_000),
+    "relatives, waited": lambda: beside_relatives("waited", gpu, 300_000),
+    "relatives, queued": lambda: beside_relatives("queued", queued, 300_000),
+    "relatives, copied": lambda: beside_relatives("copied", gpu, 300_000),
 }  # fmt: skip
 
 
@@ -163,11 +163,11 @@ EXPECTED = {
         0.244657, 0.525437, 0.184343, 0.997816],
     "a second one at two sizes": [362377.0, 234935.0, 618971.0, -3.63289, 0.166415, 5.97635e-106, -0.657379,
         0.163546, 2.91573e-05, 0.354669, 0.148003, 0.99172],
-    "a family, waited": [267773.0, 190231.0, 356637.0, -3.39889, 0.135156, 7.4552e-140, -0.645316, 0.166898,
+    "relatives, waited": [267773.0, 190231.0, 356637.0, -3.39889, 0.135156, 7.4552e-140, -0.645316, 0.166898,
         5.52e-05, 1.12143, 0.191395, 1.0],
-    "a family, queued": [237871.0, 165774.0, 322288.0, -3.31784, 0.15681, 1.15414e-99, -0.548494, 0.182614,
+    "relatives, queued": [237871.0, 165774.0, 322288.0, -3.31784, 0.15681, 1.15414e-99, -0.548494, 0.182614,
         0.00133416, 1.33358, 0.208166, 1.0],
-    "a family, copied": [252837.0, 151129.0, 388089.0, -3.30411, 0.201849, 1.58605e-60, -0.608963, 0.247265,
+    "relatives, copied": [252837.0, 151129.0, 388089.0, -3.30411, 0.201849, 1.58605e-60, -0.608963, 0.247265,
         0.00689295, 1.21708, 0.258248, 0.999999],
     "cpu, near": [-10.8153, 0.181668, -10.811, 0.233777, -10.7497, 0.303072, -9.88804, 0.330653],
     "cpu, far": [-10.7302, 0.181668, -10.7297, 0.233777, -10.6098, 0.303072, -9.69335, 0.330653],
@@ -189,9 +189,9 @@ def test_what_a_run_gives(name):
     assert numbers(RUNS[name]()) == pytest.approx(EXPECTED[name], rel=2e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", RELATIVES)
 def test_what_relatives_tell(name):
-    kind, apart, own = FAMILIES[name]
+    kind, apart, own = RELATIVES[name]
     curve = near_relatives(kind, queued if kind == "queued" else gpu, apart, own)
     assert heights(curve) == pytest.approx(EXPECTED[name], rel=2e-5)
 
@@ -374,15 +374,19 @@ def test_one_block_scatters_as_the_table_of_the_page_says(kind, blocks, own):
         assert 100 * math.sqrt(point.variance) == pytest.approx(math.hypot(block, case))
 
 
-def test_who_writes_next_to_nothing_is_of_another_family():
+def test_who_writes_next_to_nothing_has_other_relatives():
     """A reduction takes launches of its own; beside its time others with the same bytes would be taken for slow."""
 
-    def family_of(moved, written):
+    def relation_of(moved, written):
         moves = {n: (moved * n, written(n)) for n in LADDER}
-        return TimedSizes.of("gpu", ("float32", "gpu:0", "tuned", "resident-waited"), {}, moves).family
+        return TimedSizes.of("gpu", ("float32", "gpu:0", "tuned", "resident-waited"), {}, moves).relation
 
-    assert family_of(8, lambda n: 4 * n) == family_of(12, lambda n: 4 * n) != family_of(8, lambda n: 4)
-    assert family_of(1000, lambda n: 19 * n) == family_of(8, lambda n: 4) != family_of(1000, lambda n: 21 * n)
+    assert relation_of(8, lambda n: 4 * n) == relation_of(12, lambda n: 4 * n) != relation_of(8, lambda n: 4)
+    assert (
+        relation_of(1000, lambda n: 19 * n)
+        == relation_of(8, lambda n: 4)
+        != relation_of(1000, lambda n: 21 * n)
+    )
 
 
 def test_traffic_is_a_constant_or_none():
@@ -395,5 +399,5 @@ def test_traffic_is_a_constant_or_none():
 if __name__ == "__main__":
     for run, made in RUNS.items():
         print(f"    {run!r}: {numbers(made())},")
-    for run, (kind, apart, own) in FAMILIES.items():
+    for run, (kind, apart, own) in RELATIVES.items():
         print(f"    {run!r}: {heights(near_relatives(kind, queued if kind == 'queued' else gpu, apart, own))},")

@@ -1,4 +1,4 @@
-"""The curve of one contender: through its points, between them, and with what its family knows."""
+"""The curve of one contender: through its points, between them, and with what its relatives know."""
 
 import math
 import statistics
@@ -152,10 +152,10 @@ def test_the_kind_of_a_call(device_kind, regime, kind):
     assert kind_of(device_kind, regime) == kind
 
 
-# Families
+# Relatives
 
 
-def family(own, *, size=6, kind="cpu", sizes=None, relatives=cpu, traffic=12.0):
+def related(own, *, size=6, kind="cpu", sizes=None, relatives=cpu, traffic=12.0):
     """Curves of an op with the times `own`, and of some relatives with 13 sizes each."""
     many = [1 << i for i in range(10, 25, 2)] + [200_000, 300_000, 450_000, 700_000, 1_400_000]
     series = {f"r{i}": TimedSizes(kind, exact(relatives, sorted(many)), "f", traffic) for i in range(size)}
@@ -166,22 +166,22 @@ def stepping(n):
     return cpu(n, step=3.0)
 
 
-def test_an_op_with_three_sizes_takes_the_step_of_its_family():
+def test_an_op_with_three_sizes_takes_the_step_of_its_relatives():
     """Its own sizes leave it open where between 128 K and 16 M the time trebles."""
-    alone = {"own": family(stepping)["own"]}
-    with_family, by_itself = fit(family(stepping, relatives=stepping))["own"], fit(alone)["own"]
+    alone = {"own": related(stepping)["own"]}
+    with_relatives, by_itself = fit(related(stepping, relatives=stepping))["own"], fit(alone)["own"]
     for n in (600_000, 1 << 20):
-        assert seconds(with_family, n) == pytest.approx(stepping(n), rel=0.1)
-        assert spread(with_family, n) < 0.7 * spread(by_itself, n)
+        assert seconds(with_relatives, n) == pytest.approx(stepping(n), rel=0.1)
+        assert spread(with_relatives, n) < 0.7 * spread(by_itself, n)
 
 
-def test_an_op_that_lies_apart_from_its_family_is_left_alone():
+def test_an_op_that_lies_apart_from_its_relatives_is_left_alone():
     """It takes 2.5 times as long, and rises with another power; its own sizes say so in six sessions."""
 
     def other(n):
         return 2.5 * cpu(n, power=0.9)
 
-    series = family(cpu)
+    series = related(cpu)
     series["own"] = replace(series["own"], blocks=exact(other, LADDER, sessions=6))
     curve = fit(series)["own"]
     for n in LADDER:
@@ -202,9 +202,9 @@ def test_ops_of_other_traffic_share_the_launch_and_the_cost_of_a_byte_on_a_gpu()
     assert spread(together, middle) <= spread(alone, middle)
 
 
-@pytest.mark.parametrize("more", [{"traffic": 0.0}, {"family": None}])
-def test_without_a_family_or_a_constant_traffic_nothing_is_shared(more):
-    everything = family(cpu, relatives=stepping)
+@pytest.mark.parametrize("more", [{"traffic": 0.0}, {"relation": None}])
+def test_without_relatives_or_a_constant_traffic_nothing_is_shared(more):
+    everything = related(cpu, relatives=stepping)
     series = {key: replace(one, **more) for key, one in everything.items()}
     together, alone = fit(series)["own"], fit({"own": series["own"]})["own"]
     assert together.at(math.log(300_000)) == alone.at(math.log(300_000))
@@ -215,7 +215,7 @@ def test_without_a_family_or_a_constant_traffic_nothing_is_shared(more):
 
 @pytest.mark.parametrize("power", [-10, 3])
 def test_the_order_of_contenders_and_sizes_changes_nothing(power):
-    everything = family(stepping, relatives=stepping)
+    everything = related(stepping, relatives=stepping)
     mixed = {
         key: replace(one, blocks=dict(reversed(one.blocks.items())))
         for key, one in reversed(everything.items())

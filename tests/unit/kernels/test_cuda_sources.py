@@ -33,7 +33,7 @@ OPS = {
     for name in kernels.usual()
     if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
 } | {"conv2d": kernels.load("conv2d").tuned["cupy"][0]}
-# What writes a kernel's text, where a family does.
+# What writes a kernel's text, where a template does.
 WRITERS = {name: getattr(kernel.build, "__self__", None) for name, kernel in OPS.items()}
 ELEMENTWISE = [name for name, writer in WRITERS.items() if isinstance(writer, CudaElement)]
 REDUCTIONS = {name: writer for name, writer in WRITERS.items() if isinstance(writer, CudaReduction)}

@@ -33,7 +33,7 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     kind: Kind  # how its calls end
     blocks: Blocks  # seconds by size and session
-    family: Hashable = None  # contenders with the same value may share a curve; the op is no part of it
+    relation: Hashable = None  # relatives have the same value; the op is no part of it
     # bytes that a launch moves for each unit of n; 0 if that is no constant, and it shares nothing
     traffic: float = 0.0
 
@@ -41,16 +41,16 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
     def of(
         cls,
         device_kind: str,
-        family: tuple[str, str, str, str],
+        relation: tuple[str, str, str, str],
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `family`: its dtype, device, implementation and regime, by id. `moved`: by
+        """Return the times of a contender. `relation`: its dtype, device, implementation and regime, by id. `moved`: by
         size the bytes of a launch, and those of them that it writes; empty if params beside the size shape it, and it
         shares nothing. Who writes next to nothing reduces, in launches of its own: such ops share among themselves."""
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
-        return cls(kind_of(device_kind, family[-1]), blocks, (*family, reduces), traffic)
+        return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
 
     @cached_property
     def points(self) -> list[Point]:
@@ -82,7 +82,7 @@ class Own(NamedTuple):
     share: float = 1.0  # of the relatives' walk, what each op walks alone
 
 
-# An op is as close to its family as its points say: these are tried in turn.
+# An op is as close to its relatives as its points say: these are tried in turn.
 OWN_LINE = (Own(0.05, 0.02, 0.05), Own(0.30, 0.05, 0.15))
 OWN_LAUNCH: Mapping[Kind, tuple[Own, ...]] = {
     "waited": (Own(0.02, 0.03, 0.5), Own(0.10, 0.20, 0.5)), "queued": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
@@ -91,7 +91,7 @@ OWN_LAUNCH: Mapping[Kind, tuple[Own, ...]] = {
 # Of a contender that shares nothing: anything is possible.
 ALONE_LINE = Own(3.0, 1.5)
 ALONE_LAUNCH = Own(0.5, 0.7)
-# Points of a family that lie closer than this factor are one: a family has some dozen.
+# Points of relatives that lie closer than this factor are one: relatives have some dozen.
 BIN = math.log(1.4)
 # The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
@@ -111,13 +111,13 @@ def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
     """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
-    families: dict[Hashable, list[K]] = {}
+    related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
-        if item.traffic > 0 and item.family is not None:
+        if item.traffic > 0 and item.relation is not None:
             # CPUs leave their caches at sizes that the bytes decide, and by then each traffic has its own shape.
             shape = item.traffic if item.kind == "cpu" else None
-            families.setdefault((item.family, item.kind, shape), []).append(key)
-    members = {key: [other for other in keys if other != key] for keys in families.values() for key in keys}
+            related.setdefault((item.relation, item.kind, shape), []).append(key)
+    members = {key: [other for other in keys if other != key] for keys in related.values() for key in keys}
     curves: dict[K, TimeCurve] = {}
     for key in filter(only, series):
         item, places = series[key], series[key].points
@@ -206,12 +206,12 @@ def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]])
 
 
 def _apart(relatives: Sequence[object]) -> float:
-    """How much further an op lies from the mean of its relatives than from the family's true curve."""
+    """How much further an op lies from the mean of its relatives than from their true curve."""
     return math.sqrt(1 + 1 / len(relatives))
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
-    """The points of all relatives, near ones as one; each relative lies off the family by its own part."""
+    """The points of all relatives, near ones as one; each relative lies off the mean by its own part."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
     for point in every:
