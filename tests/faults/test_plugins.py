@@ -125,20 +125,18 @@ def test_ops_lists_everything_else(listing: dict[str, Any]) -> None:
     assert {row["name"] for row in listing["broken"]} == {*BROKEN, "astray", "garbled", "odd/name"}
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "`elementwise(expr=..., wgsl=",
-        "`Op(torch=",
-        "`Op(stages=",
-        "`$.stages[0]`",
-        "`WgslPass(..., read_only=",
-        "gpubench.kernels._rows",
-    ],
-)
-def test_the_page_for_packages_tells_what_changed(word: str) -> None:
-    page = Path(__file__).parents[2] / "docs" / "extending.md"
-    assert word in page.read_text("utf-8").partition("## What changed for packages")[2]
+def test_the_page_for_packages_tells_what_changed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
+    changes = page.partition("## What changed for packages")[2]
+    for word in (
+        "elementwise(expr=..., wgsl=",
+        "Op(torch=",
+        "Op(stages=",
+        "$.stages[0]`",
+        "WgslPass(..., read_only=",
+    ):
+        assert f"`{word}" in changes
+    assert "gpubench.kernels._rows" in changes
 
 
 def few(tmp_path: Path, *names: str) -> dict[str, str]:
@@ -170,18 +168,9 @@ def beside(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> tuple[
     folder = tmp_path_factory.mktemp("beside")
     env = environment(folder, few(folder, *BESIDE))
     reported = []
+    ops = ",".join((*BESIDE, "add", "sound"))
     for command in (
-        [
-            "run",
-            *FAST,
-            *SIZES,
-            "--ops",
-            ",".join((*BESIDE, "add", "sound")),
-            "-o",
-            "r.json",
-            "--format",
-            "plain",
-        ],
+        ["run", *FAST, *SIZES, "--ops", ops, "-o", "r.json", "--format", "plain"],
         ["report", "r.json", "--format", "markdown"],
         ["run", *FAST, "--append", "r.json", "--sessions", "1", "--full"],
     ):
@@ -239,26 +228,14 @@ def test_alone_it_ends_the_command_with_a_sentence(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("--help",),
-        ("run", "--help"),
-        ("--version",),
-        ("detect",),
-        ("schema",),
-        ("run", *FAST, *SIZES, "--ops", "vector", "--dry-run"),
-    ],
+    [("--help",), ("run", "--help"), ("--version",), ("detect",), ("schema",), ("run", *FAST, *SIZES, "--ops", "vector", "--dry-run")],
     ids=lambda words: " ".join(words[:2]),
-)
+)  # fmt: skip
 def test_who_asks_for_none_of_them_pays_for_none(
     gpubench: Program, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    site = tmp_path / "marking"
-    install(
-        site,
-        "marking",
-        f"open({str(tmp_path / 'imported')!r}, 'w'); import os; os._exit(9)",
-        ops={"marking": "marking:OP"},
-    )
+    marking = f"open({str(tmp_path / 'imported')!r}, 'w'); import os; os._exit(9)"
+    site = install(tmp_path / "marking", "marking", marking, ops={"marking": "marking:OP"})
     done = gpubench(*command, env={"PYTHONPATH": str(site)})
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "imported").exists()
@@ -387,24 +364,14 @@ _LATE: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [("--sizes", "1000,1k")],
-    ids=["sizes"],
-)
-def test_a_function_that_breaks_while_planning_costs_its_own_cases(
-    gpubench: Program, tmp_path: Path, sizes: tuple[str, ...]
-) -> None:
+def test_a_function_that_breaks_while_planning_costs_its_own_cases(gpubench: Program, tmp_path: Path) -> None:
     site = tmp_path / "site"
     for what, fields in _LATE.items():
-        install(
-            site,
-            f"late_{what}",
-            op(f"late_{what}", f"OP = change({fields})"),
-            ops={f"late_{what}": f"late_{what}:OP"},
-        )
+        name = f"late_{what}"
+        install(site, name, op(name, f"OP = change({fields})"), ops={name: f"{name}:OP"})
     ops = ",".join((*(f"late_{what}" for what in _LATE), "add"))
-    done = gpubench("run", *FAST, *sizes, "--ops", ops, "-o", "r.json", env={"PYTHONPATH": str(site)})
+    command = ("run", *FAST, "--sizes", "1000,1k", "--ops", ops, "-o", "r.json")
+    done = gpubench(*command, env={"PYTHONPATH": str(site)})
     assert done.returncode == 0, done.stderr
     outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
     for what in _LATE:
@@ -431,13 +398,8 @@ def test_a_function_that_breaks_at_the_sizes_of_the_list_costs_its_row(
 
 
 def test_what_an_op_says_of_itself_is_only_text(gpubench: Program, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    install(
-        site,
-        "wild",
-        op("wild", "OP = change(params={'n': 'x|y \\x1b[31m\\n\\u202e'})"),
-        ops={"wild": "wild:OP"},
-    )
+    wild = op("wild", "OP = change(params={'n': 'x|y \\x1b[31m\\n\\u202e'})")
+    site = install(tmp_path / "site", "wild", wild, ops={"wild": "wild:OP"})
     done = gpubench("ops", "--format", "markdown", env={"PYTHONPATH": str(site)})
     assert all(line.isprintable() for line in done.stdout.splitlines())
     assert "x\\|y" in done.stdout
@@ -476,17 +438,43 @@ BACKENDS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=BACKENDS)
-def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, str], str]:
-    """An environment with one broken backend, and what has to be reported of it."""
-    module, reported = BACKENDS[request.param]
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> dict[str, str]:
+    """By broken backend what a run says of it that asks for all of them, and measures NumPy."""
+    folder = tmp_path_factory.mktemp("without")
+    names = {
+        f"b{number:02}": module for number, (module, _) in enumerate(BACKENDS.values())
+    }  # as long as "bad"
+    for name, module in names.items():
+        own = module.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"')
+        install(folder / "site", f"p_{name}", own, backends={name: f"p_{name}:BACKEND"})
+    done = starter.run(
+        "run", "--backends", ",".join(("numpy", *(f"{name}?" for name in names))), "--ops", "add", *SIZES, *FAST[2:],
+        "-o", "r.json", cwd=folder, env=environment(folder, {"PYTHONPATH": str(folder / "site")}),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "r.json").read_text())
+    measured = [outcome for outcome in result["outcomes"] if outcome["type"] == "measurement"]
+    assert {outcome["case"]["device_id"] for outcome in measured} == {"numpy:0"}
+    reasons = [warning["message"] for warning in result["warnings"] if warning["code"] == "unavailable"]
+    assert len(reasons) == len(names)
+    return dict(zip(BACKENDS, reasons, strict=True))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_that_breaks_leaves_the_others_and_its_reason(without: dict[str, str], name: str) -> None:
+    number = list(BACKENDS).index(name)
+    assert f"b{number:02}" in without[name]
+    assert BACKENDS[name][1] in without[name]
+
+
+@pytest.mark.parametrize("name", ["quits", "odd error"])
+def test_a_broken_backend_that_is_required_ends_the_run(gpubench: Program, tmp_path: Path, name: str) -> None:
+    module, reported = BACKENDS[name]
     site = install(tmp_path / "site", "p_bad", module, backends={"bad": "p_bad:BACKEND"})
-    return {"PYTHONPATH": str(site)}, reported
-
-
-def test_a_backend_that_breaks_is_unavailable(gpubench: Program, bad: tuple[dict[str, str], str]) -> None:
-    environ, reported = bad
-    done = gpubench("run", "--backends", "bad", "--ops", "add", *SIZES, "--quick", env=environ)
+    done = gpubench(
+        "run", "--backends", "bad", "--ops", "add", *SIZES, "--quick", env={"PYTHONPATH": str(site)}
+    )
     assert done.returncode == 5
     what, why, _ = done.stderr.splitlines()
     assert what == "error: the backend bad is not available"
@@ -518,35 +506,6 @@ def test_a_session_of_an_earlier_contract_is_told_what_it_lacks(gpubench: Progra
     assert {outcome["reason"] for outcome in outcomes} == {"bad-plugin"}
     assert all("close" in outcome["detail"] for outcome in outcomes)
     assert all("docs/extending.md says what changed" in outcome["detail"] for outcome in outcomes)
-
-
-def test_backends_that_break_leave_the_others_to_be_measured(gpubench: Program, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    names = [
-        f"b{number:02}" for number in range(len(BACKENDS))
-    ]  # as long as "bad", which the modules cut off by length
-    for name, (module, _) in zip(names, BACKENDS.values(), strict=True):
-        install(
-            site,
-            f"p_{name}",
-            module.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"'),
-            backends={name: f"p_{name}:BACKEND"},
-        )
-    backends = ",".join(("numpy", *(f"{name}?" for name in names)))
-    done = gpubench(
-        "run",
-        "--backends",
-        backends,
-        "--ops",
-        "add",
-        *SIZES,
-        "--quick",
-        "--dry-run",
-        env={"PYTHONPATH": str(site)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "numpy:0" in done.stdout
-    assert not [name for name in names if f"@{name}:" in done.stdout]
 
 
 def test_auto_and_detect_go_on_without_it(gpubench: Program, tmp_path: Path) -> None:
