@@ -178,10 +178,41 @@ class Bench:
         return fastest(list(self.costs), self.timer, clock=lambda: self.now, budget_s=budget_s)
 
 
-def test_the_least_time_wins():
-    assert Bench({"a": 3e-3, "b": 1e-3, "c": 2e-3}).choose() == "b"
-    assert Bench({"a": 1e-3, "b": 1e-3}).choose() == "a"  # the default, if nothing is better
-    assert Bench({"a": 1e-3}).choose() == "a"
+# Seconds of a launch by candidate or why it is none, of building each, the budget, what is taken, launches of each.
+FASTEST = {
+    "the least time": ({"a": 3e-3, "b": 1e-3, "c": 2e-3}, 0, 1e9, "b", None),
+    "the default, if nothing is better": ({"a": 1e-3, "b": 1e-3}, 0, 1e9, "a", None),
+    "the only one": ({"a": 1e-3}, 0, 1e9, "a", None),
+    **{f"but for one with {type(error).__name__}": ({"a": 3e-3, "b": error, "c": 1e-3}, 0, 1e9, "c", None)
+       for error in (BuildError("no"), DeviceOutOfMemory("scratch"), BackendError("no", reason="x"))},
+    # The budget ends the trials, but not before the default.
+    "of two in the budget": ({"a": 5e-3, "b": 4e-3, "c": 3e-3, "d": 1e-3}, 1.0, 1.5, "b", {"a", "b"}),
+    "the default without a budget": ({"a": 5e-3, "b": 1e-3}, 10.0, 3, "a", {"a"}),
+    # The hopeless are launched no more than it takes to know.
+    "slow ones": ({"a": 1e-2, "b": 2.1e-2, "c": 1.4e-2, "d": 1.2e-2}, 0, 1e9, "a", {"a": 2 + 5, "b": 2, "c": 2 + 2, "d": 2 + 5}),
+    # Short ones may only have waited for their threads: samples of 0.5 ms, and two rounds of them settle it.
+    "short slow ones": ({"a": 1e-4, "b": 2.1e-4}, 0, 1e9, "a", {"a": 4 + 2 * 5, "b": 4 + 2 * 2}),
+    "short near ones": ({"a": 1e-4, "b": 1.2e-4}, 0, 1e9, "a", {"a": 4 + 5 * 5, "b": 4 + 5 * 4}),
+    # Short launches are repeated, but not without end, and a clock that stands still ends it too.
+    "very short ones": ({"a": 1e-9, "b": 1e-9}, 0, 1e9, "a", None),
+    "a clock that stands still": ({"a": 0.0, "b": 0.0}, 0, 1e9, "a", {"a": 4 + 5 * 50, "b": 4 + 5 * 50}),
+    "long ones, timed singly": ({"a": 0.5, "b": 0.45}, 0, 1e9, "b", {"a": 7, "b": 7}),
+    "some as long as the budget": ({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1}, 0, 3.0, "b", {"a": 2, "b": 2}),  # c would begin after 3.4 s
+    "one longer than the budget": ({"a": 30.0, "b": 1e-3}, 0, 3.0, "a", {"a": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FASTEST)
+def test_the_fastest_is_taken_after_as_many_launches_as_it_takes(name):
+    costs, build_s, budget_s, taken, launches = FASTEST[name]
+    bench = Bench(costs, build_s)
+    assert bench.choose(budget_s) == taken
+    if isinstance(launches, set):
+        assert set(bench.built) == launches
+    elif launches is None:
+        assert bench.built == list(costs)
+    else:
+        assert bench.launches == launches
 
 
 def test_a_slow_first_launch_and_a_stray_sample_do_not_decide():
@@ -196,49 +227,13 @@ def test_a_slow_first_launch_and_a_stray_sample_do_not_decide():
 
 
 @pytest.mark.parametrize(
-    "error", [BuildError("no"), DeviceOutOfMemory("scratch"), BackendError("no", reason="x")]
-)
-def test_what_cannot_be_built_is_passed_over(error):
-    bench = Bench({"a": 3e-3, "b": error, "c": 1e-3})
-    assert bench.choose() == "c"
-    assert bench.built == ["a", "b", "c"]
-
-
-def test_a_default_that_cannot_be_built_is_an_error():
-    with pytest.raises(BuildError, match="the default"):
-        Bench({"a": BuildError("the default"), "b": 1e-3}).choose()
-
-
-def test_an_error_of_our_own_is_not_swallowed():
-    with pytest.raises(ZeroDivisionError):
-        Bench({"a": 1e-3, "b": ZeroDivisionError()}).choose()
-
-
-def test_the_budget_ends_the_trials_but_not_before_the_default():
-    bench = Bench({"a": 5e-3, "b": 4e-3, "c": 3e-3, "d": 1e-3}, build_s=1.0)
-    assert bench.choose(budget_s=1.5) == "b"
-    assert bench.built == ["a", "b"]
-    bench = Bench({"a": 5e-3, "b": 1e-3}, build_s=10.0)
-    assert bench.choose(budget_s=3) == "a"
-    assert bench.built == ["a"]
-
-
-def test_the_hopeless_are_launched_no_more_than_it_takes_to_know():
-    bench = Bench({"a": 1e-2, "b": 2.1e-2, "c": 1.4e-2, "d": 1.2e-2})
-    assert bench.choose() == "a"
-    assert bench.launches == {"a": 2 + 5, "b": 2, "c": 2 + 2, "d": 2 + 5}
-    # Short ones may only have waited for their threads: samples of 0.5 ms, and two rounds of them settle it.
-    bench = Bench({"a": 1e-4, "b": 2.1e-4})
-    assert bench.choose() == "a"
-    assert bench.launches["b"] == 4 + 2 * 2
-    bench = Bench({"a": 1e-4, "b": 1.2e-4})
-    assert bench.choose() == "a"
-    assert bench.launches["b"] == 4 + 5 * 4
-    # Short launches are repeated, but not without end, and a clock that stands still ends it too.
-    assert Bench({"a": 1e-9, "b": 1e-9}).choose() == "a"
-    still = Bench({"a": 0.0, "b": 0.0})
-    assert still.choose() == "a"
-    assert still.launches["a"] == 4 + 5 * 50
+    ("costs", "error"),
+    [({"a": BuildError("default"), "b": 1e-3}, BuildError), ({"a": 1e-3, "b": ZeroDivisionError()}, ZeroDivisionError)],
+    ids=["a default that cannot be built", "an error of our own"],
+)  # fmt: skip
+def test_an_error_that_is_not_passed_over(costs, error):
+    with pytest.raises(error):
+        Bench(costs).choose()
 
 
 @pytest.mark.parametrize("seconds", [2e-5, 1e-3, 6e-3])
@@ -265,21 +260,6 @@ def test_a_machine_of_two_speeds_does_not_decide(seconds, lasting):
         bench.now += phase / 10 * lasting
         wrong += bench.choose(0.25) != "b"
     assert wrong <= 2
-
-
-def test_a_long_launch_is_timed_singly():
-    bench = Bench({"a": 0.5, "b": 0.45})
-    assert bench.choose() == "b"
-    assert bench.launches == {"a": 7, "b": 7}
-
-
-def test_launches_as_long_as_the_budget_do_not_multiply_it():
-    bench = Bench({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1})
-    assert bench.choose(budget_s=3.0) == "b"  # c would begin after 3.4 s
-    assert bench.launches == {"a": 2, "b": 2}
-    bench = Bench({"a": 30.0, "b": 1e-3})
-    assert bench.choose(budget_s=3.0) == "a"
-    assert bench.launches == {"a": 1}
 
 
 class Tuning:
