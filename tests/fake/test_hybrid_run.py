@@ -108,21 +108,15 @@ def test_a_gpu_that_fails_costs_the_case(run):
 
 
 @pytest.mark.check
-def test_only_the_check_takes_no_sweep(run):
+def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(run):
     ended = run(
-        "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu", "--check-only"
+        "--ops", "add", "--sizes", "1,1k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu", "--check-only"
     )  # fmt: skip
     assert ended.code == 0, ended.err
-    (outcome,) = ended.outcomes.values()
-    assert outcome["check"]["ok"]
-    assert outcome.get("blocks", []) == []
-
-
-def test_an_op_with_one_unit_is_a_named_skip(run):
-    ended = run("--ops", "add", "--sizes", "1", "--regimes", "resident-queued", "--devices", DEVICES)
-    assert ended.code == 0, ended.err
-    skip = ended.outcomes["add/n=1/float32/tuned/resident-queued@hybrid:fake:gpu"]
-    assert (skip["type"], skip["reason"]) == ("skip", "no-split")
+    outcomes = {o["case"]["params"]["n"]: o for o in ended.outcomes.values()}
+    assert (outcomes[1]["type"], outcomes[1]["reason"]) == ("skip", "no-split")
+    assert outcomes[1024]["check"]["ok"]
+    assert outcomes[1024].get("blocks", []) == []
 
 
 def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):

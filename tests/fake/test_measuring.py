@@ -63,10 +63,6 @@ def test_every_case_is_measured_and_the_file_is_complete(ran):
     assert [s["index"] for s in result["sessions"]] == [0, 1]
 
 
-def test_the_cpu_runs_resident_only(ran):
-    assert {name.split("/")[-1] for name in ran.outcomes if name.endswith("@fake:cpu")} == {"resident@fake:cpu"}
-
-
 def test_each_round_holds_one_block_of_every_case_and_every_second_round_is_reversed(ran):
     rounds = defaultdict(list)
     for name, block in blocks(ran, "add/n=1024/"):

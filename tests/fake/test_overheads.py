@@ -69,35 +69,31 @@ def test_how_data_reached_the_device_is_said(ran):
     assert found == {"library": "pageable", "tuned": "pinned"}
 
 
-def test_without_sizes_the_ladder_is_planned_and_nothing_is_searched(run):
-    ran = run("--ops", "upload,sync", "--backends", "fake", "--dry-run")
+@pytest.mark.parametrize(
+    ("sizes", "uploads"), [((), kernels.load("upload").sizes.sizes()), (("--sizes", "1k"), [1024])]
+)
+def test_sizes_are_those_of_the_ladder_or_given_and_do_not_reach_what_has_none(run, sizes, uploads):
+    """Nothing is searched."""
+    ran = run("--ops", "upload,sync", *sizes, "--backends", "fake", "--dry-run")
     assert ran.code == 0
-    sizes = [
-        int(line.split("n=")[1].split("/")[0]) for line in ran.out.splitlines() if line.startswith("upload/")
-    ]
-    assert sorted(set(sizes)) == kernels.load("upload").sizes.sizes()
+    cases = [line.split("/float32")[0] for line in ran.out.splitlines() if "@fake:gpu" in line]
+    assert sorted(set(cases)) == sorted({"sync/n=1", *(f"upload/n={n}" for n in uploads)})
     assert [line for line in ran.out.splitlines() if line.startswith("sync/")] == [
         "sync/n=1/float32/library/resident@fake:gpu"
     ]
     assert "budget" not in ran.out
 
 
-def test_sizes_do_not_reach_what_has_none(run):
-    ran = run("--ops", "sync,upload", "--sizes", "1k", "--backends", "fake", "--dry-run")
-    cases = [line.split("/float32")[0] for line in ran.out.splitlines() if "@fake:gpu" in line]
-    assert sorted(set(cases)) == ["sync/n=1", "upload/n=1024"]
-
-
-def test_half_a_word_cannot_be_sent(run):
-    ran = run("--ops", "upload", "--sizes", "1001,1000", "--devices", "fake:gpu")
-    reasons = {key.split("/")[1]: o.get("reason") for key, o in ran.outcomes.items()}
-    assert reasons == {"n=1001": "shape", "n=1000": None}
-
-
-def test_bytes_that_do_not_arrive_are_a_failure(run):
-    ran = run("--ops", "upload,download", "--sizes", "1k", "--devices", "fake:wrong")
+def test_half_a_word_cannot_be_sent_and_bytes_that_do_not_arrive_are_a_failure(run):
+    ran = run("--ops", "upload,download", "--sizes", "1001,1000", "--devices", "fake:gpu,fake:wrong")
     assert ran.code == 1
-    assert {(o["type"], o["reason"]) for o in ran.outcomes.values()} == {("failure", "wrong-result")}
+    ends = {
+        (key.split("/")[1], key.split(":")[-1], o["type"], o.get("reason")) for key, o in ran.outcomes.items()
+    }
+    assert ends == {
+        ("n=1001", "gpu", "skip", "shape"), ("n=1000", "gpu", "measurement", None),
+        ("n=1001", "wrong", "skip", "shape"), ("n=1000", "wrong", "failure", "wrong-result"),
+    }  # fmt: skip
 
 
 def test_all_ops_are_those_that_compute(run):
@@ -107,21 +103,10 @@ def test_all_ops_are_those_that_compute(run):
 
 
 def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
-    wanted = (
-        "--ops",
-        "add,sync,allocate",
-        "--sizes",
-        "allocate=1k,64k",
-        "--skip",
-        "add/n>=128k",
-        "--regimes",
-        "resident-queued",
-        "--min-samples",
-        "2",
-        "--max-samples",
-        "2",
-    )
-    ran = run(*wanted, "--backends", "fake")
+    ran = run(
+        "--ops", "add,sync,allocate", "--sizes", "allocate=1k,64k", "--skip", "add/n>=128k", "--regimes", "resident-queued",
+        "--min-samples", "2", "--max-samples", "2", "--backends", "fake",
+    )  # fmt: skip
     assert ran.code == 0, ran.err
     assert ran.result["settings"]["budget_s"] == 90, "as much again as the search alone has"
     began = {"add": [], "overhead": []}
