@@ -155,7 +155,7 @@ class Verdict(NamedTuple):
 
     mode: Mode  # where to compute
     code: str  # of the reason
-    split: float | None = None  # the GPU's share, where the mode is hybrid by a split
+    gpu_share: float | None = None  # where the mode is hybrid by a split
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
@@ -222,7 +222,7 @@ def decide(
         confidence="measured",
         device_ids=[] if verdict.mode == "cpu" else list(gpus),
         reasons=[Reason(code=verdict.code, text=_verdict_words(evidence, verdict)), *others],
-        measured=replace(evidence, split=verdict.split),
+        measured=replace(evidence, gpu_share=verdict.gpu_share),
     )
 
 

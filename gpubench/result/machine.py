@@ -37,7 +37,7 @@ class Fact(msgspec.Struct, Generic[T], frozen=True):
     alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # what other sources say
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Mode = Literal["cpu", "gpu", "hybrid"]
 Confidence = Literal["provisional", "verified", "measured"]
 
@@ -395,7 +395,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     date: str  # of the run
     # CPU rate over GPU rate where each call is waited for on data that is there; null: nothing was compared so
     s: float | None = None
-    split: float | None = None  # the GPU's share of the split that gains most, where the mode is hybrid
+    gpu_share: float | None = None  # of the split that gains most, where the mode is hybrid
     situations: list[MeasuredSituation] = []  # which side is faster in each
     break_even: list[MeasuredBreakEven] = []  # from which size on the GPU wins
     splits: list[MeasuredSplit] = []  # calls that both sides share

@@ -102,7 +102,7 @@ ROWS = {
         [*CPU_WINS, *ops({"matmul": 3.0, "add": 4.0, "relu": 3.0}, QUEUED)], {}, {MODE: "cpu", SURE: "measured"},
         "only calls that are queued, with one wait for many, are faster on the GPU"),
     **{f"a split that won with {gib} GiB, {regime}": (
-        shared(3e-3, 1e-3, 0.7e-3, regime), {"gib": gib}, {MODE: "hybrid", CODE: "HYBRID_PAYS", "measured.split": 0.75},
+        shared(3e-3, 1e-3, 0.7e-3, regime), {"gib": gib}, {MODE: "hybrid", CODE: "HYBRID_PAYS", "measured.gpu_share": 0.75},
         "1 of 1 measured splits pay") for gib in (16, 3) for regime in (WAITED, QUEUED, COPIED)},
     "a split that is slower than the CPU alone": ([*GPU_WINS, *COPIES_LOSE, *shared(3e-3, 1e-3, 0.7e-3)[2:]], {}, {MODE: "gpu"}, ""),
     "a split that won beside everything else": (

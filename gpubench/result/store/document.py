@@ -375,20 +375,29 @@ _FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")
 
 def result_4(data: Plain) -> Plain:
     """Give fields and devices the names that they have since version 4."""
-    return {
-        _RENAMED.get(key) or rename_old_devices(key): value if key in _FREE else _rename(value)
-        for key, value in data.items()
-    }
+    return {**_rename(data), "machine": detect_2(data["machine"])}
 
 
 def _rename(value: Any) -> Any:
     if isinstance(value, str):
         return _RENAMED_CODES.get(value) or rename_old_devices(value)
     if isinstance(value, dict):
-        return result_4(value)
+        return {
+            _RENAMED.get(key) or rename_old_devices(key): item if key in _FREE else _rename(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list) and value and not isinstance(value[0], int | float):  # samples have no names
         return [_rename(item) for item in value]
     return value
+
+
+def detect_2(data: Plain) -> Plain:
+    """Give the evidence of a recommendation the names that it has since version 2."""
+    advice = data.get("recommendation") or {}
+    if not advice.get("measured"):
+        return data
+    evidence = {"gpu_share" if key == "split" else key: value for key, value in advice["measured"].items()}
+    return {**data, "recommendation": {**advice, "measured": _rename(evidence)}}
 
 
 def fleet_nodes(data: Plain) -> Plain:
@@ -404,6 +413,7 @@ def fleet_nodes(data: Plain) -> Plain:
 UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
     RESULT_NAME: {2: result_3, 3: result_4},
     "gpubench-fleet": {2: fleet_nodes, 3: fleet_nodes},
+    "gpubench-detect": {1: detect_2},
 }
 
 

@@ -71,7 +71,7 @@ def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
     analysis = analyse(with_threads(both(3e-3, 1e-3, 1e-3 / gain), 8))
     (row,), found = hybrids(analysis), recommend_mode(analysis)
     assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
-    assert found.measured.split == (0.75 if row.recommended else None)
+    assert found.measured.gpu_share == (0.75 if row.recommended else None)
     assert found.measured.splits[0].reason == row.reason
 
 
