@@ -51,7 +51,7 @@ def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
     assert (document.split.assignment, document.split.on_gpu) == ("gcg", ("first", "third"))
     assert document.split.gpu_share is None
     variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
-    assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_FRACTION"]) == ("gcg", "")
+    assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_GPU_SHARE"]) == ("gcg", "")
 
 
 def test_an_assignment_that_does_not_pay_or_is_of_another_size_is_no_answer():
