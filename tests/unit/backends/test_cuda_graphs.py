@@ -18,7 +18,7 @@ class Driver:
     def __init__(self, refuses: bool = False) -> None:
         self.cuda = self.runtime = self
         self.refuses = refuses
-        self.number, self.submitted = 0, 0
+        self.number, self.submitted, self.captures = 0, 0, 0
         self.captured: list | None = None
 
     def Stream(self, non_blocking: bool) -> Driver:
@@ -32,6 +32,7 @@ class Driver:
 
     def begin_capture(self, mode: int) -> None:
         self.captured = []
+        self.captures += 1
 
     def end_capture(self) -> Driver:
         self.graph, self.captured = self.captured, None
@@ -95,6 +96,7 @@ def test_a_chain_computes_what_its_launches_do_at_every_call(name):
         found.append(driver.number)
     assert (found, driver.submitted, whole.output) == (numbers, submitted, "the output")
     assert driver.captured is None, "the stream is free"
+    assert driver.captures == 1, "later calls pay for none"
 
 
 def test_what_the_host_uploads_is_there_for_the_graph_of_every_call():
