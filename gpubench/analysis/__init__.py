@@ -1,1 +1,4 @@
-"""From result files to all that reports, comparisons and advice say: pure functions of the files."""
+"""The nouns of a report (estimates, speedups, break-evens, peaks, advice, claims), derived from files alone.
+
+Whoever compares, reports or advises may use it; measuring asks nothing of it.
+"""

@@ -1,5 +1,8 @@
-"""Backends by name: one file or folder each, or an entry point of another package. Those in `hidden` are not listed,
-and `shared` holds what they have in common."""
+"""The drivers of devices: open, memory, launch, clock; one file or folder for each library, found by its name.
+
+Workers alone load a backend, the parent asks here for names; backends do not know each other. Those in `hidden` are not
+listed, `shared` holds what they have in common, and another package brings its own by an entry point.
+"""
 
 from __future__ import annotations
 

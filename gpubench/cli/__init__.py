@@ -1,4 +1,7 @@
-"""The command line: parsing, printing and exit codes only. `--version` answers without loading any of it."""
+"""The command line: one file a command; options become a request, and whatever ends a command becomes an exit code.
+
+The Python interface and wings use it. `--version` answers without loading any of it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Two runs compared, and one run against itself: pairs, tests, verdicts, gates."""
+"""The changes between two runs, and what one run differs in by noise: pairs, tests, verdicts, gates.
+
+Reports, the command line and wings use it.
+"""

@@ -1,7 +1,8 @@
 """The mathematics of times over size: one curve of each contender, and where two curves cross.
 
 A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run into `TimeCurve`s, and `compare` turns
-the curves of two sides into a `Threshold`. Pure functions of numbers: nothing here knows files, ops or devices.
+the curves of two sides into a `Threshold`. Measuring, the analysis and all above them use
+this room. It has pure functions of numbers, and knows no files, ops or devices.
 """
 
 from gpubench.curves.process import Blocks, Kind, kind_of

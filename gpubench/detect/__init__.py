@@ -1,4 +1,7 @@
-"""Detection: what this machine is made of, and whether to compute on its CPU, its GPU or both."""
+"""The hardware of this machine, and whether to compute on its CPU, its GPU or both.
+
+The command line, the Python interface and the start of a run ask here; the probes run in child processes.
+"""
 
 from __future__ import annotations
 

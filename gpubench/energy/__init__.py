@@ -1,4 +1,7 @@
-"""A wing: the energy of a call, from the counters of the GPU's board and of the CPU's package."""
+"""A wing: the energy of a call, from the counters of the GPU's board and of the CPU's package.
+
+Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+"""
 
 from gpubench.base.plugins.wings import Wing
 

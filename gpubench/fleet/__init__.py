@@ -1,4 +1,7 @@
-"""A wing: many nodes, their runs joined, their GPUs held against each other."""
+"""A wing: many nodes, their runs joined, their GPUs held against each other.
+
+Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+"""
 
 from gpubench.base.plugins.wings import Wing
 

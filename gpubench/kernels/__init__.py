@@ -2,7 +2,7 @@
 
 Listing them imports nothing: their names stand in the files as literals. Other packages add ops
 through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
-breaks, hangs or exits costs itself.
+breaks, hangs or exits costs itself. Every room above may read declarations; kernels use `base` alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A wing: several GPUs of one host."""
+"""A wing: several GPUs of one host.
+
+Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+"""
 
 from gpubench.base.plugins.wings import Wing
 

@@ -1,4 +1,7 @@
-"""Result files -> a report. Works from the file alone, on any machine, without NumPy or a GPU."""
+"""The numbers of result files, shown to people and to other programs: from the file alone, without NumPy or a GPU.
+
+The command line, the Python interface and wings use it; it measures nothing.
+"""
 
 from __future__ import annotations
 

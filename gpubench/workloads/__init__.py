@@ -1,4 +1,7 @@
-"""A wing: networks, whose stages are ops, on one device or with each stage on the CPU or the GPU."""
+"""A wing: networks, whose stages are ops, on one device or with each stage on the CPU or the GPU.
+
+Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+"""
 
 from gpubench.base.plugins.wings import Wing
 

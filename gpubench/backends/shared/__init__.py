@@ -1,1 +1,1 @@
-"""Modules that backends share with each other and with the worker: new backends stand beside it."""
+"""The modules that backends share with each other and with the worker; the parent uses none of them."""

@@ -1,5 +1,6 @@
 """Templates of kernels, each with its CPU, CUDA and WGSL texts side by side; the ops are declared with them.
 
+Files of ops, functions of a user and networks use them.
 Here is what every kernel asks of a device's limits: dtypes, binding sizes, and the fold of a large grid.
 """
 

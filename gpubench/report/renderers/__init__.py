@@ -1,4 +1,7 @@
-"""A comparison or its noise as text: JSON, or its sections and tables in a format for people."""
+"""The formats for people (lines, Markdown, HTML), one file each; here a comparison or its noise as text or JSON.
+
+They draw what sections hold; the command line, the Python interface and wings name a format.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema."""
+"""Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema.
+
+Whoever reads or writes a document of ours does it here.
+"""
 
 from gpubench.result.store.document import (
     PART_SUFFIX,
