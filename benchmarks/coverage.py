@@ -83,7 +83,7 @@ def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
             print(f"| {scatter} % | {k} | {' | '.join(cells)} |", flush=True)
 
 
-# ---------------------------------------------------------------- the threshold of two curves
+# ---------------------------------------------------------------- the break-even of two curves
 
 # Sizes of a default run, a block each: its ladder, and some near the crossing that the ladder shows.
 LADDER = Ladder(low=2**10, high=2**24).rungs()
@@ -219,7 +219,7 @@ ROWS: dict[str, tuple[Shape, Noise]] = {
 
 
 def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float, Threshold] | None:
-    """Return the truth and the threshold of one simulated run, if the truth lies inside."""
+    """Return the truth and the break-even of one simulated run, if the truth lies inside."""
     crossing = math.exp(rng.uniform(math.log(2e4), math.log(4e6)))
     cpu, gpu = true_curves(shape, crossing)
     size = truth(cpu, gpu)

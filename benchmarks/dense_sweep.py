@@ -3,7 +3,7 @@
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
 For each curve: `gpubench run` searches inside its budget; then the same two implementations are measured at every 1/64
-octave around what it found, in a run of their own. The sweep's threshold is that of the curves through all its sizes.
+octave around what it found, in a run of their own. The sweep's break-even is that of the curves through all its sizes.
 The table says whether it lies inside the interval of the search, and what both took. Exit code 0 in any case."""
 
 from __future__ import annotations

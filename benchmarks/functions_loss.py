@@ -1,9 +1,9 @@
-"""The loss of a reader who follows the thresholds of a result, by the times of benchmarks/functions_sweep.py.
+"""The loss of a reader who follows the break-evens of a result, by the times of benchmarks/functions_sweep.py.
 
 Run: python benchmarks/functions_loss.py RESULT.json SWEEP.jsonl [--markdown PAGE.md]
 
 The table goes to the screen; with --markdown it takes the place of the one between the marks of the page. The reader of
-a cell (function, device, situation) takes the GPU from the printed threshold on, else the CPU. The loss
+a cell (function, device, situation) takes the GPU from the printed break-even on, else the CPU. The loss
 at a size is what the chosen side takes longer than the faster one; less than 10 % counts as none.
 """
 
@@ -61,7 +61,7 @@ def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
 
 
 def judge(cell: dict[str, Any], cpu: Curve, gpu: Curve) -> Judged:
-    """Compare the printed threshold of a cell with the times of both sides."""
+    """Compare the printed break-even of a cell with the times of both sides."""
     low, high = max(min(cpu), min(gpu)), min(max(cpu), max(gpu))
     sizes = [min(low * (high / low) ** (i / STEPS), high) for i in range(STEPS + 1)] if low < high else [low]
     pairs = [(at(cpu, n), at(gpu, n)) for n in sizes]

@@ -4,7 +4,7 @@ Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 
 The files are default runs of one machine. The first table takes apart how far their times at the low size lie from each
 other: what all ops of a run have in common, and what each op's few hundred milliseconds have of their own. The second
 one runs the real passes and the real verdict, one session each, on curves pooled from the files, with such scatter and
-with the costs of an H200 host. It counts cells whose threshold is known within 2.25 and 4, and intervals that hold the
+with the costs of an H200 host. It counts cells whose break-even is known within 2.25 and 4, and intervals that hold the
 true one, and tells when every op has an answer, when the ladder is over, and when the run ends.
 """
 
@@ -316,21 +316,21 @@ MOST_EQUAL = 6  # of so many cells `about equal` is an answer
 
 
 def width(curve: BreakEven) -> float:
-    """Return high / low of a threshold; 1 if one side wins up to the top, infinity if an end is unknown."""
+    """Return high / low of a break-even; 1 if one side wins up to the top, infinity if an end is unknown."""
     if curve.verdict in ("all-sizes", "no-size"):
         return 1.0 if curve.last >= kernels.load(curve.op).sizes.high else math.inf
     return curve.hi / curve.lo if curve.lo and curve.hi else math.inf
 
 
 def count_answers(rows: Sequence[BreakEven]) -> int:
-    """Count the cells that say something: a threshold within 4, one side at all sizes, or about equal."""
+    """Count the cells that say something: a break-even within 4, one side at all sizes, or about equal."""
     equal = sum(curve.reason == "about-equal" and width(curve) > WIDEST_INTERVAL for curve in rows)
     return sum(width(curve) <= WIDEST_INTERVAL for curve in rows) + min(equal, MOST_EQUAL)
 
 
 def simulate(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
-    """Print a row for each engine and budget: the share of cells that are answered and of thresholds within 2.25, the
-    share of intervals that hold the threshold, how far guesses lie off (median and 90 %), the seconds until every op
+    """Print a row for each engine and budget: the share of cells that are answered and of break-evens within 2.25, the
+    share of intervals that hold the break-even, how far guesses lie off (median and 90 %), the seconds until every op
     has an answer, until the ladder is over, and until the run ends, and what choosing a step took here. A budget beyond
     the default one is used whole."""
     truth = Truth(runs)

@@ -157,7 +157,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """How many times smaller the threshold of queued calls is: the median over the ops that have both. None with
+        """How many times smaller the break-even of queued calls is: the median over the ops that have both. None with
         few ops."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]

@@ -24,7 +24,7 @@ from gpubench.result.run import Blas, DeviceKind, Measurement, Run, WorkerRecord
 
 # "case": any other implementation against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
-# Sides whose times differ by less than EQUAL are about equal: no gain, and no threshold where it is so at the top. A
+# Sides whose times differ by less than EQUAL are about equal: no gain, and no break-even where it is so at the top. A
 # ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
 EQUAL, WIDEST_EQUAL = 1.15, 1.5
 

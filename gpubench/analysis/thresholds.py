@@ -1,5 +1,5 @@
 """From which size on a GPU pays, and from how many calls that share a transfer (docs/breakeven.md): one cell of the
-answer, its words, and the threshold that a program asks for.
+answer, its words, and the break-even that a program asks for.
 
 One call that copies costs T1 = transfer-always - alloc, N calls that share a copy cost TN = N x transfer-once-N. So a
 launch costs b = (TN - T1) / (N - 1) and a transfer a = T1 - b; from a / (t_cpu - b) calls on, the GPU pays.
@@ -30,12 +30,12 @@ from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, Case, beside_size
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
-# A threshold is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
+# A break-even is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
 # number up to ROUGHLY, as far as a verdict is decided; else it is a range.
 SHARP, ROUGHLY = 2.25, WIDEST_INTERVAL
 ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 
-# `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
+# `at`: one size. `range`: the break-even lies in it. `below`, `above`: one side wins at every size measured, but the
 # ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
 CellKind = Literal[
     "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
@@ -87,12 +87,12 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sharp(self) -> bool:
-        """Whether the interval of the threshold is narrow enough for a bare number."""
+        """Whether the interval of the break-even is narrow enough for a bare number."""
         return self.low is not None and self.high is not None and self.high <= self.low * SHARP
 
     @property
     def tied(self) -> bool:
-        """Whether there is no threshold because the sides are about equal at the largest size."""
+        """Whether there is no break-even because the sides are about equal at the largest size."""
         return self.kind == "open" and self.why == ABOUT_EQUAL
 
     @property
@@ -232,7 +232,7 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
 
 
 def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
-    """Return the threshold with its interval, `23 K (16-46 K)`, or without; a bracket alone has no number."""
+    """Return the break-even with its interval, `23 K (16-46 K)`, or without; a bracket alone has no number."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent)
     size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
@@ -298,7 +298,7 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
-    """Return the threshold of the newest run that compares both sides. Raises UsageError for an op that none has
+    """Return the break-even of the newest run that compares both sides. Raises UsageError for an op that none has
     measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])

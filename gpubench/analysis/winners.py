@@ -103,7 +103,7 @@ class MapLane(msgspec.Struct, frozen=True, kw_only=True):
 class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
     """All lanes of a run."""
 
-    lanes: tuple[MapLane, ...] = ()  # the earliest threshold first
+    lanes: tuple[MapLane, ...] = ()  # the earliest break-even first
     shown: tuple[str, ...] = ()  # devices to begin with
     situations: tuple[str, ...] = ()  # situations to begin with
     low: float = 1.0  # low end of the axis of all lanes
@@ -239,7 +239,7 @@ NOWHERE = (4, 0.0)  # what has no number comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return all sizes first, then thresholds by size, what is open, no size, and what gave no number."""
+    """Return all sizes first, then break-evens by size, what is open, no size, and what gave no number."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
     largest = 0.0 if cell.gain is None else -cell.gain.ratio

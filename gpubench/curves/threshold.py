@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from gpubench.curves.time_curve import Height, TimeCurve
 
-# The interval of a threshold leaves out so much on either side.
+# The interval of a break-even leaves out so much on either side.
 TAIL = 0.025
 # ln(n) between two places at which both sides are looked at.
 STEP = math.log(1.12)
@@ -63,7 +63,7 @@ class Side(tuple[TimeCurve, ...]):
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
-    """Return the threshold from which the fastest of `case` beats the fastest of `other`; None without a common size.
+    """Return the break-even from which the fastest of `case` beats the fastest of `other`; None without a common size.
     Both are looked at in steps of ln(n)."""
     if not case or not other:
         return None
@@ -161,7 +161,7 @@ LEAST_VARIANCE = 1e-9
 
 
 def threshold_of(margins: Sequence[Margin]) -> Threshold:
-    """Return the threshold that margins at rising sizes tell."""
+    """Return the break-even that margins at rising sizes tell."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]

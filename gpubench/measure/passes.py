@@ -1,6 +1,6 @@
 """Choice of what a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
 
-A size is worth what it is expected to narrow, over all thresholds of its op, for each second that it costs. New sizes
+A size is worth what it is expected to narrow, over all break-evens of its op, for each second that it costs. New sizes
 come before more blocks of old ones. The best sizes of several ops are one step: the blocks of a case lie a second
 apart there, and a machine that is slow for a second makes them differ. Steps are handed out one at a time, because what
 comes next depends on what was measured.
@@ -58,12 +58,12 @@ MOST_SIZES, WORTH_IT = 3, 0.5
 ASSIGNMENTS, ASSIGNMENT, GAIN_WEIGHT = 3, 0.3, 0.3
 # How often the top is measured again at most, where it is open who wins there.
 MOST_TOPS = 6
-# What a case that took too long is worth, measured again: as much as a threshold that is open over a decade.
+# What a case that took too long is worth, measured again: as much as a break-even that is open over a decade.
 DOUBT_WEIGHT = math.log(10)
 
 
 class Goal(NamedTuple):
-    """When a threshold needs no more sizes."""
+    """When a break-even needs no more sizes."""
 
     sharp: float  # high / low is within this
     most_around: int  # so many sizes lie around it
@@ -77,7 +77,7 @@ USUAL, WHOLE = Goal(2.25, 14, 0.05, Purpose(blocks=2)), Goal(1.1, 40, 0.005, Pur
 
 
 class Unsharp(NamedTuple):
-    """A threshold that is not sharp."""
+    """A break-even that is not sharp."""
 
     cell: Cell  # the device and the regime
     threshold: curves.Threshold  # as the curves have it
@@ -90,7 +90,7 @@ class Unsharp(NamedTuple):
     around: int = 0  # how many of the sizes lie in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
-        """Return this threshold as it will be once more sizes were measured, as far as that is known before."""
+        """Return this break-even as it will be once more sizes were measured, as far as that is known before."""
         sizes = tuple(sorted((*self.sizes, *more)))
         around = sum(self.low - NEAR <= x <= self.high + NEAR for x in sizes)
         return self._replace(sizes=sizes, around=around)
@@ -168,7 +168,7 @@ class Passes:
         self._whole = whole
         kinds = {target.device.id: target.device.kind for target in constraints.targets}
         self._cpu = {name for name, kind in kinds.items() if kind == "cpu"}
-        # A software adapter gets no verdict, so a threshold of it would be measured for nobody.
+        # A software adapter gets no verdict, so a break-even of it would be measured for nobody.
         self._software = {name for name, kind in kinds.items() if kind == "software"}
         self._compares = bool(self._cpu) and bool(kinds.keys() - self._cpu - self._software)
         self.points = Points(lambda: recorder.outcomes, series, kinds)
@@ -348,7 +348,7 @@ class Passes:
     # ---------------------------------------------------------------- what an op asks for
 
     def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
-        """The best step of an op that fits; None where no size would narrow a threshold, and its top is known well."""
+        """The best step of an op that fits; None where no size would narrow a break-even, and its top is known well."""
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
@@ -432,7 +432,7 @@ class Passes:
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
-        """The thresholds of an op that are not sharp."""
+        """The break-evens of an op that are not sharp."""
         rows, race = self.points.rows(series), self._race(series)
         cpu = race.get(None, NOBODY)
         opens = []
@@ -473,11 +473,11 @@ class Passes:
         value = GAIN_WEIGHT * gains * ASSIGNMENT * (1 - math.sqrt(count / (count + 1)))
         return self._worth(rungs, {rungs.top: names}, value)
 
-    # ---------------------------------------------------------------- beside the thresholds
+    # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
         """Return, once, a size just past a power of two, where padded and tiled kernels lose again, or are wrong: above
-        the thresholds, as far as that is below the top."""
+        the break-evens, as far as that is below the top."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -546,7 +546,7 @@ def _keep_own_code(
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return who competes at x on the sides that make these thresholds wide."""
+    """Return who competes at x on the sides that make these break-evens wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 

@@ -170,7 +170,7 @@ def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
         return ChartSet()
     with altair_failures(), skip_schema_checks():
         charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
-    # The series to begin with has the most thresholds, then the most numbers.
+    # The series to begin with has the most break-evens, then the most numbers.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
     cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
     return ChartSet(

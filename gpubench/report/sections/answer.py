@@ -68,7 +68,7 @@ _MOST_NAMES = 5  # of ops that were not measured
 _MOST_CODES = 3  # users' functions by other code than theirs
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _MOST_DTYPES = 2  # of more their number; each row has its own
-_ALIKE = 1.5  # thresholds that differ by less are not worth a line
+_ALIKE = 1.5  # break-evens that differ by less are not worth a line
 # Ranks of lines below the table: where there is no room the highest goes first, and what is needed stays.
 NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 
@@ -78,7 +78,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
     sentences: tuple[tuple[str, ...], ...]  # in wordings that get shorter
     context: tuple[str, ...]  # lines that name the devices
-    table: Table | None  # thresholds and gains; None: nothing was compared
+    table: Table | None  # break-evens and gains; None: nothing was compared
     troubles: tuple[str, ...]  # what was wrong or failed: one line before anything needed goes
     notes: tuple[tuple[int, str], ...]  # each with its rank
     files: tuple[str, ...]  # lines that are never broken
@@ -462,7 +462,7 @@ def _notes(
 
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
-    """Return how sure the thresholds are, after how many sessions and seconds."""
+    """Return how sure the break-evens are, after how many sessions and seconds."""
     # One op shows all its situations, a table of many two of them.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
@@ -473,7 +473,7 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Return how closely the thresholds are known, up or down: `Thresholds: 9 within 1.5x, 5 within 2x.`"""
+    """Return how closely the break-evens are known, up or down: `Thresholds: 9 within 1.5x, 5 within 2x.`"""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)

@@ -266,7 +266,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 def half_text(wins: Sequence[tuple[AnswerRow, AnswerCell]]) -> str:
     """Return `97-485 K elements`, where the size lies from which on half of the winners win: between the median of the
-    low ends of their thresholds and that of the high ends. Empty where that is not known."""
+    low ends of their break-evens and that of the high ends. Empty where that is not known."""
     if sum(entry.extent == "elements" for entry, _ in wins) < FEWEST_OPS:
         return ""
     middle = (len(wins) - 1) // 2
@@ -281,7 +281,7 @@ def _high_end(entry: AnswerRow, cell: AnswerCell) -> float:
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely threshold in elements; infinity where none is known."""
+    """Return the most likely break-even in elements; infinity where none is known."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -303,7 +303,7 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
-    """Return the clause of one situation. Both ends of a threshold are written: no size between them is known to
+    """Return the clause of one situation. Both ends of a break-even are written: no size between them is known to
     win. `ends`: with the largest size."""
     size = cell_text(cell, entry.extent).removesuffix(", mixed")
     both = both_text(cell, entry.extent).removesuffix(", mixed")

@@ -53,7 +53,7 @@ _MOST_OPS = 4  # named with a reason
 
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the thresholds; in a narrow place without their intervals."""
+    """Draw the break-evens; in a narrow place without their intervals."""
     names = own_names(curve.op for curve in analysis.break_even)
     curves = [msgspec.structs.replace(curve, op=names[curve.op]) for curve in analysis.break_even]
     if not curves:

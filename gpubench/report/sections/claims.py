@@ -143,7 +143,7 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 
 def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
-    """Return it with the situation of the kindest case: `GPU 54x [48, 62] queued`; a short threshold has no
+    """Return it with the situation of the kindest case: `GPU 54x [48, 62] queued`; a short break-even has no
     interval."""
     where = _data(*claim.ids)
     if claim.measured is not None:

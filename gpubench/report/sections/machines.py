@@ -77,7 +77,7 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return on how many machines a GPU was compared, where it wins every op, and where thresholds differ most."""
+    """Return on how many machines a GPU was compared, where it wins every op, and where break-evens differ most."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -100,7 +100,7 @@ def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
 
 
 def _farthest_apart(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return the op whose thresholds differ most from machine to machine, with data on the GPU."""
+    """Return the op whose break-evens differ most from machine to machine, with data on the GPU."""
     places: dict[SeriesKey, list[tuple[int, str, str]]] = {}
     for i, side in enumerate(sides):
         curves = group_by(

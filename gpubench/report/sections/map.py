@@ -56,7 +56,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The threshold and the gain in words, for who points at it."""
+        """The break-even and the gain in words, for who points at it."""
         what = f"{self.op} {self.side}".strip()
         if self.strip is None:
             return f"{what}: not measured"
@@ -469,7 +469,7 @@ def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
     if entry.strip is None:
         return
     yield from (("sizes", {"x": point.size}) for point in entry.strip.points)
-    # The threshold: a thick mark, and a thin bar for its interval; a bracket has the bar alone.
+    # The break-even: a thick mark, and a thin bar for its interval; a bracket has the bar alone.
     cell, elements = entry.strip.cell, entry.lane.row.elements
     if cell.kind in ("at", "range"):
         if cell.n is not None:

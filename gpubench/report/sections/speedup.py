@@ -257,7 +257,7 @@ CAPTION = (
 
 @chart("speedup", order=20)
 def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw one line for each device and regime, and the thresholds on the line at 1."""
+    """Draw one line for each device and regime, and the break-evens on the line at 1."""
     import altair
 
     unit = options.time_unit

@@ -70,7 +70,7 @@ class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
     op: str  # name as shown
     series: str  # the name of its charts
     side: str  # GPU of the row, where there are several
-    numbers: tuple[Cell, Cell]  # the threshold and the gain
+    numbers: tuple[Cell, Cell]  # the break-even and the gain
     letters: tuple[Cell, ...]  # lane in characters
 
 
