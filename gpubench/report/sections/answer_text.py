@@ -200,13 +200,16 @@ class _Clauses(msgspec.Struct, frozen=True):
         places = {
             side: [i for i, g in gains.items() if g.winner == side] for side in ("gpu", "cpu", "equal", "noisy")
         }
-        short = [i for i in places["cpu"] if not gains[i].top]
+        tops = [
+            i for i in places["cpu"] if gains[i].top and self.thresholds
+        ]  # at sizes that were named all are named
+        short = [i for i in places["cpu"] if i not in tops]
         wins, total = len(places["gpu"]), len(gains)
         so_far = " as far as measured" if self.thresholds else ""  # else nobody asked for more
         if not wins and len(places["cpu"]) == total:
             return f"the CPU wins {self._all(places['cpu'])}" + (so_far if short else "")
         extras = []
-        if wins and short:
+        if wins and short and (self.thresholds or len(short) <= MOST_LOSERS):
             loses = "loses" if len(short) == 1 else "lose"
             who = self._names(short) if len(short) <= MOST_LOSERS else len(short)
             extras.append(f"{who} {loses}{so_far}")
@@ -217,9 +220,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         rest = f" ({'; '.join(extras)})" if extras else ""
         if not wins:
             return f"{subject} wins none of {total}{rest}"
-        clause = (
-            f"{subject} wins {self._wins(places['gpu'], [i for i in places['cpu'] if gains[i].top], total)}"
-        )
+        clause = f"{subject} wins {self._wins(places['gpu'], tops, total)}"
         return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
     def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:

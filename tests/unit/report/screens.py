@@ -255,6 +255,7 @@ SCREENS = {
     **{f"named, {text}": (lambda by=by: one(by, named={"add": list(by)})) for text, by in {
         "GPU": {1024: 6.7}, "CPU": {1024: 0.25}, "equal": {1024: 1.02}, "CPU at both": {1024: 0.2, 2048: 0.5},
         "GPU at three": {1024: 2.0, 2048: 3.0, 4096: 4.0}, "from equal": {1024: 0.9, 2048: 3.0}}.items()},
+    "named, two ops at the largest size": lambda: answer_run([*op_rows("add", {WAITED: {2**24: 0.5}}), *op_rows("gelu", {WAITED: {2**24: 2.0}})], named={"add": [2**24], "gelu": [2**24]}),
     "named, two ops": lambda: answer_run([*op_rows("add", {WAITED: {1024: 0.5}}), *op_rows("gelu", {WAITED: {1024: 2.0}})], named={"add": [1024], "gelu": [1024]}),
     "named, noisy": lambda: one({1024: 2.0}, shifts=APART, named={"add": [1024]}),
     "named, not reached": lambda: answer_run(
