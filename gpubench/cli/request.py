@@ -155,7 +155,9 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
         sizes=words.parse_sizes(options.sizes or [], names),
         dtypes=words.parse_dtypes(options.dtypes),
         implementations=words.parse_implementations(options.implementations),
-        regimes=words.parse_regimes(options.regimes or (QUEUED if _preset_ops(options) else None)),
+        regimes=words.parse_regimes(
+            options.regimes or (QUEUED if _preset_ops(options) else None), options.calls
+        ),
         calls=options.calls,
         params=words.parse_params(options.params or [], declared),
         variants=words.parse_variants(options.variant or [], allow_tf32=options.allow_tf32),

@@ -149,14 +149,17 @@ def parse_implementations(text: str | None) -> list[str]:
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
-def parse_regimes(text: str | None) -> list[str]:
+def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
     """Return the regimes of a GPU; `resident` and `in-place` stand for all that begin so. Returns the usual ones for
-    None."""
+    None. `calls` are those with one copy."""
     if text is None:
         return list(REGIMES)
     several = {RESIDENT: RESIDENT, IN_PLACE: IN_PLACE, "in place": IN_PLACE}
-    ids = [several.get(word) or SITUATIONS.get(word, word) for word in words(text, "--regimes")]
-    named = [require_choice(word, (*ORDERED, IN_PLACE), "--regimes") for word in ids]
+    once = {"transfer-once-10": (f"{calls} calls a copy", "transfer-once")}
+    ids = dict(once.get(regime, (word, regime)) for word, regime in SITUATIONS.items()) | several
+    named = [
+        ids.get(require_choice(word, (*ids, *ORDERED), "--regimes"), word) for word in words(text, "--regimes")
+    ]
     begins = tuple(f"{word}-" for word in several if word in named)
     return [regime for regime in ORDERED[1:] if regime in named or regime.startswith(begins)]
 

@@ -5,6 +5,7 @@ import pytest
 from gpubench import cli
 from gpubench.base import processes
 from gpubench.base.errors import ExitCode
+from gpubench.cli.selection import parse_regimes
 
 
 @pytest.fixture
@@ -57,6 +58,8 @@ def test_sizes(refused, sizes, reported):
         ("--ops add --devices wgup:0", "did you mean 'wgpu'?"), ("--ops add --devices numpy", "write numpy:0"),
         ("--ops add --dtypes float23", "did you mean 'float32'?"),
         ("--ops add --regimes residnet", "did you mean 'resident'?"),
+        ("--ops add --regimes quued", "did you mean 'queued'?"),
+        ("--ops add --regimes nosuch", "possible: waited, queued, 10 calls a copy, copied, streamed, in place, "),
         ("--ops add --implementations libary", "did you mean 'library'?"),
         ("--ops add --forms=libary", "did you mean 'library'?"),
         ("--ops add --format markdwon", "did you mean 'markdown'?"),
@@ -111,3 +114,8 @@ def test_every_output_is_tried_not_just_the_first(refused, tmp_path):
 
 def test_a_results_folder_that_cannot_be_made(refused):
     assert "--results-dir" in refused("--ops", "add", "--sizes", "1k", "--results-dir", "/proc/results")
+
+
+@pytest.mark.parametrize("calls", [10, 20])
+def test_calls_with_one_copy_are_named_by_their_number(calls):
+    assert parse_regimes(f"{calls} calls a copy", calls) == ["transfer-once"]
