@@ -164,19 +164,23 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
 
 
-def answer(analysis: Analysis, *, by_device: bool = False, backend: str | None = None) -> MachineAnswer:
+def answer(
+    analysis: Analysis, *, by_device: bool = False, backend: str | None = None, thresholds: bool = True
+) -> MachineAnswer:
     """Return what the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend;
-    `backend`: of this one, instead of the fastest."""
+    `backend`: of this one, instead of the fastest. Without `thresholds` the cells hold gains alone, which takes
+    little time."""
     run, cases = analysis.run, op_cases(analysis)
-    ranked = _rank_backends(analysis.break_even)
+    curves = analysis.break_even if thresholds else analysis.points
+    ranked = _rank_backends(curves)
     ranked.sort(key=lambda name: name != backend)
     shown = ranked if by_device else ranked[:1]
-    compared = {curve.device_id: curve.case.backend for curve in analysis.break_even}
+    compared = {curve.device_id: curve.case.backend for curve in curves}
     devices = sorted(
         (device_id for device_id, backend in compared.items() if backend in shown),
         key=lambda device_id: (shown.index(compared[device_id]), device_id),
     )
-    rows = [entry for device_id in devices for entry in answer_rows(analysis.break_even, cases, device_id)]
+    rows = [entry for device_id in devices for entry in answer_rows(curves, cases, device_id)]
     rows = [entry for entry in rows if not entry.on_host]
     rows.sort(
         key=lambda entry: (entry.op, entry.dtype, sorted(entry.params.items()), devices.index(entry.device_id))
@@ -198,7 +202,7 @@ def answer(analysis: Analysis, *, by_device: bool = False, backend: str | None =
         ops=len({case.case.op for case in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(entry.op) for entry in rows),
         host=_implementations(run, [case for case in timed if case.case.op in staying], largest=True) if rows else (),
-        cpu=cpu_codes(run, held_against(analysis, devices) or timed),
+        cpu=cpu_codes(run, held_against(curves, devices) or timed),
         best_code=tuple(_best_code(run, timed, analysis.best_code)),
     )  # fmt: skip
 
@@ -224,10 +228,9 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
             yield BestCode(op=op, dtype=dtype, extent=extent(own[0].case), cpu=cpu, cells=cells)
 
 
-def held_against(analysis: Analysis, devices: Collection[str]) -> list[CaseResult]:
+def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
     """Return the baselines of these devices, one for each ratio."""
-    curves = (curve for curve in analysis.break_even if curve.device_id in devices)
-    return [point.baseline for curve in curves for point in curve.points]
+    return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:

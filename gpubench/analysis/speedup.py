@@ -400,15 +400,21 @@ ContenderKey = tuple[SeriesKey, str, str, str]  # series, device, implementation
 
 
 def break_evens(
-    run: Run, cases: Sequence[CaseResult], ratios: Sequence[Speedup], kind: DeviceKind = "gpu"
+    run: Run,
+    cases: Sequence[CaseResult],
+    ratios: Sequence[Speedup],
+    kind: DeviceKind = "gpu",
+    *,
+    fitted: bool = True,
 ) -> tuple[BreakEven, ...]:
-    """Return a verdict per op, other params, dtype, regime and device of a kind, in the order of `ratios`."""
+    """Return a verdict per op, other params, dtype, regime and device of a kind, in the order of `ratios`. Without
+    `fitted` no curve is fitted: no verdict, but the points."""
     headlines = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == kind]
     if not headlines:
         return ()
     by_device = group_by(headlines, lambda ratio: ratio.case.case.cell)
     baselines = group_by({contender_key(ratio.baseline.case) for ratio in ratios}, lambda key: key[0])
-    curves = fit(case_series(cases), lambda key: key[0] in baselines)
+    curves = fit(case_series(cases), lambda key: key[0] in baselines) if fitted else {}
     missing = group_by((case for case in cases if case.time is None), lambda case: case.case.series)
     sides: dict[tuple[ContenderKey, ...], Side] = {}
     return tuple(

@@ -120,6 +120,12 @@ def tint(ratio: float) -> float:
     return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
 
+@derive_once
+def fastest_map(analysis: Analysis) -> RatioMap:
+    """Return the map of a run that shows its fastest GPU backend."""
+    return ratio_map(analysis)
+
+
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
     """Return the map of all GPUs of a run; without lanes where none was timed beside a CPU. `backend`: shows this one
     instead of the fastest."""

@@ -113,7 +113,10 @@ def answer_screen(
 
 def brief_answer(analysis: Analysis) -> str:
     """Return the answer in a few words, for a line of a list of runs."""
-    answered = with_own_names(answer(analysis), analysis.run)
+    brief = answer(analysis, thresholds=False)
+    # The words for several ops count gains; those for one name its threshold.
+    alone = sum(entry.device_id == brief.devices[0] for entry in brief.rows) == 1
+    answered = with_own_names(answer(analysis) if alone else brief, analysis.run)
     if answered.absence is None:
         return brief_text(answered)
     own = answer_part(analysis, alone=True).sentences

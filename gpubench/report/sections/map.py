@@ -18,7 +18,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
-from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, ratio_map, tint
+from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, fastest_map, ratio_map, tint
 from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
@@ -76,7 +76,7 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
     """Return the map of a run, of its fastest GPU backend or of `backend`; None if no GPU was timed beside a CPU."""
-    ratios = ratio_map(analysis, backend)
+    ratios = fastest_map(analysis) if backend is None else ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
     names = device_names(ratios.shown)
@@ -112,7 +112,7 @@ def _panels(
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
     """Return the maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a
     colon, and what it stands for. Returns None if fewer than two have a map."""
-    maps = [ratio_map(analysis) for analysis in analyses]
+    maps = [fastest_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
     if len(filled_maps) < 2:
@@ -296,7 +296,9 @@ def _in_ascii(line: Line) -> Line:
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
     """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices the CPU alone.
     `short`: without versions."""
-    rows = held_against(analysis, device_ids) or [entry for entry in analysis.cases if entry.time is not None]
+    rows = held_against(analysis.break_even, device_ids) or [
+        case for case in analysis.cases if case.time is not None
+    ]
     cpu = cpu_text(analysis.run, cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short))
     gpus = gpus_text(analysis.run, device_ids)
     text = f"{gpus} against {cpu}" if gpus else cpu
