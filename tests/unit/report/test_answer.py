@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.answer import answer
 from gpubench.analysis.speedup import EQUAL
-from gpubench.analysis.thresholds import ROUGHLY, Gain, range_text, size_text
+from gpubench.analysis.thresholds import ROUGHLY, Gain, range_text, size_text, threshold_text
 from gpubench.base.units import parse_sizes
 from gpubench.cli.rendering import report_command
 from gpubench.report import analyse_runs, render
@@ -66,10 +66,11 @@ def test_a_size_that_was_asked_for_prints_as_it_was(text):
 
 
 @given(st.integers(1, 2**36))
+@example(973)  # 1 K
 def test_what_a_screen_calls_a_size_is_near_it(n):
-    """It is a size that --sizes takes, half of its last digit away at most."""
+    """It is a size that --sizes takes, half of its last digit away at most: 5 % of what is read, as 1.0 K may be."""
     (read,) = parse_sizes(size_text(n, "elements").replace(" ", ""))
-    assert read == pytest.approx(n, rel=0.05)
+    assert n == pytest.approx(read, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,13 @@ def test_a_threshold_lies_in_its_interval_and_a_wide_one_is_a_range(ratios, kind
     cell = row.cells[WAITED]
     assert (cell.kind, cell.sharp, cell.high <= cell.low * ROUGHLY) == (kind, sharp, kind == "at")
     assert cell.low < cell.n < cell.high
+
+
+@pytest.mark.parametrize("ratios", [SHARP, WIDE])
+def test_a_threshold_in_short_is_without_its_interval(ratios):
+    curve = next(curve for curve in analyse_runs([screens.one(ratios)])[0].break_even if curve.regime == WAITED)
+    short, _, interval = threshold_text(curve).partition(" (")
+    assert (threshold_text(curve, short=True), bool(interval)) == (short, True)
 
 
 def test_queued_calls_choose_no_backend():
