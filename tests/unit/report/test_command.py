@@ -35,6 +35,13 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_a_column_that_no_table_has_is_refused_with_those_there_are(gpubench, folder):
+    ended = gpubench("full.json", "--columns", "nosuch", cwd=folder)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--columns: there is no 'nosuch'" in ended.stderr
+    assert "possible: op, " in ended.stderr
+
+
 def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
     for day in (2, 1, 3):
         run = replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
