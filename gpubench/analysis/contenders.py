@@ -76,7 +76,7 @@ class Contender(NamedTuple):
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n; None outside the measured sizes."""
+        """Return the expected time at n, which sizes near it pull off the curve; None outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
             return point.time.estimate
@@ -91,13 +91,13 @@ class Contender(NamedTuple):
 
     def expect(self, n: int) -> Expected | None:
         """Return the expected time at n with its interval; None outside the measured sizes."""
-        if n in self.points or not self.first < n < self.last:
+        seconds = self.seconds(n)
+        if n in self.points or seconds is None:
             return self.points.get(n)
         low, high = max(size for size in self.points if size < n), min(size for size in self.points if size > n)
-        x = math.log(n)
-        time = Interval(*interval(self.curve, x), "prior")
+        time = Interval(*interval(self.curve, math.log(n)), "prior")
         return Expected(
-            time=time.around(time.estimate * math.exp(self.curve.pull(x))), basis="interpolated", between=(low, high),
+            time=time.around(seconds), basis="interpolated", between=(low, high),
             rows=(*self.points[low].rows, *self.points[high].rows),
         )  # fmt: skip
 
