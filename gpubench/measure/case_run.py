@@ -571,10 +571,12 @@ class CaseRun:
             self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
             return
         session = self.runtime.session
-        why = f"session {session + 1} lacks this case: {detail}"
+        of_user = reason == "bad-function"
+        why = f"session {session + 1} {'is incomplete' if of_user else 'lacks this case'}: {detail}"
         self.runtime.recorder.warn(
             RunWarning(
-                code="few-sessions", id=self.case.id, session=session, message=why, hint=hint or "run it again",
+                code=reason if of_user else "few-sessions", id=self.case.id, session=session, message=why,
+                hint=hint or "run it again",
             )
         )  # fmt: skip
         self._end(self.before)

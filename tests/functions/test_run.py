@@ -257,6 +257,24 @@ def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path, 
     assert {case["reason"] for case in report["cases"]} == {"bad-function"}
 
 
+def test_the_answer_says_which_session_an_edit_cut_short(gpubench, tmp_path):
+    """The file is edited by the second process that makes inputs, the worker of session 1."""
+    late = """
+    import os
+    with open("pids", "a+") as pids:
+        print(os.getpid(), file=pids)
+        pids.seek(0)
+        n = 512 if len(set(pids)) == 2 else n
+"""
+    head, rest = EDITS.split("    if n == 512:")
+    write(tmp_path, head + late + "    if n == 512:" + rest.replace("rng.random(n,", "rng.random(256,"))
+    ended = gpubench(
+        "run", "mine.py", "--sizes", "256", *BRIEF[:1], "--sessions", "2", *BRIEF[3:], "-o", "r.json"
+    )
+    told = " ".join(ended.stdout.split())
+    assert "session 2 is incomplete: mine.py was edited during the run." in told, ended.stderr
+
+
 OTHERS = """
 from dataclasses import dataclass
 

@@ -371,7 +371,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Say at which smallest size a user's function does not run on NumPy, and why."""
+    """Say at which smallest size a user's function does not run on NumPy, and which session lacks functions; and
+    why."""
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
@@ -384,6 +385,8 @@ def raising_functions(run: Run) -> list[str]:
         )
         for op, skip in smallest.items()
     ]
+    late = [warning for warning in run.warnings if warning.code == "bad-function" and warning.id is not None]
+    texts = [*dict.fromkeys(printable(f"{warning.message}.") for warning in late), *texts]
     more = len(texts) - _MOST_RAISING
     return [*texts[:_MOST_RAISING], *([f"{more} more functions do not run at some size."] if more > 0 else [])]
 
@@ -391,7 +394,11 @@ def raising_functions(run: Run) -> list[str]:
 def left_out_functions(run: Run, command: str) -> list[str]:
     """Name the user's functions that were not measured: one with its reason, several by their names. `command` shows
     why; empty where that follows."""
-    messages = [printable(warning.message) for warning in run.warnings if warning.code == "bad-function"]
+    messages = [
+        printable(warning.message)
+        for warning in run.warnings
+        if warning.code == "bad-function" and warning.id is None
+    ]
     if len(messages) <= 1:
         return [f"{message}." for message in messages]
     names = [message.partition(" is left out: ")[0] for message in messages]
