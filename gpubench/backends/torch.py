@@ -165,14 +165,14 @@ class TorchSession(
         page-locked."""
         if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
-        with self.vendor_errors():
+        with _vendor_errors():
             size = math.prod(shape) * host_dtype(dtype).itemsize
             locked = self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
-        with self.vendor_errors():
+        with _vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
@@ -186,7 +186,7 @@ class TorchSession(
         raise Unsupported(why, reason="not-in-place")
 
     def _tensor_in(self, memory: PageLocked, shape: Shape, dtype: Stored) -> Tensor:
-        with self.vendor_errors():
+        with _vendor_errors():
             there = self._torch.as_tensor(memory, device=self._place)
         if there.data_ptr() != memory.address:
             raise Unsupported("this PyTorch copies page-locked memory to the device", reason="not-in-place")
@@ -200,23 +200,23 @@ class TorchSession(
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in; pageable memory is staged by the driver."""
-        with self.vendor_errors():
+        with _vendor_errors():
             buffer.copy_(self.view(host))
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out and wait for it."""
-        with self.vendor_errors():
+        with _vendor_errors():
             self.view(host).copy_(buffer)
 
     def stream(self) -> DeviceStream:
         """A stream of CUDA or ROCm: elsewhere PyTorch has no page-locked memory. Raises Unsupported."""
         if self._place.type != "cuda":
             raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
-        with self.vendor_errors():
+        with _vendor_errors():
             return TorchStream(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
-        with self.vendor_errors():
+        with _vendor_errors():
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
@@ -231,14 +231,14 @@ class TorchSession(
         """Copy it on the CPU, too: a comparison with the float64 reference takes several times as long."""
         if not self._fits(buffer, shape, dtype):
             return None
-        with self.vendor_errors():
+        with _vendor_errors():
             return buffer.clone()
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
         if not self._fits(buffer, shape, dtype):
             return False
         words = {2: self._torch.int16, 4: self._torch.int32, 8: self._torch.int64}[buffer.element_size()]
-        with self.vendor_errors():
+        with _vendor_errors():
             flat, same = buffer.reshape(-1).view(words), copy.reshape(-1)[: buffer.numel()].view(words)
             return bool(self._torch.equal(flat, same))
 
@@ -251,7 +251,7 @@ class TorchSession(
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
-        with self.vendor_errors():
+        with _vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
         launch = self._launch(op, inputs, output)
@@ -273,7 +273,7 @@ class TorchSession(
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
         """Enqueue; the CPU computes at once."""
-        with self.vendor_errors():
+        with _vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
                 for tensor in each(launch.into):
@@ -286,7 +286,7 @@ class TorchSession(
     def sync(self) -> None:
         """Wait for the device's queue; the CPU has none."""
         if not self._on_cpu:
-            with self.vendor_errors():
+            with _vendor_errors():
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
@@ -297,7 +297,7 @@ class TorchSession(
         """Device seconds between two events around `repeat` launches, queued so that no host time is inside."""
         if self._clock is None:
             return None
-        with self.vendor_errors():
+        with _vendor_errors():
             return self._clock.time(launch.call, repeat)
 
     def use_threads(self, count: int | None) -> None:
@@ -312,18 +312,19 @@ class TorchSession(
             with contextlib.suppress(Exception):
                 self.driver.empty_cache()
 
-    @contextlib.contextmanager
-    def vendor_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except MemoryError as error:
+
+@contextlib.contextmanager
+def _vendor_errors() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise DeviceOutOfMemory(str(error)) from error
+    except RuntimeError as error:
+        if re.search(r"out of memory|allocate memory|not enough memory", str(error), re.IGNORECASE):
             raise DeviceOutOfMemory(str(error)) from error
-        except RuntimeError as error:
-            if re.search(r"out of memory|allocate memory|not enough memory", str(error), re.IGNORECASE):
-                raise DeviceOutOfMemory(str(error)) from error
-            if re.search(r"CUDA error|HIP error|device-side|XPU error", str(error)):
-                raise DeviceLost(str(error)) from error
-            raise BackendError(str(error)) from error
+        if re.search(r"CUDA error|HIP error|device-side|XPU error", str(error)):
+            raise DeviceLost(str(error)) from error
+        raise BackendError(str(error)) from error
 
 
 class TorchStream(DeviceStream):
@@ -334,7 +335,7 @@ class TorchStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        with self._session.vendor_errors(), self._session.driver.stream(self._stream):
+        with _vendor_errors(), self._session.driver.stream(self._stream):
             yield
 
     def upload(self, buffer: Buffer, host: Array) -> None:
@@ -347,7 +348,7 @@ class TorchStream(DeviceStream):
         self._session.view(host).copy_(buffer, non_blocking=True)
 
     def wait(self) -> None:
-        with self._session.vendor_errors():
+        with _vendor_errors():
             self._stream.synchronize()
 
 
