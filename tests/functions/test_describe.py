@@ -239,10 +239,13 @@ def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
 def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it():
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "numpy:0")
     operands = SimpleNamespace(
-        weights=SimpleNamespace(passed=True), inputs=lambda case: [], answer=lambda case: (None, None, 3.0),
+        weights=SimpleNamespace(passed=True), page_locked=False,
+        inputs=lambda case: [np.ones(64, np.float32)] * 2, answer=lambda case: (None, None, 3.0),
         false=Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value")),
     )  # fmt: skip
-    workspace = CallWorkspace(SimpleNamespace(), kernels.load("add"), case, 1, "random", Path(), operands)
+    session = SimpleNamespace()
+    session.home = session
+    workspace = CallWorkspace(session, kernels.load("add"), case, 1, "random", Path(), operands)
     (note,) = workspace.require_fresh(10.0)
     assert "was not called with other values" in note.message
     for limit_s in (100.0, None):
