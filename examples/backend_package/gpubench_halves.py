@@ -31,10 +31,8 @@ class HalvesSession(Session):
     def download(self, buffer, host):
         host[...] = buffer
 
-    def compile(self, op, case, inputs, output):
-        return Call(
-            lambda: add_halves(*inputs, output) if case.implementation == "tuned" else op.expr(np, *inputs)
-        )
+    def compile(self, op, case, ins, out):
+        return Call(lambda: add_halves(*ins, out) if case.implementation == "tuned" else op.expr(np, *ins))
 
     def run(self, launch, repeat=1):
         for _ in range(repeat):
