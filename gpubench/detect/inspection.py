@@ -187,6 +187,8 @@ def _why_none(machine: Machine) -> Lack:
     codes = ("SOFTWARE_ONLY", "DISPLAY_ONLY", "GPU_UNKNOWN", "NO_GPU")
     code = next((r.code for r in machine.recommendation.reasons if r.code in codes), "NO_GPU")
     hint = "install the vendor's driver, or run on a machine with such a GPU"
+    if machine.gpu_count.value == 0:
+        hint = "nothing to install: run on a machine with a GPU"
     return Lack(f"{code}: {DETECTION.get(code, '')}", hint)
 
 

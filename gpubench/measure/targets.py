@@ -326,12 +326,17 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
         for x in listings
         if x.reason is not None and x.backend not in backends.COMPOSED
     ]
+    machine = detect.inspect()
+    lacking = detect.lacks(machine, "gpu")
+    missing = [warning.text for warning in machine.warnings if {"cupy", "torch"} & set(warning.refs)]
+    remedies = missing or ([lacking.hint] if lacking is not None else [])
     if any(device.kind == "software" for listing in listings for device in listing.devices):
         why.append("a software adapter is no GPU")
+        remedies.append("--allow-software admits the software adapter")
     raise RequiredUnavailable(
         "unavailable", f"--mode {mode}: there is no GPU that a backend can use",
         why="; ".join(why) or "no backend lists one",
-        hint="`gpubench detect` tells what is missing; --allow-software admits adapters",
+        hint="; ".join([*remedies, "`gpubench detect` tells more"]),
     )  # fmt: skip
 
 

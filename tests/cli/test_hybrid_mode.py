@@ -34,6 +34,8 @@ def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mod
     assert f"--mode {mode}: there is no GPU" in first
     assert "a test says so" in why
     assert "gpubench detect" in fix
+    bare = "No GPU was found: there is nothing to install" in gpubench("detect", env=no_gpu).stdout
+    assert ("nothing to install" in fix) == bare
     assert ended.stdout == ""
 
 
