@@ -150,6 +150,7 @@ WARNINGS: dict[str, Entry] = {
         "fewer than 5 sessions: a stated prior for how far sessions differ widens each interval",
         "use --sessions 5 or more"),
     "inputs-not-random": Entry("`--inputs zeros` or `ones` can be faster than real data", "leave --inputs out"),
+    "no-page-lock": Entry("--page-locked has no effect: no GPU is measured", "leave --page-locked out, or add a GPU"),
     "no-tf32": Entry(
         "--allow-tf32 adds no row: none of these cases is a float32 matmul in the library implementation of CuPy "
         "or PyTorch",

@@ -286,6 +286,8 @@ class Request:
             flatter = f"all inputs are {inputs}: such figures flatter the hardware and stand alone"
             warnings.append(warning("inputs-not-random", flatter))
         drivers = {device.backend for device in devices if device.kind != "cpu"}
+        if self.settings.page_locked is True and not drivers:
+            warnings.append(warning("no-page-lock", severity="info"))
         able = any(drivers.intersection(op.tf32) for op in ops.values())
         able = able and "float32" in selection.dtypes and "library" in selection.implementations
         return [*warnings, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]

@@ -553,6 +553,11 @@ class Run(Record, frozen=True, kw_only=True):
     warnings: list[RunWarning] = []  # findings about the run
 
     @property
+    def page_locked(self) -> bool:
+        """Whether the arrays that GPUs copy are page-locked: without a GPU none is."""
+        return self.settings.page_locked is True and any(device.kind != "cpu" for device in self.devices)
+
+    @property
     def origins(self) -> list[str]:
         """The ids of the runs whose sessions it holds."""
         return self.merged or [self.id]

@@ -141,3 +141,24 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(gpubench, o
     ended = gpubench("run", "--ops", "add", "--devices", "fake:cpu,fake:gpu", "--dry-run", *options.split())
     assert ended.returncode == 0, ended.stderr
     assert f", {sessions} session{'s' if sessions > 1 else ''}\n" in ended.stdout
+
+
+def test_page_locked_without_a_gpu_is_a_note(gpubench):
+    ended = gpubench(
+        "run",
+        "--mode",
+        "cpu",
+        "--ops",
+        "add",
+        "--sizes",
+        "1k",
+        "--sessions",
+        "1",
+        "--page-locked",
+        "--no-save",
+        "--full",
+    )
+    text = " ".join(ended.stdout.split())
+    assert "--page-locked has no effect: no GPU is measured" in text
+    assert "page-locked arrays" not in text
+    assert "arrays page-locked" not in text

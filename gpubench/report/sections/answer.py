@@ -371,7 +371,7 @@ def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
         cpu = cpu_text(run, [] if short is None else cpu_names(answered.cpu, short=short))
         sides = gpus if answered.times else f"{gpus} {between} {cpu}" if answered.devices else cpu
         parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
-        parts += ["page-locked arrays"] if run.settings.page_locked is True else []
+        parts += ["page-locked arrays"] if run.page_locked else []
         text = ", ".join(parts)
         text = text[:1].upper() + text[1:] + "."
         if columns(text) <= width:

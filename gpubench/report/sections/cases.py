@@ -40,7 +40,7 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
         f"Protocol: {settings.min_samples} to {settings.max_samples} samples a session, precision "
         f"{share_text(settings.precision)}, order {settings.order}, inputs {settings.inputs}, "
         f"{'caches cold, ' if settings.cache == 'cold' else ''}"
-        f"{'arrays page-locked, ' if settings.page_locked is True else ''}"
+        f"{'arrays page-locked, ' if run.page_locked else ''}"
         f"seed {settings.seed}"
     )
     lines += [printable(f"{name}={value}") for name, value in sorted(run.environment.variables.items())]
