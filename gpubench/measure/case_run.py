@@ -573,12 +573,10 @@ class CaseRun:
         session = self.runtime.session
         of_user = reason == "bad-function"
         why = f"session {session + 1} {'is incomplete' if of_user else 'lacks this case'}: {detail}"
-        self.runtime.recorder.warn(
-            RunWarning(
-                code=reason if of_user else "few-sessions", id=self.case.id, session=session, message=why,
-                hint=hint or "run it again",
-            )
-        )  # fmt: skip
+        self.runtime.recorder.warn(RunWarning(
+            code=reason if of_user else "few-sessions", id=self.case.id, session=session, message=why,
+            hint=hint or "run it again",
+        ))  # fmt: skip
         self._end(self.before)
 
     def _end(self, outcome: Outcome) -> None:
