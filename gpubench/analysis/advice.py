@@ -145,7 +145,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
         reasons = "; ".join(f"{item.device_id} {item.reason}" for item in others)
-        return f"no {'GPU' if on_cpu else 'CPU'} has a time here" + (f" ({reasons})" if reasons else "")
+        side = "GPU" if on_cpu else "CPU"
+        return f"no {side} has a time here ({reasons})" if reasons else f"no {side} was measured here"
 
 
 def advise(

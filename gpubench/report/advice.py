@@ -151,7 +151,7 @@ def _evidence(advice: Advice) -> list[str]:
             f"{_MEANING[advice.confidence]}."
         )
     else:
-        lines.append(f"Gain: not known; {advice.confidence}: {advice.alone}.")
+        lines.append(f"Gain: not known: {advice.alone}.")
     if advice.split is not None and advice.split.assignment is not None:
         lines.append(
             "Each stage runs where it is assigned, one after the other. A program that stays on one device takes "

@@ -34,6 +34,7 @@ def assert_three_lines(ended, code, *parts):
         (("schema", "report", "surplus"), ("unexpected extra argument", "surplus")),
         (("ops", "--color", "blue"), ("--color", "auto, always, never")),
         (("schema", "gpubench-resutl"), ("did you mean 'gpubench-result'?",)),
+        (("advise", "matmul", "2k"), ("'--size'", "gpubench advise matmul --size 2k")),
         (("schema", "--verbos"), ("did you mean '--verbose'?",)),
         (("report", "-o", "a.md", "--output=b.md"), ("--output", "more than once")),
         (("compare", "a.json", "b.json", "-o", "a.md", "-o", "b.html"), ("--output", "more than once")),

@@ -144,20 +144,8 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(gpubench, o
 
 
 def test_page_locked_without_a_gpu_is_a_note(gpubench):
-    ended = gpubench(
-        "run",
-        "--mode",
-        "cpu",
-        "--ops",
-        "add",
-        "--sizes",
-        "1k",
-        "--sessions",
-        "1",
-        "--page-locked",
-        "--no-save",
-        "--full",
-    )
+    words = "run --mode cpu --ops add --sizes 1k --sessions 1 --page-locked --no-save --full"
+    ended = gpubench(*words.split())
     text = " ".join(ended.stdout.split())
     assert "--page-locked has no effect: no GPU is measured" in text
     assert "page-locked arrays" not in text

@@ -85,6 +85,7 @@ def test_near_a_break_even_in_a_wide_gap_nothing_is_told_and_the_command_measure
 def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, device, confidence):
     found = ask([*CPU_SIZES, *more], n)
     assert (found.device_id, found.confidence) == (device, confidence)
+    assert more or "Gain: not known: no GPU was measured here." in render(found, "table")
     assert n != 3000 or found.candidates[1].reason == "skip at n = 2048: out-of-memory"
 
 
