@@ -53,7 +53,7 @@ from gpubench.report.sections.answer_text import (
     sizes_sentence,
     with_own_names,
 )
-from gpubench.report.sections.hybrid import shared_sentences
+from gpubench.report.sections.hybrid import shared_clause, shared_sentences
 from gpubench.report.sections.problems import merge_findings
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result.case import WAITED
@@ -214,15 +214,21 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return what a wing says of a run without a GPU beside a CPU, else the answer, in wordings that get shorter."""
+    """Return what a wing says of a run without a GPU beside a CPU, else the answer and the split that pays most, in
+    wordings that get shorter."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         return (own,) if own else absence_sentences(answered, answered.absence)
     first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
-    if len(first) > 1 or (len(answered.rows) > 1 and not first):
-        return tuple(tuple(machine_sentences(answered, detail, regimes)) for detail in DETAILS)
     sentence = sizes_sentence if answered.named else op_sentence
-    return ((sentence(first[0], regimes),),)
+    wordings = (
+        [[sentence(first[0], regimes)]]
+        if len(first) == 1
+        else [machine_sentences(answered, detail, regimes) for detail in DETAILS]
+    )
+    split = shared_clause(shared_calls(analysis), first, regimes)
+    end = f"; {split}." if split else "."
+    return tuple((*texts[:-1], texts[-1].removesuffix(".") + end) for texts in wordings)
 
 
 def answer_table(answered: MachineAnswer) -> Table | None:

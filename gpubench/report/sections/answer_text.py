@@ -314,8 +314,8 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
         if cell.gain is None:
             return f"nothing is known ({why_text(cell.why)})"
         if cell.tied:
-            return f"both are about equal at {last}, the largest size"
-        sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}
+            return f"the CPU and the GPU are about equal at {last}, the largest size"
+        sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "the CPU and the GPU are about equal"}
         side = sides.get(cell.gain.winner, "it is too noisy to say")
         if cell.low is not None:
             return (
@@ -366,7 +366,7 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
         where = {1: "", 2: " at both sizes"}.get(len(gains), f" at all {len(gains)} sizes")
         return f"the {first.partition(' ')[0]} wins{where}, {between}"
     if first == last:
-        return f"both are {first}" if least.about_equal else first
+        return f"CPU and GPU are {first}" if least.about_equal else first
     return f"GPU {between}" if first.startswith("GPU") and last.startswith("GPU") else f"{first} to {last}"
 
 

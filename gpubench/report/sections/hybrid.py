@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import AnswerRow
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
+from gpubench.analysis.thresholds import extent
 from gpubench.base.groups import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
@@ -13,6 +15,7 @@ from gpubench.base.table import Cell, Column, Table, cells, heads, mark_repeats,
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.sections.answer_text import named_size_text
 from gpubench.report.wording import (
     data_text,
     devices_text,
@@ -109,15 +112,31 @@ def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
+def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
+    """Return how the first sentence, on `entries` in `regimes`, goes on where a split or an assignment pays: its
+    largest gain. Returns an empty text where none pays."""
+    best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
+    if best is None:
+        return ""
+    sizes = {gain.n for entry in entries for cell in entry.cells.values() for gain in cell.gains}
+    size = "" if sizes == {best.n} else f" at {named_size_text(best.n, extent(best.case.case))}"
+    data = "" if [best.regime] == list(regimes) else f", {situation_text(best.regime)},"
+    op = "it" if [entry.op for entry in entries] == [best.op] else best.op
+    return f"{_how(best)}{size}{data} {op} is {best.gain:.2f}x as fast as the better of the two"
+
+
+def _how(call: SharedCall) -> str:
+    return "split over CPU and GPU" if call.assignment is None else "with its stages on CPU and GPU"
+
+
 def _sentence(call: SharedCall) -> str:
     case = call.case.case
-    how, data = "split over CPU and GPU", situation_text(case.regime_id)
+    data = situation_text(case.regime_id)
     part = share_text(call.gpu_share) if call.gpu_share is not None else ", ".join(call.on_gpu) or "some stages"
     if call.assignment is not None:
-        how = "with its stages on CPU and GPU"
         data = "input on both, result on the host" if case.resident else data
     return (
-        f"{call.op} {call.dtype}: {how} it is {call.gain:.2f}x as fast as on the better of the two "
+        f"{call.op} {call.dtype}: {_how(call)} it is {call.gain:.2f}x as fast as on the better of the two "
         f"(n = {call.n}, {data}, {part} on {case.shared_with})."
     )
 

@@ -110,6 +110,17 @@ def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_peak():
     assert any("split over CPU and GPU it is 1.28x as fast" in text for text in answer_sentences(found))
 
 
+@pytest.mark.parametrize(("both_s", "end"), [
+    (0.78e-3, "; split over CPU and GPU it is 1.28x as fast as the better of the two."), (0.99e-3, "CPU and GPU are about equal."),
+])  # fmt: skip
+def test_the_first_sentence_tells_a_split_that_pays(both_s, end):
+    run = run_with(1e-3, 1e-3, both_s, regime="transfer-always", gpu_share=0.5)
+    run = replace(run, selection=replace(run.selection, ops=["matmul"], sizes={"matmul": [1024]}))
+    first = answer_sentences(analyse(run))[0]
+    assert first.startswith("matmul at side 1024, copied at every call: CPU and GPU are about equal")
+    assert first.endswith(end)
+
+
 def test_the_document_has_the_rows():
     rows = json.loads(drawn(hybrid_run, format="json"))["hybrid"]
     told = [(row["recommended"], row["reason"]) for row in rows]
