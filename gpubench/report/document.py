@@ -1,4 +1,4 @@
-"""The `gpubench-report` document, version 3: what other programs read. Seconds, plain ratios, sizes.
+"""The `gpubench-report` document, version 4: what other programs read. Seconds, plain ratios, sizes.
 
 Every list is there even when it is empty; a field that does not apply is null. `source` is an index into
 `sources`. The rows are those of the analysis, without what it knows beside them.
