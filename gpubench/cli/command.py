@@ -325,11 +325,10 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
     """Return the UsageError that says what to type, if a surplus word is the value of the missing option."""
-    param = getattr(error, "param", None)
-    if not extra or type(error).__name__ != "MissingParameter" or not param.required:
+    if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
-    words = [context.command_path, *args[:place], param.opts[0], *args[place:]]
+    words = [context.command_path, *args[:place], error.param.opts[0], *args[place:]]
     return UsageError(
         "usage", _lower(error.format_message()), why=f"usage: {_usage_line(context)}", hint=" ".join(words)
     )
