@@ -126,6 +126,8 @@ def machine_sentences(
         clauses = _Clauses(rows, detail, thresholds=not answer.named)
         shown = regimes or answer.regimes
         text = clauses.least(shown) if detail == "least" else clauses.sentence(shown)
+        if answer.named and any(len(cell.gains) > 1 for entry in rows for cell in entry.cells.values()):
+            text = f"at the largest size, {text}"
         sentences.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
         more = len(dtypes) - MOST_DTYPES

@@ -257,6 +257,8 @@ SCREENS = {
         "GPU at three": {1024: 2.0, 2048: 3.0, 4096: 4.0}, "from equal": {1024: 0.9, 2048: 3.0}}.items()},
     "named, two ops at the largest size": lambda: answer_run([*op_rows("add", {WAITED: {2**24: 0.5}}), *op_rows("gelu", {WAITED: {2**24: 2.0}})], named={"add": [2**24], "gelu": [2**24]}),
     "named, two ops": lambda: answer_run([*op_rows("add", {WAITED: {1024: 0.5}}), *op_rows("gelu", {WAITED: {1024: 2.0}})], named={"add": [1024], "gelu": [1024]}),
+    "named, two ops at two sizes": lambda: answer_run(
+        [row for op in ("add", "gelu") for row in op_rows(op, {WAITED: {1024: 0.5, 2048: 2.0}})], named={"add": [1024, 2048], "gelu": [1024, 2048]}),
     "named, noisy": lambda: one({1024: 2.0}, shifts=APART, named={"add": [1024]}),
     "named, not reached": lambda: answer_run(
         [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}}), *(skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048))],
