@@ -46,7 +46,8 @@ _WORDS = {
     "at": "23 K (16-34 K): the threshold and its interval", "rough": "~23 K: within 2 times either way",
     "range": "16-90 K: the threshold lies in it",
     "below": "< n: the GPU wins at every size measured, the smallest is n",
-    "above": "> n: the CPU surely wins up to n, beyond it is not sure", "mixed": "mixed: it wins and loses by turns below",
+    "above": "> n: the CPU surely wins up to n, beyond it is not sure",
+    "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
 _MOST_OPS = 4  # named with a reason
 
