@@ -13,7 +13,6 @@ from gpubench.analysis.answer import (
     OUT_OF_TIME,
     Absence,
     AnswerRow,
-    BestCode,
     BestImplementation,
     GpuTimes,
     MachineAnswer,
@@ -24,7 +23,7 @@ from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import shared_calls
 from gpubench.analysis.roofline import overheads
 from gpubench.analysis.samples import OTHER_USERS, count_sessions, seconds_of
-from gpubench.analysis.thresholds import ALWAYS, AnswerCell, cell_text, why_text
+from gpubench.analysis.thresholds import ALWAYS, AnswerCell, why_text
 from gpubench.base.groups import group_by
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
@@ -42,12 +41,13 @@ from gpubench.report.sections.answer_table import (
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
+    best_text,
     brief_text,
     factor_text,
-    gain_text,
     left_out_functions,
     machine_sentences,
     named_size_text,
+    noise_text,
     op_sentence,
     raising_functions,
     sizes_sentence,
@@ -218,7 +218,14 @@ def _first_lines(
     wordings that get shorter."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
-        return (own,) if own else absence_sentences(answered, answered.absence)
+        if own:
+            return (own,)
+        texts = absence_sentences(answered, answered.absence)
+        ops = answered.implementations
+        figures = [implementation for implementation in ops if implementation.ratio is not None]
+        one_op = len({implementation.op for implementation in ops}) == 1
+        seconds = {second for best in figures for second in (best.plain_s, best.best_s)} if one_op else set()
+        return tuple((*lines[:-1], lines[-1] + noise_text(analysis, seconds)) for lines in texts)
     first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
     sentence = sizes_sentence if answered.named else op_sentence
     wordings = (
@@ -228,6 +235,9 @@ def _first_lines(
     )
     split = shared_clause(shared_calls(analysis), first, regimes)
     end = f"; {split}." if split else "."
+    cells = [first[0].cells.get(regime) for regime in regimes] if answered.named and len(first) == 1 else []
+    gains = [gain for cell in cells if cell is not None for gain in cell.gains]
+    end += noise_text(analysis, {second for gain in gains for second in (gain.cpu_s, gain.gpu_s)})
     return tuple((*texts[:-1], texts[-1].removesuffix(".") + end) for texts in wordings)
 
 
@@ -279,19 +289,11 @@ def _best_code(answered: MachineAnswer) -> list[str]:
             )
             gain = factor_text(cpu.ratio or 1.0, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
-        both = [_best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
+        both = [best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
         dtype = f" {code.dtype}" if len({other.dtype for other in answered.best_code}) > 1 else ""
         texts.append(f"{code.op}{dtype}: {text}; at the best of both sides {both[0]}, copied {both[1]}.")
     more = len(answered.best_code) - _MOST_CODES
     return [*texts, *([f"Other code is faster for {more} more."] if more > 0 else [])]
-
-
-def _best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
-    """Return `GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
-    if named and cell is not None and cell.gain is not None:
-        return gain_text(cell.gain)
-    text = cell_text(cell, code.extent)
-    return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 
 def _on_host(answered: MachineAnswer) -> list[str]:

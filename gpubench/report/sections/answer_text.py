@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.answer import FEWEST_OPS, AnswerRow, BestImplementation, GpuTimes, MachineAnswer
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import (
+    FEWEST_OPS,
+    AnswerRow,
+    BestCode,
+    BestImplementation,
+    GpuTimes,
+    MachineAnswer,
+)
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
@@ -20,6 +28,7 @@ from gpubench.analysis.thresholds import (
     size_text,
     why_text,
 )
+from gpubench.base import BUSY_SHARE
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
@@ -406,3 +415,23 @@ def left_out_functions(run: Run, command: str) -> list[str]:
     names = [message.partition(" is left out: ")[0] for message in messages]
     what = list_words(names) if len(names) <= MOST_NAMES else f"{len(names)} functions"
     return [f"Left out: {what}." + (f" Why: {command} --sections warnings" if command else "")]
+
+
+def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
+    """Return `GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
+    if named and cell is not None and cell.gain is not None:
+        return gain_text(cell.gain)
+    text = cell_text(cell, code.extent)
+    return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
+
+
+def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
+    """Return a sentence if a case with one of these times, whose ratio stands first, is unstable; else nothing."""
+    unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
+    if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
+        return ""
+    sessions = [session for session in analysis.run.sessions if not session.superseded]
+    share = max((session.foreign_cpu_share or 0.0 for session in sessions), default=0.0)
+    if share <= BUSY_SHARE:
+        return " Noisy: run it again on an idle machine."
+    return f" Too noisy to tell: other programs use {share * 100:.0f} % of the CPUs."

@@ -1,10 +1,12 @@
 """The final screen: word for word of many small runs, and that it stays on one screen."""
 
 import json
+import re
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gpubench.analysis.analyse import analyse
@@ -250,3 +252,20 @@ def test_the_sentence_leads_and_is_the_same_in_every_format():
             assert sum(line.startswith("Run: ") for line in twice) == 2
         else:  # a page has the situation in a heading above both of its columns
             assert ("data on the GPU: pays from" in text) == (name == "markdown")
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize(("share", "end"), [
+    (0.42, " Too noisy to tell: other programs use 42 % of the CPUs."), (0.0, " Noisy: run it again on an idle machine."), (None, ""),
+])  # fmt: skip
+def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, share, end):
+    wild = {} if share is None else {"factors": (0.5, 1.0, 1.0, 1.6)}
+    fast = op_case("add", 1024, WAITED, "cupy:0") if gpu else op_case("add", 1024, implementation="tuned")
+    run = answer_run(
+        [measured(op_case("add", 1024), 1e-3, sessions=5), measured(fast, 1e-4, sessions=5, **wild)],
+        named={"add": [1024]},
+    )
+    run = replace(run, sessions=[replace(session, foreign_cpu_share=share) for session in run.sessions])
+    (first, *_) = answer_sentences(analyse_runs([run])[0])
+    assert re.search(r"10x\b", first)
+    assert first.endswith(end or "10x.")
