@@ -209,7 +209,12 @@ def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
         ranks=first.ranks, verdict="all-sizes", n=first.n, lo=None, hi=None, first=first.n, last=last.n,
     )  # fmt: skip
-    curves = fit_cases({case.id: case for gain in rows for case in (gain.row, *gain.singles)}.values())
+    # A GPU that is best nowhere is no contender: the least of two equal curves would count its scatter, too.
+    sides = {key for gain in rows for key in (gain.device_id, gain.single.case.device_id)}
+    cases = {
+        case.id: case for gain in rows for case in (gain.row, *gain.singles) if case.case.device_id in sides
+    }
+    curves = fit_cases(cases.values())
     device_group = [curve for key, curve in curves.items() if key[1] == first.device_id]
     threshold = compare(device_group, [curve for key, curve in curves.items() if key[1] != first.device_id])
     assert threshold is not None, "both sides of a speedup have its size"
