@@ -221,7 +221,7 @@ def test_the_same_seed_gives_the_same_result_byte_for_byte(run):
 
 
 def test_stdout_carries_the_report_and_stderr_the_progress(ran):
-    assert ran.out.startswith("With data on the GPU ")
+    assert ran.out.startswith("At the largest size, with data on the GPU ")
     assert "Speedup: which side wins" in ran.out
     assert "Break-even" in ran.out
     lines = ran.err.splitlines()

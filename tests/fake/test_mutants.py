@@ -12,15 +12,16 @@ import os
 import msgspec
 
 import gpubench.backends.hidden.fake as fake
+from gpubench.backends.hidden.fake import session
 
-whole = fake.FakeLaunch.execute
+whole = session.FakeLaunch.execute
 
 
 def execute(self):
     fresh = self.output is None
     whole(self)
     self.runs = getattr(self, "runs", 0) + 1
-    if not isinstance(self.output, fake.FakeBuffer):
+    if not isinstance(self.output, session.FakeBuffer):
         return
     last = self.runs == int(os.environ.get("WRONG_AT", "0"))
     if fresh and "WRONG_AT" not in os.environ or last:
@@ -30,7 +31,7 @@ def execute(self):
             out[eval(os.environ["WRONG_FROM"]):] += 1
 
 
-fake.FakeLaunch.execute = execute
+session.FakeLaunch.execute = execute
 
 
 class Spoiled(fake.FakeBackend):
@@ -60,8 +61,9 @@ import msgspec
 import numpy as np
 
 import gpubench.backends.hidden.fake as fake
+from gpubench.backends.hidden.fake import session
 
-whole, compiled = fake.FakeLaunch.execute, fake.FakeSession.compile
+whole, compiled = session.FakeLaunch.execute, fake.FakeSession.compile
 
 
 def compile(self, op, case, inputs, output):
@@ -79,7 +81,7 @@ def execute(self):
             eval(os.environ["PLACE"])[...] += 1
 
 
-fake.FakeSession.compile, fake.FakeLaunch.execute = compile, execute
+fake.FakeSession.compile, session.FakeLaunch.execute = compile, execute
 # As on a device, an upload copies.
 fake.FakeSession._copy_in = lambda self, buffer, host, cost_s: np.copyto(buffer.array, host)
 

@@ -118,6 +118,12 @@ def test_output_by_suffix(gpubench, folder):
     assert "### Break-even" in (folder / "report.md").read_text(encoding="utf-8")
 
 
+def test_no_result_at_all(gpubench, tmp_path):
+    done = gpubench(cwd=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (4, "", 3)
+    assert "error: there is no result to report" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -157,9 +157,9 @@ def test_every_tile_is_among_them():
 
 
 @pytest.mark.parametrize("params", [{"n": 257}, {"n": 31, "m": 70}, {"n": 60, "k": 7, "batch": 3}], ids=str)
-@pytest.mark.parametrize("device", [None, WEBGPU], ids=["own limits", "webgpu"])
-def test_what_the_op_chooses(session, params, device):
-    program = OP.tuned["wgpu"][0].build(params, "float32", device or session.limits)
+@pytest.mark.parametrize("limits", [None, WEBGPU], ids=["own limits", "webgpu"])
+def test_what_the_op_chooses(session, params, limits):
+    program = OP.tuned["wgpu"][0].build(params, "float32", limits or session.limits)
     check_program(session, OP, program, params, "float32")
 
 

@@ -124,10 +124,10 @@ def softmax_of(x: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("device", [{}, WEBGPU], ids=["own limits", "webgpu"])
+@pytest.mark.parametrize("lowered", [{}, WEBGPU], ids=["own limits", "webgpu"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, device):
-    limits = able(session, dtype, **device)
+def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, lowered):
+    limits = able(session, dtype, **lowered)
     for columns in COLUMNS:
         rows = 3 if columns > 2000 else 67
         y, dy = values((rows, columns), dtype), values((rows, columns), dtype, 2)
@@ -161,10 +161,10 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
     assert np.isnan(got[2:]).all()  # a NaN; nothing but -inf: as in NumPy
 
 
-@pytest.mark.parametrize("device", [{}, WEBGPU], ids=["own limits", "webgpu"])
+@pytest.mark.parametrize("lowered", [{}, WEBGPU], ids=["own limits", "webgpu"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_transpose_of_any_sides(session, dtype, device):
-    limits = able(session, dtype, **device)
+def test_transpose_of_any_sides(session, dtype, lowered):
+    limits = able(session, dtype, **lowered)
     sides = [
         (1, 1),
         (1, 257),
