@@ -12,7 +12,7 @@ ds^T q and dv = p^T g, the first two over sqrt(e). Source: Dao and others, arXiv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -77,10 +77,9 @@ def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS) -> Any:
         return torch.autograd.grad(torch_attention(torch, own, heads), own, dout)[0]
 
 
-def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return dq, dk and dv of one head, block by block of its queries."""
+def _by_blocks(np: Any, q: Array, k: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """Yield (queries, the keys that they see, their weights) of one head."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
-    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     late = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
     for start in range(0, n, _ROWS):
         rows, seen = slice(start, min(start + _ROWS, n)), slice(min(start + _ROWS, n))
@@ -89,6 +88,14 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
         p -= np.max(p, axis=1, keepdims=True)
         np.exp(p, out=p)
         p /= np.sum(p, axis=1, keepdims=True)
+        yield rows, seen, p
+
+
+def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+    """Return dq, dk and dv of one head, block by block of its queries."""
+    by = 1 / math.sqrt(q.shape[1])
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for rows, seen, p in _by_blocks(np, q, k):
         dv[seen] += p.T @ g[rows]
         ds = g[rows] @ v[seen].T
         ds -= np.sum(p * ds, axis=1, keepdims=True)
@@ -101,15 +108,10 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
 def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
     """Return the sums of the absolute terms of dq, dk and dv. A score's error is that of an inner product, and moves
     the weights; dp has that of another one."""
-    n, by = len(q), 1 / math.sqrt(q.shape[1])
+    by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-    for start in range(0, n, _ROWS):
-        rows, seen = slice(start, min(start + _ROWS, n)), slice(min(start + _ROWS, n))
-        p = (q[rows] * by) @ k[seen].T
-        p[np.arange(start, start + len(p))[:, None] < np.arange(p.shape[1])] = -math.inf
-        p = np.exp(p - np.max(p, axis=1, keepdims=True))
-        p /= np.sum(p, axis=1, keepdims=True)
+    for rows, seen, p in _by_blocks(np, q, k):
         p *= (1 + lengths[0][rows] * np.max(lengths[1]) * by)[:, None]
         dv[seen] += p.T @ np.abs(g[rows])
         ds = np.outer(lengths[3][rows], lengths[2][seen])
