@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.backends.contract import Backend, Session
-from gpubench.kernels.contract.op import Op
+from gpubench.kernels.contract.op import Implementation, Op
 from gpubench.measure.worker.timer import Timer, device_seconds
 from gpubench.measure.worker.workspace import gate, kind_of
 from gpubench.result.case import Case
@@ -152,6 +152,12 @@ def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeat
             file.unlink()
 
 
+def resident_case(session: Session, op: Op, n: int, implementation: Implementation) -> Case:
+    """Return the case of an op on data that stays where the device computes."""
+    device = session.device
+    return Case(op.name, op.group, {"n": n}, "float32", implementation, device.resident_regime, device.id)
+
+
 def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Repeats) -> Trace:
     """Again and again: open the device, use it in every way, close it."""
 
@@ -161,15 +167,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
             session.sync()
             for implementation in backend.implementations:
                 n = 1000 if session.device.kind != "cpu" else THREADED_ELEMENTS
-                case = Case(
-                    op.name,
-                    op.group,
-                    {"n": n},
-                    "float32",
-                    implementation,
-                    session.device.resident_regime,
-                    device_id,
-                )
+                case = resident_case(session, op, n, implementation)
                 if session.supports(op, case) is None:
                     launches_once(session, op, case, folder)
         return 1

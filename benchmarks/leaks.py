@@ -27,7 +27,7 @@ from gpubench import backends, kernels
 from gpubench.backends.contract import Backend
 from gpubench.base.errors import BackendUnavailable
 from gpubench.kernels.contract.op import Op
-from gpubench.result.case import IMPLEMENTATIONS, Case
+from gpubench.result.case import IMPLEMENTATIONS
 
 MIB = 1 << 20
 # The most that a launch reads and writes, or the smallest size of a network; less on a CPU, whose launches last as
@@ -100,15 +100,7 @@ def _traces(
         op = kernels.load(name)
         n = _size(op, cpu=session.device.kind == "cpu")
         for implementation in IMPLEMENTATIONS:
-            case = Case(
-                op.name,
-                op.group,
-                {"n": n},
-                "float32",
-                implementation,
-                session.device.resident_regime,
-                options.device,
-            )
+            case = leak_traces.resident_case(session, op, n, implementation)
             if session.supports(op, case) is None:
                 repeats = leak_traces.Repeats(options.launches, options.limit, device_bytes)
                 yield leak_traces.launches(session, op, case, folder, repeats)
