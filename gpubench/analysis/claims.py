@@ -50,9 +50,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # between which two the time is expected
     time_s: tuple[Seconds, Seconds] | None = msgspec.field(default=None, name="time")
     break_even: Range | None = None  # between which two sizes it is expected
-    tolerance: float | None = (
-        None  # a share of the expectation; None: what the file says for all, else TOLERANCE
-    )
+    # a share of the expectation; None: what the file says for all, else TOLERANCE
+    tolerance: float | None = None
 
     @property
     def expected(self) -> float | None:

@@ -37,9 +37,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     bound: PipelineStage | None  # the slowest stage; None: they were not timed
     bound_s: float | None  # its seconds
     reached: float | None  # bound_s / seconds of a call in the pipeline
-    overlap: (
-        float | None
-    )  # seconds of all stages / of a call in the pipeline: the rest of the gain is page-locked memory
+    # seconds of all stages / of a call in the pipeline: the rest of the gain is page-locked memory
+    overlap: float | None
     case: CaseResult  # the pipeline
     copied: CaseResult | None  # the call that waits
     interval: Interval | None  # of the gain

@@ -29,9 +29,8 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False  # numbers end below each other
     rank: int = 0  # the highest rank is left out first where the width does not suffice; 0 stays
     group: str = ""  # stands above this column and its neighbours of the same group
-    least: int = (
-        0  # columns to which a last one is wrapped, or a first one cut, before others go; 0: all of its text
-    )
+    # columns to which a last one is wrapped, or a first one cut, before others go; 0: all of its text
+    least: int = 0
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -203,7 +203,7 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 def prior_quantile(p: float) -> float:
     """Return the value that Student's t with PRIOR_DEGREES degrees of freedom stays below with probability `p`.
 
-    The closed implementation of four degrees (Shaw 2006) is exact far out too, where many cases are tested together.
+    The closed form of four degrees (Shaw 2006) is exact far out too, where many cases are tested together.
     """
     alpha = 4 * p * (1 - p)
     root = math.cos(math.acos(math.sqrt(alpha)) / 3) / math.sqrt(alpha)

@@ -305,9 +305,8 @@ class TimedStages(Reply, frozen=True):
     """The stages of a workload; None where a device cannot tell them."""
 
     times: StageTimes | None = None  # of the stages
-    assignment_times: AssignmentTimes | None = (
-        None  # their times on both sides and what stage assignments promise
-    )
+    # their times on both sides and what stage assignments promise
+    assignment_times: AssignmentTimes | None = None
 
 
 class Done(Reply, frozen=True):

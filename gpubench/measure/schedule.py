@@ -49,9 +49,8 @@ class RunSpec(msgspec.Struct, frozen=True):
     required: frozenset[str] = frozenset()
     check_only: bool = False  # nothing is timed
     resume: Resume | None = None  # the plan of a file that is gone on with
-    load: Callable[[], processes.CpuTimes | None] = (
-        processes.no_cpu_times
-    )  # reads what others do on this machine
+    # reads what others do on this machine
+    load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
     spares: Spares | None = None  # workers that import already
     # By so much at most the budget grows with what a machine's first run takes to choose its kernels.
     once_s: float = 0.0

@@ -82,9 +82,8 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float  # speedup / ranks
     efficiency_lo: float  # its interval
     efficiency_hi: float  # its interval
-    weak: (
-        float | None
-    )  # of a training: time of the best single GPU with one rank's part of the batch / of the group
+    # of a training: time of the best single GPU with one rank's part of the batch / of the group
+    weak: float | None
     weak_lo: float | None  # its interval
     weak_hi: float | None  # its interval
     balance: float | None  # seconds of the fastest rank / of the slowest, each alone with its share

@@ -32,9 +32,8 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     slower: int | None = None  # cases of a comparison
     faster: int | None = None  # cases of a comparison
     unsure: int | None = None  # cases of a comparison
-    gpu_wins: int | None = (
-        None  # ops of reports that a GPU wins at their largest size, with data on it if measured
-    )
+    # ops of reports that a GPU wins at their largest size, with data on it if measured
+    gpu_wins: int | None = None
     errors: tuple[str, ...] = ()  # failed gates and broken cases, one sentence each
     warnings: tuple[str, ...] = ()  # what else needs a look, one sentence each
 

@@ -89,9 +89,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     implementation: Implementation  # library or tuned
     regime: RegimeKind  # the situation
     device_id: str  # where it runs
-    calls: int | None = (
-        None  # launches per transfer (transfer-once) or behind one wait (streamed); others have none
-    )
+    # launches per transfer (transfer-once) or behind one wait (streamed); others have none
+    calls: int | None = None
     # an extra kernel (`naive`), or another way to do the library call (`tf32`); None: the implementation itself
     variant: str | None = None
 

@@ -361,9 +361,8 @@ class Backend(ABC):
     default_devices: tuple[str, ...] | None = None  # by id, where not all are measured unless they are named
     # Backends that come before it on a GPU that both have, unless somebody names it.
     yields_to: tuple[str, ...] = ()  # backends whose devices of the same hardware are preferred
-    scripted_time: bool = (
-        False  # its sessions have a clock of their own, which the machine's load does not touch
-    )
+    # its sessions have a clock of their own, which the machine's load does not touch
+    scripted_time: bool = False
     device_groups: tuple[str, ...] = ()  # words that name device groups of its devices, beside their ordinals
 
     @abstractmethod

@@ -126,9 +126,8 @@ class Rows(NamedTuple):
     make: Callable[[Any], Iterable[Any]]  # analysis -> structs of `kind`
     order: int  # of the document
     csv: Mapping[str, str] = {}  # by column the field of a row that stands in the line of the case of its id
-    parts: Callable[[Any], Iterable[Mapping[str, Any]]] | None = (
-        None  # row -> columns of further lines below that
-    )
+    # row -> columns of further lines below that
+    parts: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None
 
 
 _sections: dict[tuple[str, str], Maker] = {}

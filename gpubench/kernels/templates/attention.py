@@ -26,9 +26,8 @@ LANES = 32  # threads that go through the same keys together
 LOWEST = "-3e38"
 KEYS = 4  # of one step: with eight their loads take so many registers that some spill
 _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
-_TWO_QUERIES_BYTES = (
-    512  # of registers that two queries and their results may take: then a key is read once for both
-)
+# of registers that two queries and their results may take: then a key is read once for both
+_TWO_QUERIES_BYTES = 512
 _WARPS_A_MULTIPROCESSOR = 32  # also of those that end early, since their tokens see few
 _MOST_PARTS = 8
 CACHE_THREADS = 256  # of a head of one token; as many elements as it may have

@@ -270,9 +270,8 @@ class Timer(Timed):
         self.seconds(1)
         self.calls = every
         if self.case.regime == "transfer-always" and self.launch.output is None:
-            self.launch.output = (
-                earlier  # this regime makes launches of its own; the others' answer is still to check
-            )
+            # this regime makes launches of its own; the others' answer is still to check
+            self.launch.output = earlier
         if resident:
             self.workspace.verify(self.launch, self.case)
             return

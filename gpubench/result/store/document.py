@@ -187,8 +187,8 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
     if not all(map(math.isfinite, samples)):
         index = next(i for i, sample in enumerate(samples) if not math.isfinite(sample))
         raise ValueError(f"{path}[{index}] is {samples[index]}: a result holds finite numbers or null")
-    implementation = f"%.{SIGNIFICANT_DIGITS}g"
-    return [float(implementation % sample) for sample in samples]
+    form = f"%.{SIGNIFICANT_DIGITS}g"
+    return [float(form % sample) for sample in samples]
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:

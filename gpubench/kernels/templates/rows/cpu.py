@@ -20,9 +20,8 @@ from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
 _STRIDE = 8  # float64 elements: a cache line for each part of a row
 _RUN = 256  # elements
-_MOST_INPUTS = (
-    2  # of rows in parts: a kernel has four arrays, of which one is the output and one the parts' results
-)
+# of rows in parts: a kernel has four arrays, of which one is the output and one the parts' results
+_MOST_INPUTS = 2
 
 
 def candidates(
