@@ -69,10 +69,6 @@ def test_records_survive_json(records):
         assert parse_record(msgspec.json.decode(msgspec.json.encode(record_to_json(record)))) == record
 
 
-def ids(*records):
-    return [gpu.id for gpu in detect.inspect(records=list(records)).gpus]
-
-
 @pytest.mark.parametrize("kind", ["discrete", "integrated"])
 def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disagrees(kind):
     other = {"discrete": "integrated", "integrated": "discrete"}[kind]
@@ -93,7 +89,18 @@ PART = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_by
 BUS = {"source": "pci-sysfs", "bdf": "0000:01:00.0"}
 RADV = {"source": "wgpu:vulkan", "driver": "radv", "vendor_id": "1002", "device_id": "744c", "name": "a GPU"}
 NO_SIZE = {"memory": {"dedicated_bytes": {"value": None, "status": "unsupported"}}}
-SIZE, PARTITIONS = "gpus.0.memory.dedicated_bytes", "gpus.*.compute.partitions.*.id"
+SIZE, SIZES = "gpus.0.memory.dedicated_bytes", "gpus.*.memory.dedicated_bytes"
+PARTITIONS = "gpus.*.compute.partitions.*.id"
+
+
+NVIDIA, BUS_ID = {"uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2335"}, {"bdf": "0000:01:00.0"}
+MIGS = [f"MIG-11111111-0000-0000-0000-00000000000{n}" for n in (1, 2, 3)]
+
+
+def parts(source, *uuids):
+    """Return the instances of one GPU as a source lists them."""
+    return [{"source": source, "ordinal": n, "partition_of": "0000:01:00.0"} | ({"uuid": uuid} if uuid else {})
+            for n, uuid in enumerate(uuids)]  # fmt: skip
 
 
 def sized(**sizes):
@@ -138,6 +145,13 @@ ROWS = {
     "a card that tells no size": ([WHOLE | NO_SIZE | {"device_id": "2335"}], {SIZE: "unsupported", "gpus.0.kind": "discrete"}),
     "a chip that tells no size": (
         [WHOLE | NO_SIZE | {"device_id": "2e12"}], {f"{SIZE}.value": None, "gpus.0.kind": "integrated", "gpus.0.memory.unified": True}),
+    "of two listings of one card the one with its address is of the card": (
+        [NVIDIA | {"source": "nvml"} | BUS_ID, NVIDIA | {"source": "cuda", "ordinal": 0}, NVIDIA | {"source": "cuda", "ordinal": 1} | BUS_ID],
+        {"gpus.*.bdf": ["0000:01:00.0", "absent"], "gpus.*.apis.cuda.ordinal": [1, 0]}),
+    # A partition that two sources list is one; of two sources without uuids the one that lists most counts.
+    **{f"partitions listed twice, {count}": ([WHOLE, *parts("nvml", *MIGS[:2]), *parts("tool", *second)], {PARTITIONS: [[*MIGS[:2], *more]]})
+       for count, second, more in (("by uuid", MIGS[:2], ()), ("without uuids", (None, None), ()), ("one more", MIGS[2:], MIGS[2:]))},
+    "partitions without uuids": ([WHOLE, *parts("a", None), *parts("b", None, None)], {PARTITIONS: [["b:0", "b:1"]]}),
 }  # fmt: skip
 
 
@@ -168,122 +182,78 @@ def listed(*models, source="wgpu:vulkan", **more):
     ]  # fmt: skip
 
 
-def without(key, records):
-    return [{name: value for name, value in record.items() if name != key} for record in records]
+def blind(records):
+    """Return the records without their device ids."""
+    return [{name: value for name, value in record.items() if name != "device_id"} for record in records]
 
 
-def places(records):
-    """Model, name and memory of each GPU by address, whatever the order of the records."""
-    orders = [detect.inspect(records=list(order)).gpus for order in itertools.permutations(records)]
-    found = [
-        {gpu.bdf.value: (gpu.device_id.value, gpu.name.value if gpu.name_precision == "exact" else None,
-                         gpu.memory.dedicated_bytes.value) for gpu in gpus}
-        for gpus in orders
-    ]  # fmt: skip
-    assert all(one == found[0] for one in found)
-    assert all(len(gpus) == len(found[0]) for gpus in orders)
-    return found[0]
+FIRST, SECOND = UNLIKE
+TWINS = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
+THREE = [FIRST, SECOND, ("0000:03:00.0", "2684", 24 << 30)]
+LYING = [record | {"name": "model 2684"} for record in listed(SECOND)] + [
+    record | {"name": "model 2504"} for record in listed(FIRST)
+]
+CARD, CHIP = (
+    blind(listed(model, adapter_type=kind)) for model, kind in ((SECOND, "discrete"), (FIRST, "integrated"))
+)
+OWN = [(bdf, device, f"model {device}", size) for bdf, device, size in UNLIKE]
+SILENT = [(bdf, device, None, None) for bdf, device, _ in UNLIKE]
+NO_IDS = [(bdf, None, None, None) for bdf, _, _ in UNLIKE]
+# Records of the bus, those of APIs without addresses, and the address, model, name and memory of each GPU, whatever the order of the records.
+APART = {
+    **{f"{source}, {order}": (bus(*UNLIKE), listed(*UNLIKE[::order], source=source), OWN)
+       for source in ("wgpu:vulkan", "cuda", "opencl") for order in (1, -1)},
+    "names do not outweigh device ids": (
+        bus(*UNLIKE), LYING, [(FIRST[0], "2684", "model 2504", FIRST[2]), (SECOND[0], "2504", "model 2684", SECOND[2])]),
+    "a GPU that an API does not list": (bus(*UNLIKE), listed(SECOND), [SILENT[0], OWN[1]]),
+    "identical GPUs beside another model": (
+        bus(*THREE), listed(SECOND, FIRST), [*OWN, ("0000:03:00.0", "2684", None, None)]),
+    "a uuid and no address": (
+        [*bus(FIRST), {"source": "nvml", "uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2504"}], listed(*UNLIKE[::-1]),
+        [OWN[0], (None, *OWN[1][1:])]),
+    "a device id that cannot be read takes what is left": (blind(bus(FIRST)) + bus(SECOND), listed(*UNLIKE), OWN),
+    "identical GPUs of which the bus tells no id": (
+        blind(bus(*TWINS)), listed(*TWINS), [(bdf, device, f"model {device}", size) for bdf, device, size in TWINS]),
+    # Without device ids the kind is what tells; the order of the bus would swap them.
+    "a chip and a card": (bus(FIRST, kind="integrated") + bus(SECOND, kind="discrete"), CARD + CHIP, OWN),
+    # Where nothing tells unlike GPUs apart nothing is guessed.
+    "the bus is blind": (blind(bus(*UNLIKE)), listed(*UNLIKE[::-1]), NO_IDS),
+    "the API is blind": (bus(*UNLIKE), blind(listed(*UNLIKE[::-1])), SILENT),
+    "both are blind": (blind(bus(*UNLIKE)), blind(listed(*UNLIKE[::-1])), NO_IDS),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("source", ["wgpu:vulkan", "cuda", "opencl"])
-def test_unlike_gpus_of_one_vendor_keep_their_own_facts(order, source):
-    found = places(bus(*UNLIKE) + listed(*UNLIKE[::order], source=source))
-    assert found == {bdf: (device, f"model {device}", size) for bdf, device, size in UNLIKE}
+@pytest.mark.parametrize("name", APART)
+def test_unlike_gpus_of_one_vendor_keep_their_own_facts(name):
+    placed, reported, expected = APART[name]
+    for order in itertools.permutations(placed + reported):
+        machine = detect.inspect(records=list(order))
+        told = [(gpu.bdf.value, gpu.device_id.value, gpu.name.value if gpu.name_precision == "exact" else None,
+                 gpu.memory.dedicated_bytes.value) for gpu in machine.gpus]  # fmt: skip
+        assert sorted(told, key=str) == sorted(expected, key=str)
+    if "blind" in name:  # both are listed, and by no number
+        assert [gpu.apis["wgpu:vulkan"].ordinal for gpu in machine.gpus] == [None, None]
+        assert machine.warnings == []
 
 
-def test_names_do_not_outweigh_device_ids():
-    lying = [record | {"name": f"model {other}"}
-             for record, (_, other, _) in zip(listed(*UNLIKE), UNLIKE[::-1], strict=True)]  # fmt: skip
-    found = places(bus(*UNLIKE) + lying)
-    assert [size for _, _, size in found.values()] == [size for _, _, size in UNLIKE]
-
-
-def test_a_gpu_that_an_api_does_not_list_takes_nothing_of_the_other():
-    found = places(bus(*UNLIKE) + listed(UNLIKE[1]))
-    assert found == {"0000:01:00.0": ("2684", None, None), "0000:02:00.0": ("2504", "model 2504", 12 << 30)}
-
-
-def test_identical_gpus_beside_another_model_of_their_vendor():
-    models = [("0000:01:00.0", "2684", 24 << 30), UNLIKE[1], ("0000:03:00.0", "2684", 24 << 30)]
-    found = places(bus(*models) + listed(models[1], models[0], models[2])[:2])
-    assert found["0000:02:00.0"] == ("2504", "model 2504", 12 << 30)
-    assert sorted(size or 0 for _, _, size in found.values()) == [0, 12 << 30, 24 << 30]
-
-
-def test_unlike_gpus_of_which_one_has_a_uuid_but_no_address():
-    placed = bus(UNLIKE[0])
-    nvml = [{"source": "nvml", "uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2504"}]
-    found = places(placed + nvml + listed(*UNLIKE[::-1]))
-    assert found == {"0000:01:00.0": ("2684", "model 2684", 24 << 30), None: ("2504", "model 2504", 12 << 30)}
-
-
-def test_a_gpu_whose_device_id_cannot_be_read_takes_what_is_left():
-    placed = without("device_id", bus(UNLIKE[0])) + bus(UNLIKE[1])
-    found = places(placed + listed(*UNLIKE))
-    assert found["0000:02:00.0"] == ("2504", "model 2504", 12 << 30)
-    assert found["0000:01:00.0"] == ("2684", "model 2684", 24 << 30)
-
-
-def test_identical_gpus_whose_device_ids_the_bus_does_not_tell_take_a_record_each():
-    identical = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
-    found = places(without("device_id", bus(*identical)) + listed(*identical))
-    assert found == {bdf: ("2684", "model 2684", 24 << 30) for bdf, _, _ in identical}
-
-
-@pytest.mark.parametrize("blind", ["bus", "api", "both"])
-def test_where_nothing_tells_unlike_gpus_apart_nothing_is_guessed(blind):
-    placed, reported = bus(*UNLIKE), listed(*UNLIKE[::-1])
-    if blind in ("bus", "both"):
-        placed = without("device_id", placed)
-    if blind in ("api", "both"):
-        reported = without("device_id", reported)
+@pytest.mark.parametrize(
+    ("placed", "reported"), [(blind(bus(*UNLIKE)), listed(SECOND)), (bus(*UNLIKE), blind(listed(SECOND)))]
+)
+def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(placed, reported):
     machine = detect.inspect(records=placed + reported)
-    assert [gpu.bdf.value for gpu in machine.gpus] == [bdf for bdf, _, _ in UNLIKE]
-    for gpu in machine.gpus:
-        assert gpu.name_precision != "exact"
-        assert gpu.memory.dedicated_bytes.value is None
-        assert gpu.apis["wgpu:vulkan"].ordinal is None  # both are listed
-    assert machine.warnings == []
-
-
-@pytest.mark.parametrize("blind", ["bus", "api"])
-def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(blind):
-    placed, reported = bus(*UNLIKE), listed(UNLIKE[1])
-    records = (
-        without("device_id", placed) + reported if blind == "bus" else placed + without("device_id", reported)
-    )
-    machine = detect.inspect(records=records)
     assert [gpu.apis for gpu in machine.gpus] == [{}, {}]
     (warning,) = machine.warnings
-    assert warning.code == "UNMATCHED_ADAPTER"
-    assert "any of 2" in warning.text
-
-
-def test_an_integrated_gpu_and_a_card_of_one_vendor_are_told_apart_by_kind():
-    """Without device ids the kind is what tells; the order of the bus would swap them."""
-    placed = [
-        record | {"kind": kind} for record, kind in zip(bus(*UNLIKE), ("integrated", "discrete"), strict=True)
-    ]
-    card, own = (
-        listed(model, adapter_type=kind)
-        for model, kind in zip(UNLIKE[::-1], ("discrete", "integrated"), strict=True)
-    )
-    found = places(placed + without("device_id", card) + without("device_id", own))
-    assert found == {bdf: (device, f"model {device}", size) for bdf, device, size in UNLIKE}
+    assert (warning.code, "any of 2" in warning.text) == ("UNMATCHED_ADAPTER", True)
 
 
 def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
-    blind = without("device_id", listed(UNLIKE[0]))
-    machine = detect.inspect(records=bus(UNLIKE[0]) + listed(UNLIKE[1]) + blind)
-    assert [(gpu.device_id.value, gpu.memory.dedicated_bytes.value) for gpu in machine.gpus] == [
-        ("2684", 24 << 30), ("2504", 12 << 30),
-    ]  # fmt: skip
+    machine = detect.inspect(records=bus(FIRST) + listed(SECOND) + blind(listed(FIRST)))
+    check(machine, {"gpus.*.device_id": ["2684", "2504"], SIZES: [24 << 30, 12 << 30]})
 
 
 def test_equal_gpus_take_records_without_device_ids_in_turn():
     models = [(f"0000:0{n}:00.0", "15f8", 16 << 30) for n in (1, 2, 3, 4)]
-    machine = detect.inspect(records=bus(*models) + without("device_id", listed(*models, source="opencl")))
+    machine = detect.inspect(records=bus(*models) + blind(listed(*models, source="opencl")))
     assert [gpu.apis["opencl"].ordinal for gpu in machine.gpus] == [0, 1, 2, 3]
 
 
@@ -344,54 +314,3 @@ def test_a_device_that_may_be_either_of_two_gpus_is_told_to_be_none(machine, ide
     assert detect.gpu_for(machine, identity) is None
     alone = Machine(gpus=machine.gpus[:1])
     assert detect.gpu_for(alone, identity) == "a"
-
-
-def test_of_two_listings_of_one_card_the_one_with_its_address_is_of_the_card():
-    card = {"uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2335"}
-    machine = detect.inspect(
-        records=[
-            {"source": "nvml", "bdf": "0000:01:00.0", **card},
-            {"source": "cuda", "ordinal": 0, **card},
-            {"source": "cuda", "ordinal": 1, "bdf": "0000:01:00.0", **card},
-        ]
-    )
-    assert [(gpu.bdf.value, gpu.apis["cuda"].ordinal) for gpu in machine.gpus] == [
-        ("0000:01:00.0", 1),
-        (None, 0),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("second", "count"),
-    [
-        (
-            [
-                {"uuid": "MIG-11111111-0000-0000-0000-000000000001"},
-                {"uuid": "MIG-11111111-0000-0000-0000-000000000002"},
-            ],
-            2,
-        ),
-        ([{"ordinal": 0}, {"ordinal": 1}], 2),  # a source that gives them no uuid
-        ([{"uuid": "MIG-11111111-0000-0000-0000-000000000003"}], 3),
-    ],
-)
-def test_a_partition_that_two_sources_list_is_one(second, count):
-    parent = {"source": "nvml", "bdf": "0000:01:00.0", "vendor_id": "10de"}
-    mine = [
-        {"source": "nvml", "ordinal": f"0:{n}", "uuid": f"MIG-11111111-0000-0000-0000-00000000000{n}"}
-        for n in (1, 2)
-    ]
-    other = [{"source": "tool"} | record for record in second]
-    parts = [record | {"partition_of": "0000:01:00.0"} for record in mine + other]
-    (gpu,) = detect.inspect(records=[parent, *parts]).gpus
-    assert len(gpu.compute.partitions) == count
-
-
-def test_of_two_sources_without_uuids_the_one_that_lists_most_counts():
-    parent = {"source": "nvml", "bdf": "0000:01:00.0", "vendor_id": "10de"}
-    parts = [
-        {"source": source, "ordinal": n, "partition_of": "0000:01:00.0"}
-        for source, n in (("a", 0), ("b", 0), ("b", 1))
-    ]
-    (gpu,) = detect.inspect(records=[parent, *parts]).gpus
-    assert [partition.id for partition in gpu.compute.partitions] == ["b:0", "b:1"]

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from gpubench import detect
-from tests.detect import recorded
+from tests.detect import recorded, trees
+from tests.detect.trees import DRM, GIB, HOST, KFD, NODE, V2, under
 
-GIB = 1 << 30
 SPOILINGS = ("empty", "junk", "binary", "huge", "folder", "dangling", "refused")
 UNREFUSED = "this user may read everything"
 
@@ -135,9 +135,7 @@ class Tree:
         for path in sorted(changed):
             before, after = self.whole.facts.get(path), found.facts.get(path)
             if not (
-                self.comes_from(before, file)
-                or self.comes_from(after, file)
-                or self._rests(path, changed, file)
+                any(self.comes_from(fact, file) for fact in (before, after)) or self._rests(path, changed, file)
             ):
                 pytest.fail(f"{place} changes {path}: {before} -> {after}")
 
@@ -175,60 +173,39 @@ def spoilings(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def machine(plant, host, pci):
+def machine(plant):
     """A machine with something of everything: SMT, caches, clocks, limits, GPUs of three makers, memory as nodes."""
-    cpu, node, kfd = "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/class/kfd/kfd/topology/nodes"
-    tree = host | {"/proc/self/cgroup": "0::/a/b", "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"}
-    tree |= {
-        "/sys/fs/cgroup/a/cpu.max": "150000 100000", "/sys/fs/cgroup/a/memory.max": str(4 * GIB),
-        "/sys/fs/cgroup/a/memory.current": str(GIB), "/sys/fs/cgroup/a/memory.stat": f"inactive_file {GIB // 2}",
-        "/sys/fs/cgroup/a/b/cpuset.cpus.effective": "0-1", "/sys/fs/cgroup/a/b/cpuset.mems.effective": "0",
-        "/sys/class/dmi/id/sys_vendor": "Maker", "/sys/class/dmi/id/product_name": "Product",
-    }  # fmt: skip
-    for number in (0, 1):
-        tree |= {f"{cpu}/cpu{number}/cpufreq/{name}": value for name, value in
-                 (("cpuinfo_max_freq", "3000000"), ("scaling_governor", "powersave"))}  # fmt: skip
-        for index, (level, kind, size, shared) in enumerate(
-            ((1, "Data", "48K", number), (2, "Unified", "2M", number), (3, "Unified", "32M", "0-1"))
-        ):
-            tree |= {f"{cpu}/cpu{number}/cache/index{index}/{name}": str(value) for name, value in
-                     (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared))}  # fmt: skip
+    tree = HOST | trees.group("0::/a/b", V2, {
+        "cpu.max": "150000 100000", "memory.max": 4 * GIB, "memory.current": GIB, "memory.stat": f"inactive_file {GIB // 2}",
+        "b/cpuset.cpus.effective": "0-1", "b/cpuset.mems.effective": "0"}, "/sys/fs/cgroup/a")  # fmt: skip
+    tree |= under("/sys/class/dmi/id", {"sys_vendor": "Maker", "product_name": "Product"})
+    tree |= trees.each_cpu(2, {"cpufreq/cpuinfo_max_freq": "3000000", "cpufreq/scaling_governor": "powersave"})
+    tree |= trees.caches((1, "Data", "48K", "0-1"), (2, "Unified", "2M", "0-1"), (3, "Unified", "32M", "0-1"))
+    tree |= trees.each_cpu(2, {f"cache/index{index}/shared_cpu_list": range(2) for index in (0, 1)})
     for number in (0, 1):  # two GPUs whose memory the kernel shows as nodes
-        bdf = f"0004:0{number + 5}:00.0"
-        tree |= pci(bdf, "10de", "1db1", "nvidia", pci_class="0302", numa_node="0", local_cpulist="0-1", revision="0xa1",
+        bdf, own = f"0004:0{number + 5}:00.0", 254 + number
+        tree |= trees.pci(bdf, "10de", "1db1", "nvidia", pci_class="0302", numa_node="0", local_cpulist="0-1", revision="0xa1",
                     max_link_speed="8.0 GT/s PCIe", max_link_width="8", power__runtime_status="active")  # fmt: skip
-        folder = f"/proc/driver/nvidia/gpus/{bdf}"
-        tree |= {
-            f"{folder}/information": f"Model: \t\t Tesla V100\nGPU UUID: \t GPU-0000000{number}-0000-0000-0000-000000000001\nDevice Minor: \t {number}",
-            f"{folder}/numa_status": f"Node: {254 + number}\nStatus: online\nSize: 40000000",
-            f"{node}/node{254 + number}/cpulist": "",
-            f"{node}/node{254 + number}/meminfo": f"Node {254 + number} MemTotal: 1048576 kB\nNode {254 + number} MemFree: 1048576 kB",
-        }  # fmt: skip
+        tree |= under(f"/proc/driver/nvidia/gpus/{bdf}", {
+            "information": f"Model: \t\t Tesla V100\nGPU UUID: \t GPU-0000000{number}-0000-0000-0000-000000000001\nDevice Minor: \t {number}",
+            "numa_status": f"Node: {own}\nStatus: online\nSize: 40000000"})  # fmt: skip
+        meminfo = f"Node {own} MemTotal: 1048576 kB\nNode {own} MemFree: 1048576 kB"
+        tree |= under(f"{NODE}/node{own}", {"cpulist": "", "meminfo": meminfo})
     # without a link to a driver only NVIDIA's own files tell what it is
     tree.pop("/sys/bus/pci/devices/0004:06:00.0/driver")
     tree["/proc/driver/nvidia/version"] = "NVRM version: NVIDIA UNIX Kernel Module  535.183.01  Release Build"
-    sizes = {"mem_info_vram_total": str(16 * GIB), "mem_info_vis_vram_total": str(16 * GIB), "mem_info_gtt_total": str(4 * GIB),
-             "mem_info_vram_used": str(GIB), "mem_info_vram_vendor": "samsung", "unique_id": "12ab"}  # fmt: skip
-    tree |= pci("0000:03:00.0", "1002", "744c", "amdgpu", **sizes)
-    tree |= pci("0000:0a:00.0", "8086", "56a0", "i915", drm__card2__lmem_total_bytes=str(16 * GIB))
-    tree |= pci("0000:0b:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB))
-    tree |= pci("0000:0c:00.0", "1a03", "2000", "ast") | pci(
-        "0000:0d:00.0", "8086", "1533", "igb", pci_class="0200"
-    )
-    tree |= {"/sys/class/drm/card1/device": "-> ../../../bus/pci/devices/0000:03:00.0",
-             "/sys/class/drm/card1-DP-1/status": "connected"}  # fmt: skip
-    number = 0
-    tree[f"{kfd}/0/properties"] = "cpu_cores_count 96\nsimd_count 0"
-    for unique, bus in ((77, 0x0500), (78, 0x2700)):  # two GPUs in two partitions each
-        for place in (0, 1):
-            number += 1
-            table = {"cpu_cores_count": 0, "simd_count": 152, "simd_per_cu": 4, "vendor_id": 4098, "device_id": 29857,
-                     "location_id": bus + place, "domain": 1, "gfx_target_version": 90402, "unique_id": unique}  # fmt: skip
-            tree |= {
-                f"{kfd}/{number}/properties": "\n".join(f"{key} {value}" for key, value in table.items()),
-                f"{kfd}/{number}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {24 * GIB}",
-                f"{kfd}/{number}/gpu_id": str(1000 + number),
-            }
+    tree |= trees.pci("0000:03:00.0", "1002", "744c", "amdgpu", **trees.amdgpu(
+        16 * GIB, 4 * GIB, mem_info_vis_vram_total=str(16 * GIB), mem_info_vram_used=str(GIB), mem_info_vram_vendor="samsung", unique_id="12ab"))  # fmt: skip
+    tree |= trees.pci("0000:0a:00.0", "8086", "56a0", "i915", drm__card2__lmem_total_bytes=str(16 * GIB))
+    tree |= trees.pci("0000:0b:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB))
+    tree |= trees.pci("0000:0c:00.0", "1a03", "2000", "ast")
+    tree |= trees.pci("0000:0d:00.0", "8086", "1533", "igb", pci_class="0200")
+    tree[f"{DRM}/card1/device"] = "-> ../../../bus/pci/devices/0000:03:00.0"
+    tree[f"{DRM}/card1-DP-1/status"] = "connected"
+    tree[f"{KFD}/0/properties"] = "cpu_cores_count 96\nsimd_count 0"
+    for number, place in enumerate((0x0500, 0x0501, 0x2700, 0x2701), 1):  # two GPUs in two partitions each
+        tree |= trees.kfd_node(number, location_id=place, unique_id=77 + number // 3)
+        tree |= trees.bank(number, 24 * GIB) | {f"{KFD}/{number}/gpu_id": str(1000 + number)}
     return Tree(plant(tree))
 
 
@@ -236,7 +213,7 @@ def machine(plant, host, pci):
 def test_a_spoiled_file_costs_its_own_facts_and_nothing_else(machine, spoiling, tmp_path):
     if spoiling not in spoilings(tmp_path):
         pytest.skip(UNREFUSED)
-    """A third of the roles each: whatever a file is for, one function reads it."""
+    # A third of the roles each: whatever a file is for, one function reads it.
     assert len(machine.whole.devices) == 8
     number = SPOILINGS.index(spoiling)
     for files in list(machine.roles().values())[number % 3 :: 3]:
@@ -265,14 +242,9 @@ IN_EVERY_RUN = ("arm-gb10", "drm-vega-and-igpu", "kfd-mi25", "kfd-mi300x-cpx")
 
 
 @pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)
-@pytest.mark.parametrize(
-    "archive",
-    [
-        pytest.param(one, marks=[] if recorded.name(one) in IN_EVERY_RUN else pytest.mark.fuzz)
-        for one in recorded.ARCHIVES
-    ],
-    ids=recorded.name,
-)
+@pytest.mark.parametrize("archive", [
+    pytest.param(archive, marks=[] if recorded.name(archive) in IN_EVERY_RUN else pytest.mark.fuzz) for archive in recorded.ARCHIVES
+], ids=recorded.name)  # fmt: skip
 def test_a_spoiled_file_of_a_recorded_machine_costs_its_own_facts_and_nothing_else(archive, tmp_path):
     """A file of each role is spoiled on each machine, and in every way on one machine or another. With SPOIL=all each
     file in one way: that takes minutes."""
