@@ -63,10 +63,7 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
             ["--version"],
             {"typer", "msgspec", "psutil", "argparse", "gpubench.base.errors", "gpubench.cli.exit"},
         ),
-        (
-            ["--help"],
-            {"msgspec", "psutil", "gpubench.result", "gpubench.measure", "tomllib"},
-        ),
+        (["--help"], {"msgspec", "psutil", "gpubench.result", "gpubench.measure", "tomllib"}),
         (
             ["ops"],
             {
@@ -99,11 +96,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {
-        "cli",
-        "base",
-        *wings.OWN,
-    }
+    assert ours <= {"cli", "base", *wings.OWN}
     of_wings = {
         name.partition(".")[2] for name in modules if name.split(".")[1:2] in [[wing] for wing in wings.OWN]
     }
@@ -115,10 +108,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     [
         (["merge", "base.json", "new.json", "-o", "all.json"], {"gpubench.measure"}),
         (["noise", "base.json"], set()),
-        (
-            ["report", "base.json", "--format", "json"],
-            {"gpubench.compare.two_runs", "gpubench.fleet.nodes"},
-        ),
+        (["report", "base.json", "--format", "json"], {"gpubench.compare.two_runs", "gpubench.fleet.nodes"}),
         (
             ["report", "base.json", "--format", "markdown"],
             {"gpubench.compare.two_runs", "gpubench.fleet.nodes"},

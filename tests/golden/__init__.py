@@ -79,8 +79,9 @@ def _without_wings(document: str) -> str:
 
 
 @functools.cache
-def _analyses(make: Callable[[], Run]) -> list[Analysis]:
-    return analyse_runs([make()])
+def _analyses(make: Callable[[], Run | list[Run]]) -> list[Analysis]:
+    runs = make()
+    return analyse_runs(runs if isinstance(runs, list) else [runs])
 
 
 HEAD = "\n======== "

@@ -3,10 +3,12 @@
 from msgspec.structs import replace
 
 from gpubench.result.case import WAITED
+from gpubench.result.machine import Fact
 from gpubench.result.run import DeviceClock, Parts, Selection
 from tests.unit.report.answer_runs import answer_run
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of
 from tests.unit.report.samples import full_run, interrupted_run
+from tests.unit.report.screens import small_notes
 
 SHARED = (CPU, replace(GPU, gpu_id="GPU-1"), replace(GPU, id="wgpu:0", backend="wgpu", gpu_id="GPU-1"))
 LARGE = 2**26  # a copy of float32 moves 512 MiB
@@ -135,6 +137,29 @@ def without_flops():
     return run_of([replace(row, flops=0, case=replace(row.case, group="function")) for row in rows])
 
 
+BOTH = ["machines", "history"]
+
+
+def of_machine(ratios, *, cpu="Test CPU", cpu_s=1e-3, started="2026-01-02T03:04:05Z", label=None):
+    """A run on a machine of its own: each CPU name has another fingerprint."""
+    found = run_of(curve(ratios, cpu_s=cpu_s))
+    mark = replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
+    host = replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
+    return replace(
+        found, id=f"{cpu}-{started}", started_at=started, label=label, machine=replace(machine(), cpu=host),
+        fingerprint=replace(found.fingerprint, machine=mark),
+    )  # fmt: skip
+
+
+def days_of(seconds, **more):
+    return [
+        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-{day:02}T00:00:00Z", **{name: f"{word}{day - 1}" for name, word in more.items()})
+        for day, s in enumerate(seconds, 1)
+    ]  # fmt: skip
+
+
+HERE = of_machine({64: 0.5, 1024: 40.0, 4096: 60.0})
+THERE = of_machine({64: 0.5, 256: 0.8, 1024: 8.0}, cpu="Another CPU", cpu_s=2e-3)
 SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
 LADDER_ON_TWO = [
     multiplied(9, 256, implementation="tuned", device="cupy:0"), multiplied(1, 256, implementation="tuned", device="cupy:0", variant="naive"),
@@ -189,5 +214,12 @@ PARTS = {
     "a whole report, variants": (lambda: run_of(LADDER_ON_TWO, devices=SHARED), "plain", {}),
     "a whole report, TF32": (lambda: run_of([multiplied(50, device="cupy:0"), multiplied(300, device="cupy:0", variant="tf32")], devices=SHARED), "plain", {}),
     "a whole report, overheads": (lambda: run_of([measured(case("sync", 1, device="cupy:0"), 5e-6)], devices=(CPU, GPU)), "plain", {"width": 120}),
+    "a whole report, sizes of a search": (searched, "plain", {}),
+    "notes of one kind": (small_notes, "plain", {"sections": ["warnings"]}),
+    "machines side by side": (lambda: [HERE, THERE], "plain", {"sections": BOTH, "width": 120}),
+    "machines side by side in Markdown": (lambda: [HERE, THERE], "markdown", {"sections": ["machines", "answer"]}),
+    "machines that share nothing": (lambda: [HERE, replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])], "plain", {"sections": BOTH}),
+    "a history": (lambda: days_of([1e-3, 2e-3, 4e-3])[::-1], "plain", {"sections": BOTH}),
+    "histories of two machines": (lambda: [HERE, of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z"), THERE], "plain", {"sections": ["history"]}),
     "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, replace(CPU, id="torch:cpu", backend="torch"))), "plain", {}),
 }  # fmt: skip

@@ -1,6 +1,5 @@
 """The final screen: word for word of many small runs, and that it stays on one screen."""
 
-import json
 import re
 
 import pytest
@@ -103,11 +102,6 @@ def test_a_threshold_in_short_is_without_its_interval(ratios):
     assert (threshold_text(curve, short=True), bool(interval)) == (short, True)
 
 
-def test_queued_calls_choose_no_backend():
-    run = screens.SCREENS["queued calls choose no backend"]()
-    assert answer(analyse_runs([run])[0]).devices == ("cupy:0",)
-
-
 def tied_run(ratio=1.0):
     rows = op_rows("add", {ALWAYS: {1024: 0.1, 131072: 0.6, 16777216: ratio}})
     return answer_run([*rows, *op_rows("gelu", {WAITED: rising(VECTOR, 30_000)})])
@@ -149,15 +143,6 @@ def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_
         (kept, " --full   page: -o r.html"), (long, f" {long} --full"),
     ):  # fmt: skip
         assert lines(path)[-1] == f"all: gpubench report{last}"
-
-
-def test_notes_of_one_kind_are_one_note():
-    run = screens.small_notes()
-    text = " ".join(render([run], "plain", sections=("warnings",)).split())
-    assert text.count("top-halved") == 1
-    assert "2 ops are measured up to smaller sizes" in text
-    assert "add/float32 up to n = 1024, gelu/float32 up to n = 1024" in text
-    assert "measured as written: a (calls xp.a), b (calls xp.b)" in text
 
 
 # ---------------------------------------------------------------- it stays on one screen
@@ -230,30 +215,6 @@ def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():
         sentences=(("The GPU wins.",),), context=head, table=None, troubles=(), notes=((5, "a note"),), files=(), most=10,
     )  # fmt: skip
     assert len(screen_lines(full, 60)) == 1 + len(head)
-
-
-def test_a_terminal_shows_what_plain_text_says_with_colour_beside_it():
-    plain, table, colored = (
-        render([suite_run()], name, sections=("answer",), color=color)
-        for name, color in (("plain", False), ("table", False), ("table", True))
-    )
-    assert table == plain
-    assert "\x1b[38;5;75m" in colored
-
-
-@pytest.mark.slow
-def test_the_sentence_leads_and_is_the_same_in_every_format():
-    (said,) = json.loads(render([suite_run()], "json"))["verdicts"]
-    for name in ("plain", "table", "markdown", "html"):
-        text = render([suite_run()], name)
-        assert said in " ".join(text.split())
-        assert "gpubench report --sections warnings" not in text or name == "html"
-        if name in ("plain", "table"):
-            assert text.startswith("With data on the GPU the GPU wins all 14, ")
-            twice = render([suite_run()] * 2, name, sections=("answer",)).splitlines()
-            assert sum(line.startswith("Run: ") for line in twice) == 2
-        else:  # a page has the situation in a heading above both of its columns
-            assert ("data on the GPU: pays from" in text) == (name == "markdown")
 
 
 @pytest.mark.parametrize("gpu", [True, False])

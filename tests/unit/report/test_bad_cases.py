@@ -48,7 +48,7 @@ def screen(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_every_output_has_an_answer_and_they_agree(name):
     (analysis,) = analyse_runs([run_of(name)])
-    assert all("add" in draw_report([analysis], format) for format in ("plain", "markdown", "html"))
+    assert all("add" in draw_report([analysis], format) for format in ("plain", "markdown"))
     (cell,) = [lane.strips["cupy:0", WAITED].cell for lane in ratio_map(analysis).lanes if lane.row.op == "add"]
     (row,) = [row for row in report_document([analysis]).break_even if row.op == "add"]
     if cell.kind == "at":
@@ -58,38 +58,11 @@ def test_every_output_has_an_answer_and_they_agree(name):
     assert point is None or (answer.backend == "cupy") == (point.ratio > 1)
 
 
-def test_one_size_says_who_wins_there_and_nothing_of_a_threshold():
-    found = row_of("one size")
-    assert (found.verdict, found.n, found.first, found.last) == ("no-size", None, 4096, 4096)
-    assert "> 4 K" in screen("one size")
-
-
-def test_of_two_crossings_the_last_one_is_told_as_mixed():
-    found = row_of("two crossings")
-    assert found.mixed
-    assert 262144 < found.lo < found.n < found.hi < 4194304
-
-
 def test_a_size_that_failed_leaves_the_threshold_of_the_others():
     holed = row_of("fails at some sizes")
     assert {point.n for point in holed.points} == set(VECTOR) - {*GONE}
     assert holed.lo <= AT <= holed.hi
     assert holed.n == pytest.approx(row_of("whole").n, rel=0.1)
-
-
-def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
-    """At 4 K the other implementation is five times as fast as plain NumPy: that gain falls, and no threshold moves."""
-    plain, lonely = row_of("whole"), row_of("a contender at one size")
-    assert lonely.n == pytest.approx(plain.n, rel=0.02)
-    expected, gains = ({point.n: point.ratio for point in row.points} for row in (plain, lonely))
-    assert gains.pop(4096) == pytest.approx(expected.pop(4096) / 5, rel=0.02)
-    assert gains == pytest.approx(expected)
-
-
-def test_sessions_that_disagree_by_2x_widen_the_interval_and_hold_the_threshold():
-    calm, torn = row_of("whole"), row_of("sessions apart")
-    assert torn.hi / torn.lo > 1.5 * calm.hi / calm.lo
-    assert torn.lo <= AT <= torn.hi
 
 
 def test_a_run_stopped_in_its_first_ladder_tells_what_it_has_and_what_it_lacks():

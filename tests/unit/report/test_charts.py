@@ -175,23 +175,6 @@ def without(blocked, *arguments, cwd):
     )  # fmt: skip
 
 
-def test_the_command_writes_pictures(gpubench, folder):
-    done = gpubench("report", "run.json", "--plots", "pictures", "--sections", "speedup")
-    assert (done.returncode, done.stderr) == (0, "wrote 2 charts to pictures\n")
-    found = sorted(path.name for path in (folder / "pictures").iterdir())
-    assert found == ["speedup-matmul-float32.svg", "time-matmul-float32.svg"]
-    assert "Speedup" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_report_may_be_a_picture(gpubench, folder):
-    assert gpubench("report", "run.json", "-o", "all.png").returncode == 0
-    assert (folder / "all.png").read_bytes().startswith(b"\x89PNG")
-    done = gpubench("report", "run.json", "--format", "svg", "--sections", "speedup")
-    assert (done.returncode, done.stderr) == (0, "")
-    ElementTree.fromstring(done.stdout)
-
-
 @pytest.mark.parametrize(
     ("blocked", "what", "option"),
     [

@@ -15,8 +15,6 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import CasePair, CaseValues, smallest_effect
 from gpubench.compare.pairing import print_differences, take_turns
 from gpubench.compare.two_runs import compare
-from gpubench.report.comparison import render
-from gpubench.report.layout import RenderOptions
 from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
 from tests.examples import examples
@@ -117,33 +115,6 @@ def test_of_several_new_files_each_is_judged_and_their_order_does_not_matter():
     assert [{*one.ids} for one in there.gates] == [{*one.ids} for one in back.gates]
 
 
-@pytest.mark.parametrize(("m", "k"), [(1, 5), (3, 5), (12, 7), (3, 10)])
-def test_every_family_is_corrected_by_permutations(m, k):
-    """A method that changes with the number of sessions finds less with more of them."""
-    cases = [case(n=n) for n in range(1, m + 1)]
-    assert compared(*pair({cases[0].id: 2.0}, cases=cases, k=k)).correction == "max-t"
-
-
-@pytest.mark.slow
-def test_on_a_host_of_two_speeds_more_sessions_find_more():
-    """Half of the sessions of either side are 1.25 times slower, one of 12 cases 20 % slower."""
-    chance, hits = random.Random(3), {5: 0, 10: 0}
-    cases = [case(n=n) for n in range(1, 13)]
-    for k in hits:
-        for _ in range(20):
-            runs = []
-            for second in (0, 1):
-                times = [1e-3 * chance.choice((1.0, 1.25)) for _ in range(k)]
-                slow = [1.2 if second and what is cases[0] else 1 for what in cases]
-                rows = [
-                    timed(what, [x * chance.gauss(1, 0.02) * by for x in times])
-                    for what, by in zip(cases, slow, strict=True)
-                ]
-                runs.append(a_run(rows, k, second=second))
-            hits[k] += verdicts(compared(*runs))[0] == "SLOWER"
-    assert hits[5] < hits[10]
-
-
 def test_of_few_sessions_a_change_within_their_priors_is_unsure_and_no_gate_is_applied():
     result = compared(*pair({FIRST: 1.1}, k=4))
     assert {(row.verdict, row.reason, row.sessions_needed) for row in result.cases} == {
@@ -162,13 +133,12 @@ def test_of_one_session_a_side_a_large_change_is_told_unless_others_disturbed_it
     assert reasons(compared(base, contended(new))) == {("UNSURE", "contended")}
 
 
-@pytest.mark.parametrize("sigma", [0.05, 0.2])
-def test_of_one_session_a_side_unchanged_work_is_hardly_ever_called_changed(sigma):
-    """Also where sessions scatter four times as far as the prior says: many cases show it."""
+def test_of_one_session_a_side_unchanged_work_is_hardly_ever_called_changed():
+    """Even where sessions scatter four times as far as the prior says: many cases show it."""
     cases = tuple(case(n=n) for n in range(64, 104))
-    sides = (pair(k=1, sigma=sigma, seed=seed, cases=cases) for seed in range(60))
+    sides = (pair(k=1, sigma=0.2, seed=seed, cases=cases) for seed in range(20))
     alarms = sum(bool({"SLOWER", "FASTER"} & {*verdicts(compared(*both))}) for both in sides)
-    assert alarms <= 6  # 5 % of 60, and two standard deviations
+    assert alarms <= 3  # 5 % of 20, and two standard deviations
 
 
 def test_sizes_that_a_run_chose_by_itself_are_never_missing():
@@ -212,13 +182,6 @@ def test_muted_cases_are_judged_but_no_gate_looks_at_them():
     assert (result.cases[0].verdict, result.cases[0].muted) == ("SLOWER", True)
     assert (result.exit_code, result.counts.muted, result.counts.slower) == (0, 1, 0)
     assert result.pairs[0].family == 3
-
-
-def test_thresholds_per_case():
-    options = CompareOptions(thresholds=((None, 0.1), (selector("matmul/n=64"), 0.5)))
-    result = compared(*pair({FIRST: 1.3, SECOND: 1.3}), options)
-    assert verdicts(result) == ["SAME", "SLOWER", "SAME", "SAME"]
-    assert [row.threshold for row in result.cases] == [0.5, 0.1, 0.1, 0.1]
 
 
 def test_sessions_one_side_after_the_other_double_the_threshold():
@@ -273,7 +236,7 @@ def test_busy_moments_do_not_count_three_times():
     """Half of the sides' variance is of the moment, which a session and its repeats share."""
     chance, alarms, loose_alarms = random.Random(5), 0, 0
     five_percent = CompareOptions(thresholds=((None, 0.05),))
-    for _ in range(50):
+    for _ in range(25):
         sides = []
         for second in (0, 1):
             moments = [chance.gauss(0, 0.06) for _ in range(5)]
@@ -282,7 +245,7 @@ def test_busy_moments_do_not_count_three_times():
         alarms += "SLOWER" in verdicts(compared(*sides))
         loose = [replace(side, sessions=[replace(s, repeats=None) for s in side.sessions]) for side in sides]
         loose_alarms += "SLOWER" in verdicts(compared(*loose, five_percent))
-    assert alarms <= 3
+    assert alarms <= 2
     assert loose_alarms > 2 * alarms
 
 
@@ -370,11 +333,6 @@ def test_other_software_and_kernels_are_listed_and_compared():
     assert {*verdicts(result)} == {"SAME"}
 
 
-def test_nothing_in_common_is_bad_input():
-    with pytest.raises(InputError, match="no case in common"):
-        compared(pair(cases=CASES[:2])[0], pair(cases=CASES[2:])[1])
-
-
 @pytest.mark.parametrize(
     ("base_hz", "new_hz", "verdict"),
     [
@@ -401,13 +359,6 @@ def test_noise_is_unsure_and_says_how_many_sessions_it_takes():
     noise = [row for row in compared(*pair(sigma=0.12, seed=4)).cases if row.reason == "noise"]
     assert noise
     assert all(row.verdict == "UNSURE" and (row.sessions_needed or 6) > 5 for row in noise)
-
-
-def test_a_case_that_missed_a_session_is_still_judged():
-    base, new = pair({FIRST: 1.4, SECOND: 1.4}, k=6)
-    result = compared(base, first_replaced(new, replace(new.outcomes[0], blocks=new.outcomes[0].blocks[:5])))
-    assert verdicts(result) == ["SLOWER", "SLOWER", "SAME", "SAME"]
-    assert [row.k_new for row in result.cases] == [5, 6, 6, 6]
 
 
 def sides_of(logs, slow):
@@ -443,11 +394,10 @@ def test_false_alarms_and_power_on_simulated_suites(slow, least):
     assert sum("SLOWER" in result[1:] for result in results) <= 0.05 * runs
 
 
-@pytest.mark.parametrize(("m", "k", "sigma"), [(1, 5, 0.05), (8, 7, 0.10)])
 @pytest.mark.slow
-def test_four_of_five_comparisons_find_the_smallest_effect(m, k, sigma):
+def test_four_of_five_comparisons_find_the_smallest_effect():
     """By simulation: the share that finds it is 80 %, give or take what the stated rule is off by (70 to 97 %)."""
-    chance, runs = random.Random(11), 40
+    chance, runs, m, k, sigma = random.Random(11), 40, 8, 7, 0.10
 
     def sides(slow=1.0):
         return sides_of([[chance.gauss(0, sigma) for _ in range(2 * k)] for _ in range(m)], slow)
@@ -466,13 +416,6 @@ def test_the_spread_is_that_between_sessions_of_one_side():
     quiet = compared(*pair(k=8, sigma=0.0))
     assert [row.spread for row in quiet.cases] == pytest.approx([0.0] * len(CASES))
     assert [row.smallest_effect for row in quiet.cases] == pytest.approx([0.05] * len(CASES)), "the threshold"
-
-
-def test_too_few_sessions_find_no_effect_of_any_size():
-    result = compared(*pair(k=3))
-    assert {row.smallest_effect for row in result.cases} == {None}
-    assert all(row.spread for row in result.cases)
-    assert "Sessions of one side differed" not in render(result, "plain", RenderOptions())
 
 
 @given(st.floats(0.001, 0.3), st.integers(5, 12), st.integers(1, 200), st.floats(0.01, 0.5))

@@ -23,10 +23,8 @@ from tests.unit.report.sides import (
     gate,
     noisy,
     pair,
-    started_late,
     throttled,
     untrue,
-    with_blocks,
 )
 
 FIRST = CASES[0].id
@@ -170,32 +168,6 @@ def test_of_thresholds_the_last_that_selects_a_case_holds_and_one_for_some_outwe
 ):
     asked = check(ComparisonOptions(base="base.json", new=["new.json"], threshold=thresholds))
     assert [row.threshold for row in compared(*pair(), asked).cases] == shares
-
-
-def test_each_new_file_is_told_its_own_threshold():
-    base, turns = pair()
-    result = compared(base, turns, None, started_late(turns))
-    (notice,) = [notice for notice in result.warnings if notice.code == "not-interleaved"]
-    assert notice.message.startswith("base and new 2 were measured one after the other")
-
-
-def test_where_permutations_are_drawn_order_scale_and_sides_do_not_matter_either():
-    """Seven sessions a side: a sample of the 3432 permutations."""
-    cases = [case(n=n) for n in range(1, 44)]
-    base, new = pair({cases[3].id: 1.2, cases[7].id: 1.06}, cases=cases, k=7, sigma=0.02)
-    plain = compared(base, new)
-
-    def moved(block):
-        return replace(
-            block, session=3 * (block.session + 2) % 7, wall_s=[3e4 * value for value in block.wall_s]
-        )
-
-    scaled = [with_blocks(run, moved) for run in (base, new)]
-    disturbed = [replace(run, outcomes=run.outcomes[::-1]) for run in scaled]
-    for other in (compared(*disturbed), compared(new, base)):
-        assert [row.p_adjusted for row in other.cases] == [row.p_adjusted for row in plain.cases]
-    back = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
-    assert [back.get(row.verdict, row.verdict) for row in other.cases] == [row.verdict for row in plain.cases]
 
 
 @pytest.mark.parametrize(

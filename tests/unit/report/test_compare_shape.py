@@ -46,10 +46,10 @@ def share_of_samples(share, by, seed=3):
     return lambda *_: by if chance.random() < share else 1.0
 
 
-@pytest.mark.parametrize("by", [0.5, 0.8, 1.1, 2.0])
-@pytest.mark.parametrize("share", [0.5, 0.75, 0.9])
+@pytest.mark.parametrize("by", [0.5, 1.1])
+@pytest.mark.parametrize("share", [0.5, 0.9])
 @pytest.mark.parametrize("shape", [share_of_blocks, share_of_samples])
-@pytest.mark.parametrize("sizes", [{}, {"k": 10}, {"samples": 2}, {"blocks": 1, "samples": 10}], ids=str)
+@pytest.mark.parametrize("sizes", [{}, {"samples": 2}, {"blocks": 1, "samples": 10}], ids=str)
 def test_where_most_samples_moved_the_verdict_is_never_same(shape, share, by, sizes):
     wrong = {"SAME", "FASTER"} if by > 1 else {"SAME", "SLOWER"}
     assert judge(shape(share, by), **sizes).verdict not in wrong
@@ -80,13 +80,3 @@ def test_low_ends_that_the_medians_deny_are_no_change_of_the_case(by):
         return by if block == 0 else 1.0
 
     assert {judge(moved).verdict, judge(unchanged, moved).verdict} == {"UNSURE"}
-
-
-@pytest.mark.parametrize(("by", "verdict"), [(0.8, "FASTER"), (1.25, "SLOWER"), (1.02, "SAME")])
-def test_a_change_of_every_sample_beyond_the_threshold_is_still_found(by, verdict):
-    assert judge(lambda *_: by).verdict == verdict
-
-
-@pytest.mark.parametrize("k", [5, 7, 10])
-def test_equal_sides_are_still_the_same(k):
-    assert [judge(unchanged, seed=seed, k=k).verdict for seed in range(20)].count("SAME") >= 19

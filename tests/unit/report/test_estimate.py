@@ -13,18 +13,7 @@ from gpubench.curves import stats
 from gpubench.result.machine import Fact, Gpu, Link
 from gpubench.result.run import DeviceClock, Parts, Peak, SessionRecord, Settings, Stop, Theoretical
 from tests.examples import examples
-from tests.unit.report.builders import (
-    CPU,
-    GPU,
-    QUIET,
-    SOFTWARE,
-    case,
-    failed,
-    measured,
-    planned,
-    run_of,
-    skipped,
-)
+from tests.unit.report.builders import CPU, GPU, QUIET, SOFTWARE, case, measured, run_of
 
 ONE = measured(case(), 1e-3)
 ON_GPU = measured(case(n=1000, device="cupy:0"), 1e-3)  # 2 TFLOP/s
@@ -300,14 +289,6 @@ def test_no_clock_is_told_of_devices_without_one_and_the_power_cap_is_no_label()
     assert (capped.label, capped.findings) == ("ok", ("power-cap",))
 
 
-def test_implausible_cases_enter_no_ratio():
-    rows = [measured(case(n=1000), 1e-2), ON_GPU]
-    run = run_of(rows)
-    assert analyse(run).speedups
-    peaked = [replace(session, peaks=flops(1e12)) for session in run.sessions]
-    assert not analyse(replace(run, sessions=peaked)).speedups
-
-
 def in_order(count, step):
     return [1.0 + i * step for i in range(count)]
 
@@ -341,14 +322,6 @@ def test_the_gravest_finding_is_the_label():
 def test_rates_name_their_clock(outcome, clock, rate):
     rates = row_of(outcome).rates
     assert (rates.clock, rates.flops_per_s) == (clock, pytest.approx(rate))
-
-
-def test_what_was_not_measured_is_a_row_with_a_reason():
-    rows = analyse(run_of([skipped(case()), failed(case(n=2)), planned(case(n=4))], complete=False)).cases
-    told = {(row.outcome, row.reason, row.time) for row in rows}
-    assert told == {
-        ("skip", "out-of-memory", None), ("failure", "wrong-result", None), ("planned", "not-reached", None),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("hot_s", [1.2e-3, 0.7e-3])

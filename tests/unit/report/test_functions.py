@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.thresholds import find_threshold
-from gpubench.report import analyse_runs, render
+from gpubench.report import analyse_runs
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.result.run import RunWarning
@@ -108,11 +108,3 @@ def test_the_screen_says_from_which_size_on_a_function_raises():
     shown = run(WRITTEN)
     text = screen(replace(shown, outcomes=[*shown.outcomes, *raised]))
     assert f"f at n = 32 M: {detail}." in text
-
-
-def test_a_roofline_without_flops_says_what_to_tell():
-    told = run(WRITTEN)
-    outcomes = [replace(outcome, flops=0) for outcome in told.outcomes]
-    text = render([replace(told, outcomes=outcomes)], "plain", sections=["roofline"])
-    assert "Not told: the FLOPs of mine.f; say flops= to see them here." in text
-    assert "nothing to show" not in text

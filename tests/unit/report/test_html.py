@@ -22,7 +22,7 @@ from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
 from tests.examples import examples
 from tests.unit.report.answer_runs import suite_run
-from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+from tests.unit.report.builders import CPU, GPU, curve, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, drawn, full_run
 
@@ -161,21 +161,6 @@ def test_a_line_does_not_end_between_a_number_and_its_unit():
     assert "half of them from " in texts.split("GPU wins 14 of 14 ops")[1].split("Copied at every call")[0]
 
 
-@pytest.mark.slow
-def test_a_large_run_stays_below_two_megabytes():
-    """1500 cases of 100 samples each: more than the largest result so far."""
-    outcomes = [
-        measured(case(op, n, implementation, device=device), n * 1e-9, sessions=1, factors=[1 + (i * n) % 97 / 1e4 for i in range(100)])
-        for op in ("matmul", "relu", "add")
-        for implementation in ("library", "tuned")
-        for device in ("numpy:0", "cupy:0")
-        for n in range(1000, 1125)
-    ]  # fmt: skip
-    text = render([run_of(outcomes, sessions=1)], "html")
-    assert len(text.encode()) < 2_000_000
-    assert Page(text).blocks["r0-result"]
-
-
 def test_ascii_writes_character_references():
     named = replace(cpu_run(), label="naïve 🔥")
     text = render([named], "html", ascii_only=True)
@@ -231,22 +216,3 @@ def test_several_runs_stand_below_what_they_say_together():
     assert len(names) == len(set(names))
     assert {"r0-answer", "r1-answer", "r0-result", "r1-result"} <= set(names)
     assert any(name.startswith("all-") for name in names)
-
-
-def machine_of(number):
-    def make():
-        run = suite_run()
-        mark = replace(run.fingerprint.machine, hash=f"{number:012}")
-        fingerprint = replace(run.fingerprint, machine=mark)
-        return replace(run, id=f"00000000-0000-4000-8000-0000000000{number:02}", fingerprint=fingerprint)
-
-    return make
-
-
-@pytest.mark.slow
-def test_a_page_of_many_machines_has_a_map_of_each_and_stays_below_two_megabytes():
-    """Of each machine the answer, the map and the charts."""
-    text = drawn(*map(machine_of, range(4)), format="html")
-    library = len(page_of(suite_run).blocks["library"])
-    assert library + 7 / 4 * (len(text.encode()) - library) < 2_000_000
-    assert sum(attributes.get("class") == "map" for _, attributes in Page(text).elements) == 1 + 4

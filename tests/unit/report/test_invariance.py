@@ -63,7 +63,7 @@ def documents(*runs):
     return [json.loads(render([run], "json")) for run in runs]
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_the_report_is_the_same(seed, order):
     run = noisy_run(seed)
@@ -100,7 +100,7 @@ def slowed(run, factor):
     return replace(run, outcomes=outcomes)
 
 
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([2.0, 64.0]))
 def test_what_is_a_ratio_does_not_depend_on_the_unit_of_time(seed, factor):
     """Nothing but times and rates changes; a power of two keeps every digit."""

@@ -113,12 +113,6 @@ def test_between_sizes_far_apart_the_answer_has_a_time_whose_interval_is_wide(hi
     assert cpu.high / cpu.low > 1.5 * near.high / near.low
 
 
-def test_between_two_winners_far_apart_nothing_is_known():
-    found, advice = agreed(two_sides({2**10: 1e-4, 2**20: 1e-2}, {2**10: 1e-3, 2**20: 1e-3}), "relu", 2**15)
-    assert (found, advice.confidence) == (UNKNOWN, "none")
-    assert advice.command == "gpubench run --ops relu --sizes 32768"
-
-
 @pytest.mark.parametrize(("n", "side"), [(1100, "numpy:0"), (2100, None), (4200, "cupy:0")])
 def test_far_from_the_change_of_a_wide_gap_the_side_is_told(n, side):
     """The ratio rises from 1/8 to 8 between two sizes: they change places in the middle."""
@@ -174,16 +168,6 @@ def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
     assert (size_and_others(op, shape)[0], POLICY.choose(op, shape=shape)) == (0, UNKNOWN)
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
-def test_two_shapes_tell_all_of_a_product(m, n, k, batch):
-    """Whatever the params are called, the op has just these inputs, and no fewer params say so."""
-    declared = kernels.load("matmul")
-    for shapes in ([(m, k), (k, n)], [(batch, m, k), (batch, k, n)]):
-        found, others = size_and_others("matmul", shapes)
-        assert [operand.shape({"n": found, **dict(others)}) for operand in declared.inputs] == shapes
-        assert len(others) == (m != n) + (k != n) + (len(shapes[0]) == 3)
-
-
 def test_dtypes_by_name_or_as_numpy_has_them():
     for dtype in ("float32", SimpleNamespace(name="float32"), type("float32", (), {})):
         assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
@@ -211,11 +195,6 @@ def test_unknown_regimes_are_refused(regime):
 def test_a_mapping_without_a_size_is_refused():
     with pytest.raises(UsageError, match="has no n"):
         POLICY.choose("matmul", shape={"m": 4})
-
-
-def test_a_newer_run_of_one_device_does_not_hide_a_comparison():
-    newest = run_of([measured(case(n=1024), 5e-3)])
-    assert Policy([newest, RUN]).choose("matmul", shape=1024) == POLICY.choose("matmul", shape=1024)
 
 
 def splitting(seconds):

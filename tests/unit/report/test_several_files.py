@@ -6,68 +6,14 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse, machine_runs
 from gpubench.compare.judge import find_steps
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.machines import history_chart, history_text, letter
-from gpubench.result.machine import Fact
 from tests.examples import examples
-from tests.unit.report.builders import case, curve, machine, measured, run_of
-
-BOTH = ["machines", "history"]
-
-
-def of_machine(ratios, *, cpu="Test CPU", cpu_s=1e-3, started="2026-01-02T03:04:05Z", label=None):
-    """A run on a machine of its own: each CPU name has another fingerprint."""
-    found = run_of(curve(ratios, cpu_s=cpu_s))
-    mark = replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
-    host = replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
-    return replace(
-        found, id=f"{cpu}-{started}", started_at=started, label=label, machine=replace(machine(), cpu=host),
-        fingerprint=replace(found.fingerprint, machine=mark),
-    )  # fmt: skip
-
-
-def days_of(seconds, **more):
-    return [
-        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-{day:02}T00:00:00Z", **{name: f"{word}{day - 1}" for name, word in more.items()})
-        for day, s in enumerate(seconds, 1)
-    ]  # fmt: skip
-
-
-HERE = of_machine({64: 0.5, 1024: 40.0, 4096: 60.0})
-THERE = of_machine({64: 0.5, 256: 0.8, 1024: 8.0}, cpu="Another CPU", cpu_s=2e-3)
-
-
-def test_a_column_for_each_machine():
-    text = render([HERE, THERE], "plain", sections=BOTH, width=120)
-    assert text.startswith("Files: 2 results of 2 machines\n")
-    assert text.count("A and B vs numpy library, OpenBLAS") == 1  # a speedup without its baseline is a bug
-    for pattern in (
-        r"^A: Test CPU, .*; Test GPU", r"^B: Another CPU, ",
-        r"^matmul +float32 +1024 +CPU +1\.00 ms +2\.00 ms$",  # the largest size that both of them have
-        r"^matmul +float32 +1024 +queued +25\.0 us \(GPU 40\.0x\) +250 us \(GPU 8\.00x\)$",
-        r"^matmul +float32 +queued +~?\d+² \(\d+-\d+²\) +~?\d+² \(\d+-\d+²\)$",
-    ):  # fmt: skip
-        assert re.search(pattern, text, re.M), pattern
-
-
-def test_the_reports_follow_the_overview():
-    text = render([HERE, THERE], "markdown")
-    assert text.index("### Machines side by side") < text.index("### Answer")
-    assert text.count("### Answer") == 2
-    assert "Machines side by side" not in render([HERE], "markdown")
-
-
-def test_files_of_one_machine_are_a_history():
-    text = render(days_of([1e-3, 2e-3, 4e-3])[::-1], "plain", sections=BOTH)
-    assert "Machines side by side" not in text
-    assert "A: 3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in text
-    assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident-queued@cupy:0$", text, re.M)
-    assert "geometric mean of the changes: +300%" in text
+from tests.unit.report.parts import BOTH, days_of, of_machine
 
 
 def test_the_dates_of_a_history_are_text_in_its_axis():
@@ -106,12 +52,6 @@ def test_a_step_of_one_case_among_others_is_found_at_its_run(seed, run, factor):
     assert not any(steps.values())
 
 
-def test_a_history_alone_says_which_machine_a_letter_is():
-    runs = [HERE, of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z"), THERE]
-    for chosen in (["history"], BOTH):
-        assert len(re.findall(r"^A: Test CPU, ", render(runs, "plain", sections=chosen), re.M)) == 1
-
-
 @pytest.mark.parametrize(
     ("times", "bars"),
     [((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁")],
@@ -140,7 +80,5 @@ def test_markdown_rows_keep_their_shape():
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
-def test_machines_that_share_nothing_have_no_times_and_letters_never_run_out():
-    other = replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])
-    assert "Time of one call" not in render([HERE, other], "plain", sections=BOTH)
+def test_letters_never_run_out():
     assert [letter(i) for i in (0, 25, 26, 52)] == ["A", "Z", "A1", "A2"]

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from gpubench.compare.comparison import CompareOptions
 from gpubench.result.case import selector
-from gpubench.result.run import Block
-from tests.unit.report.builders import case, measured
+from tests.unit.report.builders import case
 from tests.unit.report.sides import a_run, clocked, compared, pair, timed
 
 OTHERS = tuple(case(n=n) for n in (128, 256, 512))
@@ -63,23 +62,6 @@ def test_the_ratio_in_cycles_has_to_exceed_half_of_the_threshold(cycles, verdict
     base, new = (a_run([timed(WHAT, [t * f for t in STEADY])], second=i) for i, f in enumerate((1.0, 1.1)))
     row = judged(clocked(base, 2e9), clocked(new, 2e9 * cycles / 1.1))
     assert (row.verdict, row.reason) == (verdict, "clock-limited" if verdict == "UNSURE" else None)
-
-
-def test_equal_low_ends_are_no_same_where_the_medians_moved():
-    """A busy neighbour: most samples of NEW take half as long again, the smallest of each session does not."""
-
-    def run(factor, second):
-        blocks = [
-            Block(session=i, round=0, position=0, repeat=10_000,
-                  wall_s=[1e-3 * level, *(1e-3 * level * factor * more for more in (1.0, 1.01, 1.02, 1.03))])
-            for i, level in enumerate(STEADY)
-        ]  # fmt: skip
-        return a_run([replace(measured(WHAT, 1.0), blocks=blocks)], second=second)
-
-    row = judged(run(1.0, 0), run(1.5, 1))
-    assert row.new_s > 1.4 * row.base_s
-    assert row.low_end_ratio == pytest.approx(1.0, abs=0.02)
-    assert (row.verdict, row.reason) == ("UNSURE", "shape")
 
 
 def test_a_muted_case_takes_no_part_in_the_correction():

@@ -45,7 +45,7 @@ def too_long(analyses, format, width, **more):
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.sampled_from(MAKES), LONG, st.integers(60, 120), st.sampled_from(["table", "plain"]), st.booleans())
 def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_only):
     assert not too_long(analysed(named(make(), text)), format, width, ascii_only=ascii_only)
@@ -59,12 +59,10 @@ def whole():
 @pytest.mark.parametrize("format", ["table", "plain"])
 @pytest.mark.parametrize("section", sections.names())
 def test_every_section_by_itself(whole, format, section):
-    assert not [
-        width for width in (60, 61, 72, 80, 100, 119) if too_long(whole, format, width, sections=[section])
-    ]
+    assert not [width for width in (60, 80, 119) if too_long(whole, format, width, sections=[section])]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)), min_size=1, max_size=6, unique_by=lambda x: x[0]),
     st.integers(60, 120), st.sampled_from(["table", "plain"]),
