@@ -94,39 +94,6 @@ def test_it_loads_what_a_report_loads(file, tmp_path, format):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["matmull", "--size", "1024"], 2, "did you mean 'matmul'?"),
-        (["matmul", "--size", "1k,2k"], 2, "more than one size"),
-        (["matmul", "--size", "many"], 2, "--size: 'many' at position 1"),
-        (["matmul"], 2, "--size"),
-        (["matmul", "--size", "1k", "--dtype", "flot32"], 2, "did you mean 'float32'?"),
-        (["matmul", "--size", "1k", "--data", "hots"], 2, "did you mean 'host'?"),
-        (["matmul", "--size", "1k", "--format", "jsn"], 2, "did you mean 'json'?"),
-        (["matmul", "--size", "1k", "--calls", "0"], 2, "--calls"),
-        (["matmul", "--size", "1k", "--params", "columns=3"], 2, "matmul takes m, k, batch"),
-        (["matmul", "--size", "1k", "--params", "m=3,4"], 2, "more than one shape"),
-        (["matmul", "--size", "1k", "--params", "m=3"], 4, "no result of matmul float32 m=3"),
-        (["matmul", "--size", "1k", "--dtype", "f16"], 4, "no result of matmul float16"),
-        (["relu", "--size", "1k"], 4, "no result of relu"),
-        (["matmul", "--size", "1k", "--from", "missing.json"], 4, "there is no such file"),
-    ],
-)
-def test_mistakes(gpubench, file, arguments, code, message):
-    source = [] if "--from" in arguments else ["--from", file]
-    done = gpubench("advise", *arguments, *source)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 3
-
-
-def test_no_result_at_all(gpubench):
-    done = gpubench("advise", "matmul", "--size", "1k")
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "run `gpubench run` first" in done.stderr
-
-
 def test_the_examples_of_the_page_work(gpubench, tmp_path):
     """docs/advice.md: its commands and its program, on the results that a user would have."""
     page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")

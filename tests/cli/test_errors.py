@@ -12,60 +12,23 @@ from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.cli import command, exit
 
 
-def assert_three_lines(ended, code, *parts):
-    what, why, fix = ended.stderr.splitlines()
-    assert what.startswith("error: ")
-    assert why.startswith("  why: ")
-    assert fix.startswith("  fix: ")
-    assert (ended.stdout, ended.returncode) == ("", code)
-    for part in parts:
-        assert part in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("rnu",), ("'rnu'", "did you mean 'run'?")),
-        (("xyzzy",), ("'xyzzy'", "gpubench --help")),
-        (("--halp",), ("--halp", "did you mean '--help'?")),
-        (("ops", "--fromat", "json"), ("--fromat", "did you mean '--format'?")),
-        (("ops", "--format", "jsno"), ("'jsno'", "did you mean 'json'?")),
-        (("ops", "--format"), ("--format", "requires an argument")),
-        (("schema", "report", "surplus"), ("unexpected extra argument", "surplus")),
-        (("ops", "--color", "blue"), ("--color", "auto, always, never")),
-        (("schema", "gpubench-resutl"), ("did you mean 'gpubench-result'?",)),
-        (("advise", "matmul", "2k"), ("'--size'", "gpubench advise matmul --size 2k")),
-        (("schema", "--verbos"), ("did you mean '--verbose'?",)),
-        (("report", "-o", "a.md", "--output=b.md"), ("--output", "more than once")),
-        (("compare", "a.json", "b.json", "-o", "a.md", "-o", "b.html"), ("--output", "more than once")),
-        (("run", "--sessions", "many"), ("--sessions", "'many'")),
-    ],
-)
-def test_bad_command_lines(gpubench, arguments, parts):
-    assert_three_lines(gpubench(*arguments), ExitCode.USAGE, *parts)
-
-
 def test_no_command_shows_the_help_and_fails(gpubench):
     ended = gpubench()
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
     assert "Usage: gpubench" in ended.stderr
 
 
-def test_a_mistyped_option_that_resembles_nothing():
+def test_suggestions():
     assert suggest("--zzzzzz", ["--format"]) == ""
+    assert (
+        suggest("mlp", ["mul", "mlp_forward", "mlp_backward"])
+        == "did you mean 'mlp_backward' or 'mlp_forward'?"
+    )
+    assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
+    assert require_choice("json", ["table", "json"], "--format") == "json"
     with pytest.raises(UsageError) as caught:
         require_choice("zzz", ["table", "json"], "--format")
     assert caught.value.why == "possible: table, json"
-    assert require_choice("json", ["table", "json"], "--format") == "json"
-
-
-def test_the_beginning_of_several_names_suggests_them_all():
-    names = ["mul", "mlp_forward", "mlp_backward"]
-    assert suggest("mlp", names) == "did you mean 'mlp_backward' or 'mlp_forward'?"
-
-
-def test_suggestions_ignore_case():
-    assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
 
 
 def _run(monkeypatch, error, verbose=False):
@@ -86,9 +49,8 @@ def test_ctrl_c_before_the_guard_stands_shows_no_traceback(monkeypatch):
 
 
 def test_each_exception_has_its_exit_code(monkeypatch, capsys):
-    assert (
-        _run(monkeypatch, InputError("unreadable", "what\nbroken", why="because", hint="do")) == ExitCode.INPUT
-    )
+    refused = InputError("unreadable", "what\nbroken", why="because", hint="do")
+    assert _run(monkeypatch, refused) == ExitCode.INPUT
     assert capsys.readouterr().err == "error: what broken\n  why: because\n  fix: do\n"
     assert _run(monkeypatch, GpubenchError("refused", "what")) == ExitCode.FAILED
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
@@ -97,6 +59,8 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
     assert _run(monkeypatch, SystemExit("no such luck")) == ExitCode.FAILED
     assert capsys.readouterr().err == "no such luck\n"
+    assert _run(monkeypatch, refused, verbose=True) == ExitCode.INPUT
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench, tmp_path):
@@ -104,11 +68,6 @@ def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench, tmp_path):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
     ended = gpubench("ops", "--format", "json")
     assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
-
-
-def test_verbose_adds_the_traceback(monkeypatch, capsys):
-    assert _run(monkeypatch, InputError("unreadable", "what"), verbose=True) == ExitCode.INPUT
-    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oops"), OSError(5, "Input/output error"), BrokenPipeError()])

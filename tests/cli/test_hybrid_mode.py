@@ -50,23 +50,6 @@ def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
     assert "@numpy:0" in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reported"),
-    [
-        (("--mode", "hybird"), "did you mean 'hybrid'"),
-        (("--mode", "gpu", "--devices", "numpy:0"), "leave one of them out"),
-        (("--mode", "gpu", "--backends", "numpy"), "leave one of them out"),
-        (("--backends", "hybird"), "did you mean 'hybrid'"),
-        (("--devices", "hybird:cupy:0"), "did you mean 'hybrid'"),
-    ],
-)
-def test_wrong_words_are_a_usage_error(gpubench, arguments, reported):
-    ended = gpubench("run", *SMALL, *arguments, "--dry-run")
-    assert ended.returncode == 2
-    assert reported in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
 def test_a_split_that_was_named_is_required(gpubench, no_gpu):
     ended = gpubench("run", *SMALL, "--devices", "numpy:0,hybrid:cupy:0", "--dry-run", env=no_gpu)
     assert ended.returncode == 5

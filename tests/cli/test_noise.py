@@ -114,24 +114,6 @@ def test_filter_chooses_cases_of_a_file(gpubench, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "reported"),
-    [
-        (["quiet.json", "--ops", "add"], 2, "--ops"), (["quiet.json", "--quick"], 2, "--quick"),
-        (["few.json"], 4, "10 quiet sessions"), (["absent.json"], 4, "absent.json"),
-        (["quiet.json", "--sessions", "4"], 2, "--sessions"), (["quiet.json", "--sessions", "6"], 4, "12 quiet sessions"),
-        (["quiet.json", "--filter", "relu"], 2, "no case"), (["quiet.json", "--format", "csv"], 2, "--format"),
-        (["quiet.json", "-o", "no/noise.json"], 2, "no/noise.json"), (["quiet.json", "-o", "noise.md"], 2, "noise.md"),
-        (["quiet.json", "--seed", "1"], 2, "--seed"), (["quiet.json", "--no-save"], 2, "--no-save"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_three_lines(gpubench, folder, words, code, reported):
-    ended = gpubench("noise", *words)
-    assert (ended.returncode, ended.stdout) == (code, "")
-    assert reported in ended.stderr
-    assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
-
-
-@pytest.mark.parametrize(
     ("device", "options", "code", "reported"),
     [
         ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:wrong", [], 1, "same options tells more"),
@@ -172,20 +154,3 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
         judge_sessions(a_run(outcomes, sessions, exit_code=ending), 5)
     assert (reported in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
     assert ("--budget" in raised.value.hint) == ("budget" in reported)
-
-
-@pytest.mark.parametrize(
-    ("content", "reported"),
-    [
-        ("", "it is empty"), ("{", "truncated"), ("[]", "not a valid gpubench-noise"), ('{"name": "gpubench-noise"}', "schema_version"),
-        ('{"name": "gpubench-result", "schema_version": 1}', "it is a gpubench-result document"),
-        ('{"name": "gpubench-noise", "schema_version": 3}', "upgrade gpubench"),
-        ('{"name": "gpubench-noise", "schema_version": 2}', "missing required field"),
-    ],
-)  # fmt: skip
-def test_a_file_that_holds_no_thresholds_is_told(gpubench, folder, content, reported):
-    (folder / "noise.json").write_text(content)
-    ended = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
-    assert (ended.returncode, ended.stdout) == (4, "")
-    assert reported in ended.stderr
-    assert len(ended.stderr.splitlines()) == 3

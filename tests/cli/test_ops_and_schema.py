@@ -52,15 +52,6 @@ def test_a_group_gets_the_rest_of_its_ops(gpubench):
     assert [op["name"] for op in listed] == list(kernels.groups()["matrix"])
 
 
-@pytest.mark.parametrize("arguments", [("ops", "matmull"), ("run", "--ops", "matmull")])
-def test_a_misspelt_op_gets_the_closest_few(gpubench, arguments):
-    ended = gpubench(*arguments)
-    assert ended.returncode == 2
-    _, why, fix = ended.stderr.splitlines()
-    assert why.partition("; ")[2].startswith("the closest are matmul, mul")
-    assert fix == "  fix: did you mean 'matmul'? `gpubench ops` lists them all"
-
-
 def test_json_says_who_has_what(gpubench):
     listed = {op["name"]: op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
     assert listed.keys() >= REQUIRED
@@ -107,6 +98,7 @@ def test_schemas(gpubench, name):
     jsonschema.Draft202012Validator.check_schema(full)
     assert full["title"] == name
     assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
+    assert name != "gpubench-result" or json.loads(gpubench("schema").stdout) == full, "it is the default"
 
 
 @pytest.mark.parametrize(
@@ -123,18 +115,7 @@ def test_what_a_command_prints_follows_its_schema(gpubench, name, command):
     assert document["name"] == f"gpubench-{name}"
 
 
-def test_two_formats_contradict_each_other(gpubench):
-    ended = gpubench("ops", "--json", "--format", "markdown")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "--json and --format contradict each other" in ended.stderr
-    assert gpubench("ops", "matmul", "--json", "--format", "json").stdout.startswith("{")
-
-
-def test_the_default_schema_is_the_result(gpubench):
-    assert json.loads(gpubench("schema").stdout)["title"] == "gpubench-result"
-
-
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ops", "-h"), ("schema", "--help")])
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",)])
 def test_help_and_version_write_to_stdout_alone(gpubench, arguments):
     ended = gpubench(*arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -150,10 +131,3 @@ def test_help_says_in_whole_sentences_what_each_command_does(gpubench):
     commands = gpubench("--help").stdout.split("Commands:")[1]
     assert "..." not in commands
     assert all(len(line) <= 80 for line in commands.splitlines())
-
-
-@pytest.mark.parametrize("command", ["detect", "run", "report", "ops", "schema"])
-def test_every_command_takes_the_shared_options(gpubench, command):
-    reported = gpubench(command, "--help").stdout
-    for option in ("--quiet", "--verbose", "--color", "--ascii", "--no-progress", "--config", "--show-config"):
-        assert option in reported

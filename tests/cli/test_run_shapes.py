@@ -121,13 +121,6 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
     assert reported == [autotune]
 
 
-def test_more_threads_than_cpus_are_a_usage_error(gpubench, tmp_path):
-    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1k", "--threads", "100000")
-    assert ended.returncode == 2
-    assert "CPUs that may be used" in ended.stderr
-    assert not list(tmp_path.glob("*.json"))
-
-
 @pytest.mark.parametrize(
     ("options", "sessions"),
     [

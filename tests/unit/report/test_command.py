@@ -1,5 +1,5 @@
 """`gpubench report` and `gpubench results` as a user runs them: files, messages and exit codes. Files that cannot be
-read: tests/cli/test_bad_files.py."""
+read: tests/cli/test_refusals.py."""
 
 import json
 from pathlib import Path
