@@ -38,7 +38,8 @@ from gpubench.analysis.contenders import (
     contenders,
 )
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.policy import MOST_FILES, Policy
+from gpubench.analysis.machine import MOST_FILES
+from gpubench.analysis.policy import Policy
 from gpubench.analysis.speedup import ContenderKey, pair_ratio
 from gpubench.curves import TimedSizes
 from gpubench.kernels.contract.op import Implementation

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import itertools
 import math
-import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,11 @@ from gpubench.analysis.contenders import (
     split_of,
 )
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
-from gpubench.analysis.machine import experiment
+from gpubench.analysis.machine import runs
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
-from gpubench.base.errors import BadPlugin, GpubenchError, InputError, UsageError
+from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
 from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, beside_size, parse_situation
-from gpubench.result.identity import measured_gpus
 from gpubench.result.run import Measurement, Run
 from gpubench.result.store.cache import user_cache
 
@@ -291,64 +289,6 @@ def require_regime(regime: str) -> str:
 def _dtype_name(dtype: Any) -> str:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     return str(name if name is not None else dtype)
-
-
-MOST_FILES = 20  # of this machine; older ones say nothing that these do not
-RESULTS_DIR = Path("results")
-
-
-def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
-    """The runs that `source` holds, newest first, each read when it is asked for.
-
-    A file (`-`: standard input) is taken as it is. A folder, or None for `results_dir` and the user's data folder,
-    gives the runs of this machine, without those of zeros or ones, cold caches or fewer threads. Raises InputError
-    for an unreadable file, and for folders without a usable result.
-    """
-    from gpubench.result import store
-
-    if source is not None and not os.path.isdir(source):
-        yield store.load(source)
-        return
-    folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]
-    yield from _of_this_machine(store.newest_first(folders), folders)
-
-
-def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
-    from gpubench import detect
-    from gpubench.result import store
-    from gpubench.result.store.files import load_head
-
-    count, foreign = 0, ""
-    for path in paths:
-        head = load_head(path)
-        if head is None:
-            continue
-        measured = measured_gpus(head.devices)
-        different = {**detect.differences(head.machine, measured=measured), **experiment(head)}
-        if different:
-            foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
-            continue
-        try:
-            run = store.load(path)
-        except GpubenchError:  # it was written only in part, or spoiled
-            continue
-        if not any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes):
-            continue
-        yield run
-        count += 1
-        if count == MOST_FILES:
-            return
-    if not count:
-        raise _nothing(folders, foreign)
-
-
-def _nothing(folders: Sequence[Path], foreign: str) -> InputError:
-    places = " and ".join(str(folder) for folder in folders)
-    if foreign:
-        return InputError(
-            "other-machine", why=f"those in {places} are of another one, or of an experiment ({foreign})"
-        )
-    return InputError("no-results", "there is no result to answer from", why=f"no result file in {places}")
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:

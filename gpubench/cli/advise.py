@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def advise(options: AdviseOptions) -> None:
     """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
     from gpubench.analysis.advice import answer
-    from gpubench.analysis.policy import runs
+    from gpubench.analysis.machine import runs
     from gpubench.report.advice import WIDTH, render
 
     n = _size(options.size)
@@ -78,11 +78,15 @@ def _key(op: str, dtype: str, params: str | None) -> Key | None:
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES
 
+    dtype = LONG_DTYPES.get(dtype, dtype)
+    # Every op has float32, and its declaration costs start-up.
+    if dtype == "float32" and params is None and op in kernels.names():
+        return Key(op, dtype)
     try:
         declared = kernels.load(op)
     except KeyError:
         return None
-    name = require_choice(LONG_DTYPES.get(dtype, dtype), declared.dtypes, "--dtype")
+    name = require_choice(dtype, declared.dtypes, "--dtype")
     if params is None:
         return Key(op, name)
     from gpubench.cli.selection import parse_params

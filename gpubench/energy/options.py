@@ -41,7 +41,7 @@ class EnergyGoal(AdviseOptions):
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":
-            from gpubench.analysis.policy import runs
+            from gpubench.analysis.machine import runs
             from gpubench.energy.section import by_energy
 
             advice = by_energy(advice, runs(self.source, self.results_dir))

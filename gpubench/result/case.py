@@ -7,8 +7,6 @@ compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls, 
 variant and `tuned*` the implementation with all.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

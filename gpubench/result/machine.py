@@ -5,8 +5,6 @@ Sizes are bytes, frequencies hertz, powers watts. CPU sets are strings in list f
 Every field has a default, so a part that nobody asked about says `not_probed`, never 0.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec

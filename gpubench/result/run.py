@@ -4,8 +4,6 @@ Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 
 measured is None with a reason beside it, never 0. Readers ignore unknown fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

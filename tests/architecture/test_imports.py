@@ -115,7 +115,12 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
         ),
         (
             ["advise", "matmul", "--size", "64", "--from", "base.json"],
-            {"gpubench.measure", "gpubench.compare.two_runs", "gpubench.fleet.nodes"},
+            {
+                "gpubench.measure",
+                "gpubench.compare.two_runs",
+                "gpubench.fleet.nodes",
+                "gpubench.analysis.policy",
+            },
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
