@@ -8,6 +8,7 @@ joins them. Functions of a user are words too: `options.py`, `options.py:pairwis
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
@@ -118,22 +119,25 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
-    """Sizes by op. `OP=LIST` limits a list to one op or group; later lists win; `auto` means the ladder."""
+    """Sizes by op. `OP=LIST` limits a list to one op or group, whose own list wins over a plain one, an op's over its
+    group's, of two alike the later; `auto` means the ladder."""
     groups = kernels.groups()
-    sizes: dict[str, list[int]] = {}
+    short = {op.rpartition(".")[2]: op for op in ops}
+    lists: list[tuple[int, list[str], str]] = []
     for text in texts:
         where, equals, numbers = text.rpartition("=")
-        targets = list(ops) if not equals else list(groups.get(where, (where,)))
-        if equals and where not in groups:
-            short = {op.rpartition(".")[2]: op for op in ops}
-            where = short.get(where, where)
-            targets = [where]
-            require_choice(where, [*groups, *ops], "--sizes")
-        if numbers.strip() == "auto":
-            continue
-        numbers_of = units.parse_sizes(numbers)
-        sizes.update({op: numbers_of for op in targets if op in ops})
-    return sizes
+        if not equals:
+            lists.append((0, list(ops), numbers))
+        elif where in groups:
+            lists.append((1, [op for op in ops if op in groups[where]], numbers))
+        else:
+            where = require_choice(short.get(where, where), [*groups, *ops], "--sizes")
+            lists.append((2, [where], numbers))
+    sizes: dict[str, list[int]] = {}
+    for _, targets, numbers in sorted(lists, key=operator.itemgetter(0)):
+        chosen = None if numbers.strip() == "auto" else units.parse_sizes(numbers)
+        sizes.update(dict.fromkeys(targets, chosen or []))
+    return {op: chosen for op, chosen in sizes.items() if chosen}
 
 
 def parse_dtypes(text: str) -> list[Dtype]:

@@ -7,6 +7,7 @@ import pytest
 
 from gpubench import backends
 from gpubench.base.errors import BackendUnavailable
+from gpubench.cli import selection
 from gpubench.measure import protocol
 from gpubench.measure.worker import main as worker
 
@@ -35,6 +36,19 @@ def test_every_shape_is_measured_checked_and_reported(gpubench, tmp_path):
     assert "k=8 m=16" in ended.stdout
     selection = json.loads((tmp_path / "r.json").read_text())["selection"]
     assert selection["params"] == {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("texts", "sizes"),
+    [
+        (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}),
+        (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
+        (["matmul=64", "matmul=32"], {"matmul": [32]}),
+        (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
+    ],
+)
+def test_an_ops_own_sizes_win_wherever_they_stand(texts, sizes):
+    assert selection.parse_sizes(texts, ["add", "matmul", "transpose"]) == sizes
 
 
 def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench, tmp_path):
