@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
@@ -19,7 +20,7 @@ from gpubench.base.plugins import wings
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
 from gpubench.result.case import QUEUED, RESIDENT, beside_size
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import Block, Measurement, OnePiece, Run
 
 HybridReason = Literal[
     "gpu-dominates", "cpu-dominates", "transfer-bound", "overhead-bound", "shared-bandwidth", "cpu-starved", "noise",
@@ -75,16 +76,22 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 class Hybrid(SharedCall, frozen=True, kw_only=True):
     """One op split over CPU and GPU."""
 
-    baseline_id: str | None  # the better side alone; null: by the sweep's own ends
+    # the better side alone; null: it was timed within the split's own case, in pieces or by an end of the sweep
+    baseline_id: str | None
+    better: Side  # the side that is faster alone
     gpu_share: float  # the GPU's share of the work
     ideal_gain: float  # what the model promises
+    gpu_pieces: int  # in which the GPU's part moves, and all of the work where that is faster alone
+    one_piece: OnePiece | None  # why in one; null: in several, or nobody looked
     efficiency: float  # modelled / measured time
     reason: HybridReason | None  # against it
     curve: tuple[tuple[float, float], ...]  # median seconds of the sweep by share
 
     @property
     def baseline_device(self) -> str | None:
-        return None if self.baseline_id is None else self.baseline_id.rpartition("@")[2]
+        if self.baseline_id is not None:
+            return self.baseline_id.rpartition("@")[2]
+        return self.case.case.shared_with if self.better == "gpu" else None
 
 
 SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each block
@@ -202,15 +209,19 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
     """Return the row; None where neither the run nor the sweep tells what each side takes alone."""
     sweep = _sweep(run, outcome)
-    blocks = (block for blocks in main_blocks(run, outcome).values() for block in blocks)
-    gpu_share = next((block.gpu_share for block in blocks if block.gpu_share is not None), None)
+    main = main_blocks(run, outcome)
+    blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
     estimating = case.blocks.keys() - sweep.keys()
     chosen = {i: blocks for i, blocks in case.blocks.items() if not estimating or i in estimating}
     cpu = fastest_alone((other for other in cases if is_cpu(other, case)), chosen)
     gpu = fastest_alone((other for other in cases if is_gpu(other, case)), chosen)
     cpu, gpu = cpu or _end(sweep, 0.0, chosen, case.prior), gpu or _end(sweep, 1.0, chosen, case.prior)
-    if cpu is None or gpu is None or gpu_share is None:
+    if cpu is None or gpu is None or not blocks:
         return None
+    in_pieces = {i: sides["gpu"] for i in chosen if (sides := times_beside(main.get(i, ()), ("gpu",)))}
+    if in_pieces.keys() == chosen.keys():
+        gpu = min(gpu, SideAlone(None, in_pieces, case.prior), key=lambda side: side.seconds)
+    gpu_share = blocks[0].gpu_share or 0.0
     contest = Contest(
         case, SideAlone(case.id, chosen, case.prior), {"cpu": cpu, "gpu": gpu}, in_sample=not estimating
     )
@@ -220,9 +231,17 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
         **contest.fields(recommended=reason is None), params=dict(beside_size(case.case.params)),
-        baseline_id=better.id, gpu_share=gpu_share, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
+        baseline_id=better.id, better=contest.better, gpu_share=gpu_share, gpu_pieces=blocks[-1].gpu_pieces or 1,
+        one_piece=outcome.one_piece or None, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
         efficiency=model_s / contest.shared.seconds, reason=reason, curve=_curve(sweep),
     )  # fmt: skip
+
+
+def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
+    """Return the times of sides alone beside the blocks. Returns nothing unless all can divide others."""
+    stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
+    whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
+    return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from gpubench import backends
-from gpubench.backends.contract import Backend, Launch, Session, protocols
+from gpubench.backends.contract import Backend, Launch, Session, Work, protocols
 from gpubench.backends.shared.choices import fastest
 from gpubench.backends.shared.host import settle
+from gpubench.backends.shared.pieces import HeldPieces, one_piece
 from gpubench.backends.shared.sides import (
     INLINE_BYTES,
     CompanionThread,
@@ -37,7 +39,7 @@ from gpubench.base.messages import REASONS
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
 from gpubench.result.case import RESIDENT, Case
-from gpubench.result.run import Device, Staging
+from gpubench.result.run import Device, OnePiece, Staging
 
 # The share of the GPU until somebody says another.
 EVEN = 0.5
@@ -50,6 +52,8 @@ FEWEST_THREADS = 3
 TUNING_S = 0.4
 # Bound CPU parts that are kept: a few operands and host outputs take turns.
 _KEPT = 32
+# Numbers of pieces that the GPU's part is tried in, the default first. To enqueue one takes the CPU some 20 us.
+PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
@@ -134,10 +138,14 @@ class Sides:
         self._shared: tuple[Session | None, int, bool] = (None, 0, True)
         self._companion = CompanionThread(gpu)
         self._bound: dict[tuple[object, ...], CpuPart] = {}
+        self.pieces = HeldPieces()
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
         """The data is in place: this thread enqueues a few launches, then computes as many while the GPU works."""
         self.share_cores(launch, travels=False)
+        if launch.gpu is not None and launch.gpu.came_in_pieces:
+            launch.gpu.came_in_pieces = False
+            launch.gpu.send()
         cpu = self._cpu_part(launch, None) if launch.on_cpu else None
         for start in range(0, repeat, CHUNK):
             count = min(CHUNK, repeat - start)
@@ -159,13 +167,9 @@ class Sides:
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
             if not launch.movers and self._by_this_thread(launch.gpu, host_output):
-                self.on_gpu(launch, repeat, None, again=again)
-                fetched = host_output is None or launch.gpu.start_fetch(host_output)
+                finish = self._start(launch, launch.gpu, repeat, host_output, again=again)
                 self._compute(cpu, repeat)
-                if fetched:
-                    self.gpu.sync()
-                elif host_output is not None:
-                    launch.gpu.fetch(host_output)
+                finish()
             else:
                 self._companion.both(
                     lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not launch.movers),
@@ -177,6 +181,18 @@ class Sides:
             self.on_cpu(launch, repeat, host_output)
         if host_output is not None and launch.split.join:
             host_output[...] = self._join(launch)
+
+    def _start(
+        self, launch: SplitLaunch, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool
+    ) -> Work:
+        """Enqueue the GPU's part. Returns what waits for it, and fetches what is still to be fetched."""
+        wait = self.pieces.start(gpu, repeat, host_output)
+        if wait is not None:
+            return wait
+        self.on_gpu(launch, repeat, None, again=again)
+        if host_output is None or gpu.start_fetch(host_output):
+            return self.gpu.sync
+        return partial(gpu.fetch, host_output)
 
     def _by_this_thread(self, gpu: DeviceShare, host_output: Array | None) -> bool:
         """Tell whether this thread drives the GPU and computes: there is little to send, or the device moves it."""
@@ -211,6 +227,10 @@ class Sides:
         `rest`: wait for the kernel asleep, because the CPU has no core left over for a wait that spins.
         """
         assert launch.gpu is not None
+        wait = self.pieces.start(launch.gpu, repeat, host_output)
+        if wait is not None:
+            wait()
+            return
         launch.gpu.send(again=again)
         self.gpu.run(launch.gpu.launch, repeat)
         if host_output is not None:
@@ -225,6 +245,9 @@ class Sides:
         """The result of a launch that ran: the GPU's part comes down, the CPU's is copied, or computed once more
         where the caller got the only copy."""
         self.gpu.sync()
+        if launch.gpu is not None and launch.gpu.came_in_pieces:
+            self.together(launch, 1, host, again=True)
+            return
         if launch.gpu is not None:
             launch.gpu.fetch(host)
         if launch.split.join:
@@ -242,6 +265,7 @@ class Sides:
     def forget(self) -> None:
         """Hold none of the caller's arrays any longer."""
         self._bound.clear()
+        self.pieces.close()
 
     def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
         """Bound to the inputs as they are, and to where its result goes."""
@@ -296,6 +320,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._sides = Sides(gpu)
         self._computing: dict[str, Session] = {}  # the CPU's session by workload
         self._gpu_shares: dict[str, float] = {}
+        self._pieces: dict[str, int | OnePiece] = {}  # by workload
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._two_sided: dict[str, Any] = {}
 
@@ -354,6 +379,13 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         else:
             self._sides.gather(buffer.last, host)
 
+    def fill(self, buffer: DividedBuffer, shape: Shape, dtype: Stored, value: float) -> None:
+        super().fill(buffer, shape, dtype, value)
+        self._sides.pieces.spoil()
+
+    def pieces(self, case: Case) -> int | OnePiece | None:
+        return self._pieces.get(case.workload) if case.regime == "transfer-always" else None
+
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
         """From the next `compile` of this case on. Returns the share after rounding to whole units."""
         self._gpu_shares[case.id] = gpu_share
@@ -366,12 +398,37 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
             self.gpu.tune(op, launch.gpu.case, launch.gpu.buffers)
-        if not self._autotune or not launch.on_cpu:
+        if not self._autotune:
+            return
+        if case.regime == "transfer-always" and case.workload not in self._pieces:
+            self._pieces[case.workload] = self._choose_pieces(op, case, inputs)
+        if not launch.on_cpu:
             return
         if isinstance(launch.cpu, protocols.Tunes):
             launch.cpu.tune(op, cpu_case(launch), cpu_arrays(launch))
         if case.workload not in self._computing:
             self._computing[case.workload] = self._choose_cpu(launch)
+
+    def _choose_pieces(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> int | OnePiece:
+        """Choose by calls with all of the work on the GPU."""
+        output = DividedBuffer(op.output.shape(case.params), case.dtype)
+        launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
+        gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")
+        assert gpu is not None
+        why = one_piece(gpu, host)
+        if why is not None:
+            return why
+        gpu.compile()
+
+        def seconds(name: str, repeat: int) -> float:
+            gpu.pieces, start = int(name), self.clock()
+            for _ in range(repeat):
+                self._sides.on_gpu(launch, 1, host, again=True)
+            return self.clock() - start
+
+        best = int(fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S))
+        output.free()
+        return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
         """Return the session on the CPU that computes its part faster, with all threads."""
@@ -414,7 +471,10 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def _split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SplitLaunch:
         on_gpu = gpu_units(op.units(case.params), self._gpu_shares.get(case.id, EVEN))
         cpu = self._computing.get(case.workload, self.cpu)
-        return SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu)
+        launch, pieces = SplitLaunch(op, case, (*inputs, output), (self.gpu, cpu), on_gpu), self.pieces(case)
+        if launch.gpu is not None and isinstance(pieces, int):
+            launch.gpu.pieces = pieces
+        return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where

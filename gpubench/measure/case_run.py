@@ -536,7 +536,7 @@ class CaseRun:
                 id=self.case.id, case=self.case, flops=reply.flops, bytes=reply.bytes, output_bytes=reply.output_bytes,
                 input_bytes=reply.input_bytes, op_hash=reply.op_hash, kernel_hash=reply.kernel_hash,
                 kernel=reply.kernel, blas=reply.blas, check=reply.check, staging=reply.staging, sets=reply.sets,
-                answer=UNSET if reply.answer is None else reply.answer,
+                one_piece=reply.one_piece, answer=UNSET if reply.answer is None else reply.answer,
                 failures=failures_of(outcome) or UNSET,
             )  # fmt: skip
             self.runtime.recorder.put(measurement)

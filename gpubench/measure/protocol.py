@@ -23,6 +23,7 @@ from gpubench.result.run import (
     Block,
     Check,
     Device,
+    OnePiece,
     Parts,
     Peak,
     RunWarning,
@@ -281,6 +282,7 @@ class Prepared(Reply, frozen=True, kw_only=True):
     parts: Parts  # seconds of building it, and of the parts of a call
     staging: Staging  # how bytes travel
     sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
+    one_piece: OnePiece | UnsetType = UNSET  # why the GPU's part of a split moves in one piece
     # The GPU's share of a split case, in whole units; where the stages of a workload on two sides run.
     split: float | str | None = None
 

@@ -105,6 +105,9 @@ StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
 # staging buffers that stay mapped; or not at all, as the device computes in host memory.
 Staging = Literal["pageable", "pinned", "mapped", "in-place"]
+# Why the GPU's part of a split moves in one piece: no trial of several was faster; the device copies nothing while it
+# computes; the caller's arrays are ordinary ones; a piece needs more than some rows of each operand; little is sent.
+OnePiece = Literal["no-gain", "no-streams", "ordinary-arrays", "uncut", "small"]
 Severity = Literal["info", "warning", "error"]
 # Stands in for a GPU's last-level cache that nothing reported: more than any so far.
 UNKNOWN_CACHE_BYTES = 256 * 2**20
@@ -183,6 +186,8 @@ class Block(Record, frozen=True, kw_only=True):
     position: int  # in the round
     phase: Literal["main", "sweep"] = "main"  # sweep: shares or stage assignments are tried
     gpu_share: float | None = None  # the GPU's share of a split
+    # pieces in which that share moves, and in which `beside_s` has the GPU do all of the work
+    gpu_pieces: int | UnsetType = UNSET
     assignment: str | UnsetType = UNSET  # a letter for each stage of an assigned workload
     repeat: int  # launches make a sample (transfer-once: transfer rounds times calls)
     hot_repeat: int | None = None  # launches make a sample of `device_hot_s`
@@ -192,7 +197,7 @@ class Block(Record, frozen=True, kw_only=True):
     device_cold_s: list[float] | None = None  # by the device's, caches flushed
     device_hot_s: list[float] | None = None  # by the device's, in a row
     clock_hz: list[float] | None = None  # the device's clock at each sample after the warm-up
-    # a call of all stages on the `cpu`, and on the `gpu`, after the samples
+    # a call with all of the work on the `cpu`, and on the `gpu`, after the samples
     beside_s: dict[str, float] | UnsetType = UNSET
     throttle: list[str] = []  # reasons for a lowered clock, from start to end
     discarded: dict[str, str] = {}  # index of `wall_s` -> reason
@@ -315,6 +320,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     answer: list[float] | UnsetType = UNSET  # elements of what a user's function returns in float64
     staging: Staging = "pageable"  # how data reaches the device
     sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
+    one_piece: OnePiece | UnsetType = UNSET  # why the GPU's part of a split moves in one piece
     blocks: list[Block] = []  # the samples
     parts: list[Parts] = []  # where the time goes
     stages: list[StageTimes] = []  # of a network

@@ -26,6 +26,7 @@ from gpubench.analysis.hybrid import (
     is_cpu,
     is_gpu,
     shared_cases,
+    times_beside,
 )
 from gpubench.analysis.samples import main_blocks
 from gpubench.base.groups import group_by
@@ -42,7 +43,7 @@ from gpubench.report.wording import (
     share_text,
     size_text,
 )
-from gpubench.result.run import AssignmentTimes, Block, Measurement, Run
+from gpubench.result.run import AssignmentTimes, Measurement, Run
 from gpubench.workloads.assignment import stage_seconds
 
 AssignmentReason = Literal[
@@ -108,7 +109,7 @@ def _judge(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
     )
     choosing = main_blocks(run, outcome, "sweep")
-    alone = {i: _beside(blocks) for i, blocks in main.items() if i in result.blocks}
+    alone = {i: times_beside(blocks) for i, blocks in main.items() if i in result.blocks}
     alone = {i: sides for i, sides in alone.items() if sides}
     estimating = {i: sides for i, sides in alone.items() if i not in choosing}
     sessions = estimating or alone
@@ -143,13 +144,6 @@ def _judge(
         tried=_trials(run, outcome, assignment_times) if assignment_times is not None else (),
         baseline_device=_device(result, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
-
-
-def _beside(blocks: Iterable[Block]) -> dict[str, tuple[float, ...]]:
-    """Return the times of each side alone beside the blocks. Returns nothing unless both can divide others."""
-    stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
-    whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in SIDES)]
-    return {side: tuple(times[side] for times in whole) for side in SIDES} if whole else {}
 
 
 def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:

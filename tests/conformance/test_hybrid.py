@@ -14,6 +14,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Buffer, Session, Transfers
+from gpubench.backends.hidden.fake.session import FakeStream
 from gpubench.backends.hybrid import SplitSession
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
 from gpubench.kernels.contract.op import Array, Dtype, Op
@@ -143,6 +144,64 @@ def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(
     monkeypatch.setattr(gpu, "both", refuse)
     params = {"n": 1500 * 1500}
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))
+
+
+def in_pieces(word: str, folder: Path, name: str = "add", n: int = 5 << 20) -> tuple[SplitSession, Timer]:
+    """A copying call over a scripted GPU that moves the caller's arrays by itself."""
+    session: Any = backends.load("hybrid").open(f"hybrid:fake:{word}")
+    session.gpu.transfers = lambda implementation: DirectTransfers(session.gpu)
+    op, case = OPS[name], case_of(OPS[name], "transfer-always", device=f"hybrid:fake:{word}", n=n)
+    workspace = kind_of(op)(session, op, case, 1, "random", folder)
+    session.divide(op, case, 0.7)
+    return session, Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
+def test_pieces_overlap_and_every_one_of_them_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, timer = in_pieces("gpu", tmp_path)
+    assert session.pieces(timer.case) in (4, 8)
+    timer.split = 0.7
+    timer.verify_alone({"gpu": 1.0})
+    timer.calibrate_at({"gpu": 1.0}, 0.0)
+    overlapping = timer.seconds(2), timer.sides["gpu"]()
+    session._pieces[timer.case.workload] = 1
+    whole = timer.seconds(2), timer.sides["gpu"]()
+    assert whole[1] > 1.2 * overlapping[1]
+    assert whole[0] > overlapping[0]
+    # The caller asks again for what came in pieces, and for launches on what is there.
+    session._pieces[timer.case.workload] = 4
+    launch, host = timer.launch, timer.workspace.host_outputs[0]
+    session.upload(timer.workspace.buffers[0], timer.workspace.inputs[0])
+    for repeat in (1, 1, 2):
+        session.run(launch, repeat)
+        host.fill(np.nan)
+        session.download(launch.output, host)
+        timer.workspace.verify_host_output("float32")
+        host.fill(np.nan)
+        session.download(launch.output, host)
+        timer.workspace.verify_host_output("float32")
+    calls, run = [], FakeStream.run
+
+    def lose_one(stream: FakeStream, launch: Any) -> None:
+        calls.append(launch)
+        if len(calls) != 4:
+            run(stream, launch)
+
+    monkeypatch.setattr(FakeStream, "run", lose_one)
+    with pytest.raises(WrongResult):
+        timer.verify()
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "n", "why"), [("no-streams", 5 << 20, "no-streams"), ("gpu", 1 << 16, "small")]
+)
+def test_what_moves_in_one_piece_says_why(word: str, n: int, why: str, tmp_path: Path) -> None:
+    session, timer = in_pieces(word, tmp_path, n=n)
+    assert session.pieces(timer.case) == why
+    timer.verify()
+    session.close()
 
 
 def test_page_locked_arrays_of_the_caller_come_from_the_device(

@@ -20,7 +20,7 @@ from gpubench.backends.contract import (
 )
 from gpubench.kernels.contract.op import Array, Dtype, Op, Shape, Stored
 from gpubench.result.case import Case
-from gpubench.result.run import Peak
+from gpubench.result.run import OnePiece, Peak
 
 # ---------------------------------------------------------------- clocks
 
@@ -243,6 +243,11 @@ class Splits(Protocol):
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
         """Put that share of the work on the GPU in launches of this case that are compiled from now on. Returns the
         share after rounding to whole units."""
+
+    @abstractmethod
+    def pieces(self, case: Case) -> int | OnePiece | None:
+        """Return in how many pieces the GPU's part of a copying call moves, or why in one. Returns None where nobody
+        looked."""
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:

@@ -196,7 +196,7 @@ class DeviceShare:
 
     def __init__(self, whole: DividedLaunch, session: Session, start: int, stop: int) -> None:
         op, params = whole.op, whole.case.params
-        self.session, self.start, self.stop, self._whole = session, start, stop, whole
+        self.session, self.start, self.stop, self.whole = session, start, stop, whole
         if stop - start < op.units(params):
             params = dict(whole.split.part(params, stop - start))
         self.case = side_case(op, whole.case, params, session)
@@ -212,6 +212,8 @@ class DeviceShare:
         self.target: Part | None = None
         self.launch: Launch | None = None
         self.partial: Array | None = None  # its result in host memory, where the op joins results
+        # How many pieces a call's data moves in, and whether the last result came so.
+        self.pieces, self.came_in_pieces = 1, False
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -220,15 +222,15 @@ class DeviceShare:
     @property
     def sent_bytes(self) -> int:
         """Count what goes to the session when all of its inputs do that are not there for good."""
-        operands = zip(self._whole.op.inputs, self.inputs, strict=True)
+        operands = zip(self.whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 
     def is_direct(self, host_output: Array | None) -> bool:
         """Return whether the device moves all of this by itself: the caller's arrays are page-locked."""
-        op, split = self._whole.op, self._whole.split
+        op, split = self.whole.op, self.whole.split
         arrays = [
             split_array(operand, buffer.host, split, self.start, self.stop)
-            for operand, buffer in zip(op.inputs, self._whole.inputs, strict=True)
+            for operand, buffer in zip(op.inputs, self.whole.inputs, strict=True)
             if operand.travels
         ]
         arrays += [] if host_output is None or split.join else [host_output]
@@ -236,7 +238,7 @@ class DeviceShare:
 
     def compile(self) -> Launch:
         """Return the session's own launch."""
-        whole, op = self._whole, self._whole.op
+        whole, op = self.whole, self.whole.op
         if self.case.implementation == "tuned":
             shape = op.output.shape(self.case.params)
             self.target = whole.output.part(self.session, whole.case.regime_id, shape)
@@ -250,7 +252,7 @@ class DeviceShare:
 
     def send(self, *, again: bool = False) -> None:
         """Send the part of each operand that was uploaded since it was sent last; `again`: of all that travel."""
-        whole = self._whole
+        whole = self.whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if (again and operand.travels) or part.version != buffer.version:
                 self._upload(
@@ -264,7 +266,7 @@ class DeviceShare:
 
     def start_fetch(self, host: Array) -> bool:
         """Enqueue the copy of the result to its place in `host`. Returns False if it has to be fetched."""
-        if self.launch is None or self._whole.split.join or not self.way.is_direct(host):
+        if self.launch is None or self.whole.split.join or not self.way.is_direct(host):
             return False
         self.way.start_download(self.launch.output, host[self.start : self.stop])
         return True
@@ -274,7 +276,7 @@ class DeviceShare:
         import numpy as np
 
         assert self.launch is not None
-        if self._whole.split.join:
+        if self.whole.split.join:
             place = self.partial = np.empty_like(host) if self.partial is None else self.partial
         else:
             place = host[self.start : self.stop]

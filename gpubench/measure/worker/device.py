@@ -6,12 +6,12 @@ import contextlib
 import ctypes
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.backends.contract import Backend, Launch, Session
@@ -372,12 +372,15 @@ class OpenDevice:
         checked, tune_s = self._right(workload, case, split)
         tune_s += workload.tuned_s.pop(case.implementation_id, 0.0)
         timed = self._timer(workload, case, checked.launch)
-        if isinstance(split, str):
-            timed.assignment = split
+        alone: Mapping[str, float | str] = workspace.sides if isinstance(split, str) else {}
+        pieces = session.pieces(case) if isinstance(split, float) and isinstance(session, Splits) else None
+        timed.split = split if alone or isinstance(pieces, int) else None
+        if isinstance(pieces, int):
+            timed.gpu_pieces, alone = pieces, {"gpu": 1.0}
+            timed.verify_alone(alone)
         if request.time_it:
             timed.calibrate(request, self._sample_s, self._announce)
-        if isinstance(split, str) and request.time_it:
-            timed.calibrate_at(workspace.sides, self._sample_s)
+            timed.calibrate_at(alone, self._sample_s)
         # Two sides load a weight when a stage reads it.
         loads = session.device.kind != "cpu" and not session.device.composed
         size, load_s = workspace.loading() if loads else (0, None)
@@ -386,14 +389,11 @@ class OpenDevice:
             weights_s=load_s, weights_bytes=size or None,
         )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
-        if session.device.backend == DEVICE_GROUP:
-            parts = msgspec.structs.replace(built, stage_s=self._time_sides(timed, part_samples))
-        elif split is None:
-            parts = msgspec.structs.replace(built, **self._time_parts(workload, timed, part_samples))
+        if split is None and session.device.backend != DEVICE_GROUP:
+            parts = replace(built, **self._time_parts(workload, timed, part_samples))
         else:
-            timed_sides = isinstance(split, float) and request.split is not None
-            sides = self._time_sides(timed, part_samples if timed_sides else 0)
-            parts = msgspec.structs.replace(built, stage_s=sides)
+            explained = split is None or (isinstance(split, float) and request.split is not None)
+            parts = replace(built, stage_s=self._time_sides(timed, part_samples if explained else 0))
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel=checked.launch.kernel_name,
             kernel_hash=op.digest or checked.launch.kernel_hash, tune_s=tune_s,
@@ -404,6 +404,7 @@ class OpenDevice:
             output_bytes=workspace.output_bytes, input_bytes=workspace.input_bytes, split=split,
             staging=checked.launch.staging or timed.staging,
             sets=len(timed.sets) if isinstance(timed, PipelineTimer) else UNSET,
+            one_piece=pieces if isinstance(pieces, str) else UNSET,
         )  # fmt: skip
 
     def _split(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
@@ -529,14 +530,14 @@ class OpenDevice:
         with on_first_cpu() if on_cpu else contextlib.nullcontext():
             sampled = timer.sample_block(timed, request, self._since, self._sample_s)
         split = workload.splits.get(request.case_id)
-        block = msgspec.structs.replace(
+        block = replace(
             sampled.block,
             gpu_share=split if isinstance(split, float) else None,
             assignment=split if isinstance(split, str) else UNSET,
         )
         if on_cpu and not any(backend.scripted_time for backend in self._backends):
             settle()
-        return msgspec.structs.replace(sampled, block=block)
+        return replace(sampled, block=block)
 
     def work(self, request: protocol.Work) -> protocol.Worked:
         self._announce("sample")

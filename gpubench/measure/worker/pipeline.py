@@ -11,16 +11,14 @@ from collections.abc import Sequence
 
 from gpubench.backends.contract import Launch
 from gpubench.backends.contract.protocols import Streams
+from gpubench.backends.shared.pieces import STAGES, QueuedCall
 from gpubench.base.errors import BackendError, DeviceOutOfMemory
-from gpubench.kernels.contract.op import each
 from gpubench.measure.plan import LEAST_SETS
 from gpubench.measure.worker.parts import PARTS_LIMIT_S, Times, add_parts
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import Case
 from gpubench.result.run import Staging
-
-STAGES = ("upload", "kernel", "download")
 
 
 class BufferSet:
@@ -34,6 +32,7 @@ class BufferSet:
         workspace.upload_inputs()
         output = workspace.output(case)
         self.launch: Launch = workspace.compile(case, workspace.buffers, output)
+        self._queued = QueuedCall(self.stream, workspace.buffers, self.launch)
         for i, (operand, drawn) in enumerate(zip(op.inputs, workspace.inputs, strict=True)):
             if operand.travels:
                 self.sent[i] = session.host_array(drawn.shape, operand.stored_dtype(case.dtype), "tuned")
@@ -47,17 +46,8 @@ class BufferSet:
 
     def call(self, inputs: BufferSet, stages: Sequence[str]) -> None:
         """Enqueue a call on the inputs of a set, or some stages of it."""
-        stream = self.stream
-        with stream.on():
-            if "upload" in stages:
-                for i, host in inputs.sent.items():
-                    stream.upload(self.workspace.buffers[i], host)
-            if "kernel" in stages:
-                stream.run(self.launch)
-            if "download" in stages:
-                outputs = each(self.launch.output)
-                for i in self.fetched:
-                    stream.download(outputs[i], self.workspace.host_outputs[i])
+        fetched = {i: self.workspace.host_outputs[i] for i in self.fetched}
+        self._queued.enqueue(inputs.sent, fetched, stages)
 
     def spoil(self) -> None:
         """Fill all that a call writes with sentinels."""

@@ -11,11 +11,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
-from gpubench.backends.contract.protocols import AssignsStages, LaunchClock
+from gpubench.backends.contract.protocols import AssignsStages, LaunchClock, Splits
 from gpubench.backends.shared.host import calls_library
 from gpubench.backends.shared.in_place import InPlaceSession
 from gpubench.kernels.contract.op import Operand, each
@@ -65,6 +65,7 @@ class Timed:
     steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
     sides: Mapping[str, Callable[[], float]] = {}  # by its name what samples each side alone
     observers: Sequence[Observer] = ()  # read beside each block
+    gpu_pieces: int | UnsetType = UNSET  # in which a split's GPU part moves
     resident_launch: Launch | None = None  # what other regimes with data on the device share
 
     @abstractmethod
@@ -103,9 +104,8 @@ class Timer(Timed):
         self.session: Session = workspace.session
         self.transfers = self.session.transfers(case.implementation)
         self.calls, self.settled = case.calls or 1, False
-        # Who runs the stages of a workload, and where.
-        self.assigns = self.session if isinstance(self.session, AssignsStages) else None
-        self.assignment: str | None = None
+        # What each side does, where that changes between samples.
+        self.split: float | str | None = None
         self.observers = observers_of(self.session)
         self.resident_launch = launch if case.resident else None
         # Which of the inputs travel, and which of the outputs.
@@ -134,26 +134,40 @@ class Timer(Timed):
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
             self.flush()
-        if self.assigns is not None and self.assignment is not None:
-            self.assigns.assign(self.assignment)
+        if self.split is not None:
+            self._place(self.split)
         return regime(repeat)
 
-    def _seconds_at(self, assignment: str, repeat: int) -> float:
-        """Return what `seconds` does, with the stages elsewhere."""
-        before, self.assignment = self.assignment, assignment
+    def _place(self, split: float | str) -> None:
+        """Have the two sides share the calls from now on as this says."""
+        if isinstance(split, str):
+            assert isinstance(self.session, AssignsStages)
+            self.session.assign(split)
+        else:
+            assert isinstance(self.session, Splits)
+            self.session.divide(self.workspace.op, self.case, split)
+
+    def _seconds_at(self, split: float | str, repeat: int) -> float:
+        """Return what `seconds` does, with the work elsewhere."""
+        before, self.split = self.split, split
         try:
             return self.seconds(repeat)
         finally:
-            self.assignment = before
+            self.split = before
 
-    def calibrate_at(self, assignments: Mapping[str, str], target_s: float) -> None:
-        """Set how many calls of each stage assignment make a sample."""
-        chosen = self.assignment
-        for name, assignment in assignments.items():
-            self.assignment = assignment
-            side = partial(self._seconds_at, assignment, calibrate(self, target_s))
-            self.sides = {**self.sides, name: side}
-        self.assignment = chosen
+    def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
+        """Set how many calls of each side alone make a sample."""
+        chosen = self.split
+        for name, split in sides.items():
+            self.split = split
+            self.sides = {**self.sides, name: partial(self._seconds_at, split, calibrate(self, target_s))}
+        self.split = chosen
+
+    def verify_alone(self, sides: Mapping[str, float | str]) -> None:
+        """Check what calls deliver, with all of the work on each side and shared as they are timed. Raises Wrong."""
+        shared = self.split
+        for self.split in (*sides.values(), shared):
+            self.verify()
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
         """Set the counts: those of an earlier session, or what other sizes predict, which the first block corrects.
@@ -473,6 +487,7 @@ def sample_block(
         repeat=timer.repeat * (timer.case.calls or 1),
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, beside_s=beside_s or UNSET,
+        gpu_pieces=timer.gpu_pieces,
     )  # fmt: skip
     block = replace(block, **{name: x for observer in timer.observers for name, x in observer.end().items()})
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)

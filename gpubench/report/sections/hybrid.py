@@ -39,6 +39,10 @@ _MEANING = (
 _IN_SAMPLE = (
     "* from the session that chose the share, which flatters; with more --sessions others estimate the gain."
 )
+_PIECES = (
+    "pieces: the GPU's part moves in so many, whose copies overlap with the kernels of others; the GPU alone is timed "
+    "in pieces, too, and the faster way counts."
+)
 REASONS: dict[HybridReason, str] = {
     "gpu-dominates": "the CPU is too slow to help",
     "cpu-dominates": "the GPU is too slow to help",
@@ -62,18 +66,22 @@ def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None
     examples = {data_text(split.case.case): split.case.case for split in sorted(rows, key=_regime)}
     lines = [f"{'; '.join(_where(case) for case in examples.values())}.", _MEANING]
     lines += ["The caller's arrays are page-locked."] if analysis.run.settings.page_locked is True else []
+    in_pieces = any(split.gpu_pieces > 1 for split in rows)
+    lines += [_PIECES] if in_pieces else []
     lines += [_IN_SAMPLE] if any(split.selected_in_sample for split in rows) else []
     devices = list(dict.fromkeys(split.device_id for split in rows))
     several = len(devices) > 1
     columns = heads(
-        "op", Column("dtype", rank=3), number("n"), several and "device", "data", number("on GPU"), number("time", 4),
+        "op", Column("dtype", rank=3), number("n"), several and "device", "data", number("on GPU"),
+        in_pieces and number("pieces", 2), number("time", 4),
         number("gain"), number("ideal", 2), number("of model", 1), "verdict",
     )  # fmt: skip
     body = [
         cells(
             split.case.case.op, split.dtype, size_text(split.case), several and split.device_id,
             data_text(split.case.case),
-            share_text(split.gpu_share), time_text(split.case.time, unit) + mark(split.case.label),
+            share_text(split.gpu_share), in_pieces and str(split.gpu_pieces),
+            time_text(split.case.time, unit) + mark(split.case.label),
             ratio_text(split.interval) + ("*" if split.selected_in_sample else ""), f"{split.ideal_gain:.2f}x",
             share_text(split.efficiency), _verdict(split),
         )

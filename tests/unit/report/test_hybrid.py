@@ -45,6 +45,18 @@ def test_a_split_that_pays_is_recommended_with_its_gain_over_the_better_side():
     assert row.baseline_id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
 
 
+def test_a_gpu_that_is_faster_alone_in_pieces_is_what_the_gain_is_over():
+    run = run_with(3e-3, 1e-3, 0.5e-3)
+    *alone, chosen = run.outcomes
+    blocks = [
+        replace(b, gpu_pieces=8, beside_s={"gpu": 0.6e-3}) if b.phase == "main" else b for b in chosen.blocks
+    ]
+    row = only(replace(run, outcomes=[*alone, replace(chosen, blocks=blocks)]))
+    assert (row.gain, row.ideal_gain) == pytest.approx((0.6 / 0.5, 1 + 0.6 / 3), rel=0.02)
+    assert (row.gpu_pieces, row.better, row.baseline_id, row.baseline_device) == (8, "gpu", None, "cupy:0")
+    assert only(run).gpu_pieces == 1
+
+
 def test_the_session_that_chose_the_share_does_not_estimate_the_gain():
     run = run_with(3e-3, 1e-3, 0.78e-3)
     *alone, chosen = run.outcomes

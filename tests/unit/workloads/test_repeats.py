@@ -248,7 +248,7 @@ def test_on_two_sides_the_host_keeps_its_stages_and_a_state_moves(device, regime
     for assignment in (*two_sides.sides(OP).values(), *patterns):
         workspace.session.assign(assignment)
         ready = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-        ready.assignment = assignment
+        ready.split = assignment
         ready.seconds(2)
         ready.verify()
     found = two_sides.assign_stages(ready, 0, 0.1)

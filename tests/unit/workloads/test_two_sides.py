@@ -59,7 +59,7 @@ def copies(session, monkeypatch):
 def timed(workspace: ChainWorkspace, case: Case, assignment: str) -> Timer:
     workspace.session.assign(assignment)
     found = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-    found.assignment = assignment
+    found.split = assignment
     return found
 
 
@@ -149,6 +149,6 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
         assert found.predicted_s == {one: pytest.approx(predicted_s(costs, one)) for one in found.predicted_s}
         assert best == nearest(costs)[0].assignment
         for assignment, seconds in found.predicted_s.items():
-            ready.assignment = assignment
+            ready.split = assignment
             measured = median([ready.seconds(1) for _ in range(3)])
             assert measured == pytest.approx(seconds, rel=0.25)

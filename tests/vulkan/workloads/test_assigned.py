@@ -38,6 +38,6 @@ def test_every_workload_has_a_place_for_each_of_its_stages(session, tmp_path, na
     for assignment in (*two_sides.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
         assigned.assign(assignment)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
-        ready.assignment = assignment
+        ready.split = assignment
         ready.seconds(1)
         ready.verify()

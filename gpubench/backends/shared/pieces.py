@@ -1,0 +1,159 @@
+"""Calls behind queues of a device, whose copies overlap with the kernels of others: independent ones in a row, and the
+pieces of one share of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpubench.backends.contract import Buffer, DeviceStream, Launch, Work
+from gpubench.backends.contract.protocols import Streams
+from gpubench.backends.shared.sides import INLINE_BYTES, DeviceShare, granule, side_case
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.op import Array, Shape, Stored, each
+from gpubench.result.run import OnePiece
+
+STAGES = ("upload", "kernel", "download")
+# Less is sent before several pieces are enqueued.
+LEAST_BYTES = 4 * INLINE_BYTES
+# Pieces under way at one time: one goes up, one is computed, one comes down.
+IN_FLIGHT = 3
+
+
+class QueuedCall:
+    """Buffers, the launch that reads and fills them, and the queue that both belong to."""
+
+    def __init__(self, stream: DeviceStream, inputs: Sequence[Buffer], launch: Launch) -> None:
+        self.stream, self.inputs, self.launch = stream, inputs, launch
+
+    def enqueue(
+        self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = STAGES
+    ) -> None:
+        """Enqueue a call, or some stages of it. `sent` and `fetched`: arrays by the place of the operand."""
+        stream = self.stream
+        with stream.on():
+            if "upload" in stages:
+                for i, host in sent.items():
+                    stream.upload(self.inputs[i], host)
+            if "kernel" in stages:
+                stream.run(self.launch)
+            if "download" in stages:
+                outputs = each(self.launch.output)
+                for i, host in fetched.items():
+                    stream.download(outputs[i], host)
+
+
+def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
+    """Return why a share cannot move in pieces. Returns None if it can."""
+    op, split = share.whole.op, share.whole.split
+    rows = all(operand.travels and split.axes.get(operand.name) == 0 for operand in op.inputs)
+    if not rows or split.join is not None or any(operand.dtype is not None for operand in op.operands):
+        return "uncut"
+    if share.sent_bytes < LEAST_BYTES:
+        return "small"
+    if not isinstance(share.session, Streams):
+        return "no-streams"
+    try:
+        share.session.stream().close()
+    except Unsupported:
+        return "no-streams"
+    return None if share.is_direct(host_output) else "ordinary-arrays"
+
+
+class Pieces:
+    """The first units of a split on a device, in about `share.pieces` pieces. Raises DeviceOutOfMemory."""
+
+    def __init__(self, share: DeviceShare) -> None:
+        assert isinstance(share.session, Streams)
+        launch, units, count = share.whole, share.stop, share.pieces
+        self._launch, self._session, self._streams = launch, share.session, share.session
+        step = granule(launch.op.units(launch.case.params))
+        step *= -(-units // (count * step))
+        self._bounds = [(start, min(start + step, units)) for start in range(0, units, step)]
+        self._buffers: list[tuple[Buffer, Shape, Stored]] = []
+        self._calls: dict[int, list[QueuedCall]] = {}  # by the units of a piece
+        self._plan: list[tuple[QueuedCall, dict[int, Array], dict[int, Array]]] = []
+        self._hosts: list[Array] = []  # that the plan is made for
+        try:
+            for size, of_size in ((step, units // step), (units % step, 1)):
+                if size:
+                    self._calls[size] = [self._make(size) for _ in range(min(IN_FLIGHT, of_size))]
+            self.spoil()
+        except Exception:
+            self.close()
+            raise
+
+    def start(self, inputs: Sequence[Array], output: Array) -> Work:
+        """Enqueue all pieces. Returns what waits for them: then the results are in the first rows of `output`."""
+        hosts = [*inputs, output]
+        if list(map(id, hosts)) != list(map(id, self._hosts)):
+            self._hosts, self._plan = hosts, []
+            for number, (start, stop) in enumerate(self._bounds):
+                calls = self._calls[stop - start]
+                sent = {i: array[start:stop] for i, array in enumerate(inputs)}
+                self._plan.append((calls[number % len(calls)], sent, {0: output[start:stop]}))
+        for call, sent, fetched in self._plan:
+            call.enqueue(sent, fetched)
+        return self._wait
+
+    def spoil(self) -> None:
+        """Fill all buffers with NaN: what an earlier call left there passes for no answer."""
+        for buffer, shape, dtype in self._buffers:
+            self._session.fill(buffer, shape, dtype, float("nan"))
+        self._session.sync()
+
+    def close(self) -> None:
+        """Give the memory and the queues back."""
+        for calls in self._calls.values():
+            for call in calls:
+                call.stream.close()
+        for buffer, _, _ in self._buffers:
+            self._session.free(buffer)
+        self._calls, self._buffers, self._plan, self._hosts = {}, [], [], []
+
+    def _wait(self) -> None:
+        for calls in self._calls.values():
+            for call in calls:
+                call.stream.wait()
+
+    def _make(self, units: int) -> QueuedCall:
+        launch, session, op = self._launch, self._session, self._launch.op
+        case = side_case(op, launch.case, launch.split.part(launch.case.params, units), session)
+        operands = op.inputs if case.implementation == "library" else op.operands
+        for operand in operands:
+            shape, dtype = operand.shape(case.params), operand.stored_dtype(case.dtype)
+            self._buffers.append((session.allocate(shape, dtype), shape, dtype))
+        buffers = [buffer for buffer, _, _ in self._buffers[-len(operands) :]]
+        inputs = buffers[: len(op.inputs)]
+        output = None if case.implementation == "library" else buffers[-1]
+        return QueuedCall(self._streams.stream(), inputs, session.compile(op, case, inputs, output))
+
+
+class HeldPieces:
+    """The pieces of two shares on a device: one that is split, and all of the work."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int, int], Pieces] = {}
+
+    def start(self, share: DeviceShare, calls: int, host_output: Array | None) -> Work | None:
+        """Enqueue one call of a share whose data the device moves by itself. Returns what waits for its pieces. Returns
+        None if it moves in one. Raises DeviceOutOfMemory."""
+        share.came_in_pieces = False
+        if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):
+            return None
+        share.came_in_pieces = True
+        key = share.whole.case.workload, share.stop, share.pieces
+        if key not in self._held:
+            if len(self._held) > 1:
+                self._held.pop(next(iter(self._held))).close()
+            self._held[key] = Pieces(share)
+        return self._held[key].start([buffer.host for buffer in share.whole.inputs], host_output)
+
+    def spoil(self) -> None:
+        """Spoil all of them."""
+        for pieces in self._held.values():
+            pieces.spoil()
+
+    def close(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            self._held.popitem()[1].close()
