@@ -47,6 +47,15 @@ def case_of(
     return Case(op.name, op.group, params, dtype, "tuned", regime, device, calls)
 
 
+def ready(session: Session, case: Case, folder: Path, gpu_share: float | None = None, **more: Any) -> Timer:
+    """A case that passed the gate, at this share."""
+    op = kernels.load(case.op)
+    workspace = kind_of(op)(session, op, case, 1, "random", folder, **more)
+    if gpu_share is not None:
+        session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
+    return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
 def check_everywhere(
     session: Session,
     op: Op,
@@ -116,10 +125,10 @@ def test_other_shapes_are_right_too(
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu")
 
 
-@pytest.mark.parametrize("name", ["add", "sum", "transpose"])
+@pytest.mark.parametrize("name", ["sum", "transpose"])
 def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path: Path) -> None:
     n = 1500 if name == "transpose" else 1500 * 1500
-    assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, "hybrid:fake:gpu")
+    assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, "hybrid:fake:gpu", (0.5,))
 
 
 class DirectTransfers(Transfers):
@@ -215,30 +224,26 @@ def test_page_locked_arrays_of_the_caller_come_from_the_device(
         return array
 
     monkeypatch.setattr(session, "host_array", host_array)
-    op, case = OPS["add"], case_of(OPS["add"], "transfer-always", n=5000)
-    operands = Operands(op, 1, "random", tmp_path)
+    operands = Operands(OPS["add"], 1, "random", tmp_path)
     operands.page_locked = True
-    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path, operands)
-    Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).verify()
-    assert {id(array) for array in (*workspace.inputs, *workspace.host_outputs)} <= set(handed_out)
-    workspace.release()
+    cycle = ready(session, case_of(OPS["add"], "transfer-always", n=5000), tmp_path, operands=operands)
+    cycle.verify()
+    arrays = (*cycle.workspace.inputs, *cycle.workspace.host_outputs)
+    assert {id(array) for array in arrays} <= set(handed_out)
+    cycle.workspace.release()
 
 
 def test_the_cpus_part_is_computed_by_the_faster_of_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    op, seconds = OPS["add"], []
+    seconds = []
     for slow in (False, True):
         gpu: Any = backends.load("fake").open("fake:gpu")
         slower, faster = gpu.cpu_beside(), gpu.cpu_beside()
         run = slower.run
         monkeypatch.setattr(slower, "run", lambda launch, repeat=1, run=run: run(launch, 10 * repeat))
         both = SplitSession(gpu.device, gpu, slower, partial(next, iter([None if slow else faster])), True)
-        case = case_of(op, "transfer-always", n=1 << 20)
-        workspace = kind_of(op)(both, op, case, 1, "random", tmp_path)
-        both.divide(op, case, 0.0)
-        seconds.append(Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(1))
-        workspace.release()
+        seconds.append(ready(both, case_of(OPS["add"], "transfer-always", n=1 << 20), tmp_path, 0.0).seconds(1))
         both.close()
     assert seconds[1] > 5 * seconds[0]
 
@@ -259,30 +264,21 @@ def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
 
 def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> None:
     """On the scripted clock: the time is that of the longer side, not the sum."""
-    op = OPS["matmul"]
-    case = case_of(op, "resident-queued", n=512)
-    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
-    times = {}
-    for gpu_share in (0.0, 0.5, 1.0):
-        session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
-        times[gpu_share] = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(20)
+    case = case_of(OPS["matmul"], "resident-queued", n=512)
+    times = {share: ready(session, case, tmp_path, share).seconds(20) for share in (0.0, 0.5, 1.0)}
     assert times[0.5] == pytest.approx(times[0.0] / 2, rel=0.05)
     assert times[1.0] < times[0.5]
-    workspace.release()
 
 
-def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_path: Path) -> None:
-    op = OPS["add"]
-    for regime in REGIMES:
-        case = case_of(op, regime, n=1 << 16)
-        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
-        session.divide(op, case, 0.25)  # type: ignore[attr-defined]
-        launch = gate(workspace, case, lambda phase: None).launch
-        host_output = None if regime.startswith("resident") else workspace.host_outputs[0]
-        sides = session.sides(launch, 3, host_output)  # type: ignore[attr-defined]
-        assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
-        assert sides["gpu_alone_s"] > 0
-        workspace.release()
+@pytest.mark.parametrize("regime", REGIMES)
+def test_the_sides_are_timed_alone_and_beside_each_other(
+    session: Session, tmp_path: Path, regime: RegimeKind
+) -> None:
+    cycle = ready(session, case_of(OPS["add"], regime, n=1 << 16), tmp_path, 0.25)
+    host_output = None if regime.startswith("resident") else cycle.workspace.host_outputs[0]
+    sides = session.sides(cycle.launch, 3, host_output)  # type: ignore[attr-defined]
+    assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
+    assert sides["gpu_alone_s"] > 0
 
 
 def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Session, tmp_path: Path) -> None:
@@ -311,16 +307,14 @@ def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> N
     session = backends.load("hybrid").open("hybrid:fake:gpu")
     op, arrays = OPS["add"], []
     for regime in REGIMES:
-        case = case_of(op, regime, n=4096)
-        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
-        cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+        cycle = ready(session, case_of(op, regime, n=4096), tmp_path)
         cycle.seconds(2)
-        arrays += [weakref.ref(array) for array in (*workspace.inputs, workspace.host_outputs[0])]
-        workspace.release()
-        del workspace, cycle
-        gc.collect()
+        arrays += [weakref.ref(array) for array in (*cycle.workspace.inputs, cycle.workspace.host_outputs[0])]
+        cycle.workspace.release()
+        del cycle
     small = kind_of(op)(session, op, case_of(op, "resident-queued", n=8), 1, "random", tmp_path)
     gate(small, small.case, lambda phase: None)  # the actor remembers the inputs that it saw last
+    gc.collect()
     assert not [ref for ref in arrays if ref() is not None]
     session.close()
 
@@ -334,10 +328,7 @@ def test_a_gpu_that_fails_is_found_out(
     word: str, raised: type[Exception], regime: RegimeKind, tmp_path: Path
 ) -> None:
     session = backends.load("hybrid").open(f"hybrid:fake:{word}")
-    op = OPS["add"]
-    case = case_of(op, regime, device=f"hybrid:fake:{word}", n=2048)
-    workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     with pytest.raises(raised):
-        gate(workspace, case, lambda phase: None)
+        ready(session, case_of(OPS["add"], regime, device=f"hybrid:fake:{word}", n=2048), tmp_path)
     session.close()
     session.close()

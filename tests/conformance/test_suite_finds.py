@@ -69,12 +69,11 @@ def scribbling_compile(self: Any, op: Any, case: Any, inputs: Any, output: Any) 
     return launch
 
 
-def forgetful_sync(self: Any) -> None:
-    raise RuntimeError("nothing to wait for")
+def raising(error: Exception) -> Callable[..., Any]:
+    def method(*_: Any, **__: Any) -> Any:
+        raise error
 
-
-def strict_supports(self: Any, op: Any, case: Any) -> Any:
-    raise KeyError(case.dtype)
+    return method
 
 
 def silent_supports(self: Any, op: Any, case: Any) -> Any:
@@ -85,16 +84,8 @@ def bold_supports(self: Any, op: Any, case: Any) -> Any:
     return None if case.implementation == "library" else FakeSession.supports(self, op, case)
 
 
-def flat_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
-    return 1e-3
-
-
-def slow_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
-    return 1.0 * repeat
-
-
-def negative_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
-    return -1e-6
+def taking(seconds: Callable[[int], float]) -> Callable[..., float]:
+    return lambda self, launch, repeat=1, *, cold=False: seconds(repeat)
 
 
 def leaking_allocate(self: Any, shape: Any, dtype: Any) -> Any:
@@ -108,32 +99,23 @@ def endless_allocate(self: Any, shape: Any, dtype: Any) -> Any:
     return FakeSession.allocate(self, tuple(min(extent, 1 << 20) for extent in shape), dtype)
 
 
-def failing_close(self: Any) -> None:
-    raise OSError("already closed")
+failing_close = raising(OSError("already closed"))
+SENTENCE = "a refusal is a BackendError with a reason of the list of messages and a sentence"
+BROKEN = [
+    ("download", truncating_download, "what comes back is what was sent"), ("allocate", overlapping_allocate, "is right"),
+    ("allocate", leaking_allocate, "memory that was freed is used again"), ("run", drifting_run, "a launch is idempotent"),
+    ("compile", scribbling_compile, "a launch leaves its inputs alone"),
+    ("sync", raising(RuntimeError("nothing to wait for")), "empty launches and syncs return"),
+    ("supports", raising(KeyError("add")), "supports answers and does not raise"), ("supports", silent_supports, SENTENCE),
+    ("supports", bold_supports, "an undeclared dtype is refused"),
+    ("time", taking(lambda repeat: 1e-3), "ten launches take about ten times as long as one"),
+    ("time", taking(float), "device time is at most wall time"),
+    ("time", taking(lambda repeat: -1e-6), "device time is None or above 0"),
+    ("close", failing_close, "close is idempotent and never raises"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("method", "reassignment", "promise"),
-    [
-        ("download", truncating_download, "what comes back is what was sent"),
-        ("allocate", overlapping_allocate, "is right"),
-        ("allocate", leaking_allocate, "memory that was freed is used again"),
-        ("run", drifting_run, "a launch is idempotent"),
-        ("compile", scribbling_compile, "a launch leaves its inputs alone"),
-        ("sync", forgetful_sync, "empty launches and syncs return"),
-        ("supports", strict_supports, "supports answers and does not raise"),
-        (
-            "supports",
-            silent_supports,
-            "a refusal is a BackendError with a reason of the list of messages and a sentence",
-        ),
-        ("supports", bold_supports, "an undeclared dtype is refused"),
-        ("time", flat_time, "ten launches take about ten times as long as one"),
-        ("time", slow_time, "device time is at most wall time"),
-        ("time", negative_time, "device time is None or above 0"),
-        ("close", failing_close, "close is idempotent and never raises"),
-    ],
-)
+@pytest.mark.parametrize(("method", "reassignment", "promise"), BROKEN)
 def test_a_broken_promise_is_found(method: str, reassignment: Callable[..., Any], promise: str) -> None:
     # What is kept of cases alone is found without transfers, memory and the clock.
     around = method in ("download", "allocate", "sync", "time")

@@ -28,15 +28,8 @@ TUNED = [
 ROWS = (1, 4, 37, 256, 1000, 1024, 4096, 5000, 16384, 20001, 32768, 65536, 65544, 300_000)
 SIDES = ((1, 1), (5, 3), (33, 70), (16, 8), (136, 72), (8, 1000), (1029, 1040), (300_000, 8), (8, 300_000))
 FEW_ROWS = (
-    (1, 256, 1024),
-    (1, 1, 1),
-    (3, 10, 33),
-    (9, 257, 5),
-    (16, 768, 256),
-    (13, 8, 16),
-    (1, 5000, 8),
-    (17, 64, 64),
-)
+    (1, 256, 1024), (1, 1, 1), (3, 10, 33), (9, 257, 5), (16, 768, 256), (13, 8, 16), (1, 5000, 8), (17, 64, 64),
+)  # fmt: skip
 GEMV = ((1, 1), (1, 5), (7, 4), (1000, 4), (33, 257), (130, 1000), (1, 400_000), (3, 300_001), (20_000, 8))
 
 
@@ -91,46 +84,31 @@ def apply(session, name, *hosts, params=None, programs=None):
     return out
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [name for name in kernels.groups()["layers"] if name.startswith("linear")])
-def test_few_rows_times_weights(session, tmp_path, name, dtype):
-    for n, m, k in FEW_ROWS:
-        right(session, name, {"n": n, "m": m, "k": k}, dtype, tmp_path)
+def named(names, *values):
+    """Params by name, for each of these values."""
+    return [dict(zip(names.split(), value, strict=True)) for value in values]
+
+
+ROWS_OF_A_NORM = [(n, 40, k) for n in (2, 8, 16, 1000) for k in (1, 255, 257, 5000)]
+SHAPES = {
+    **{name: named("n m k", *FEW_ROWS) for name in kernels.groups()["layers"] if name.startswith("linear")},
+    "conv2d": named("n channels filters side", *CONVOLUTIONS),
+    # In one launch; in two and in three where a block does not hold the rows, and where there are many.
+    **{name: named("n m k", *FEW_ROWS, *ROWS_OF_A_NORM) for name in ("norm_linear", "norm_linear_gelu")},
+    **dict.fromkeys(("attention_cached", "attention_append"), CACHES),
+    "argmax": named("n classes", *ROWS_OF_CLASSES),
+    **{name: [{"n": 3 * columns, "columns": columns} for columns in ROWS] for name in ("softmax", "softmax_grad")},
+    "transpose": named("m n", *SIDES),
+    "gemv": named("m n", *GEMV),
+    **{name: [{"n": n} for n in (1, 3, 9, 1025, 40_000, 1_000_003, 9_000_001)] for name in ("sum", "dot", "max")},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_convolutions_of_few_and_of_many_images(session, tmp_path, dtype):
-    for n, channels, filters, side in CONVOLUTIONS:
-        params = {"n": n, "channels": channels, "filters": filters, "side": side}
-        right(session, "conv2d", params, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["norm_linear", "norm_linear_gelu"])
-def test_norms_of_few_rows_times_weights(session, tmp_path, name, dtype):
-    """In one launch; in two and in three where a block does not hold the rows, and where there are many."""
-    for n, m, k in (*FEW_ROWS, *((n, 40, k) for n in (2, 8, 16, 1000) for k in (1, 255, 257, 5000))):
-        right(session, name, {"n": n, "m": m, "k": k}, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["attention_cached", "attention_append"])
-def test_a_token_over_a_cache(session, tmp_path, name, dtype):
-    for params in CACHES:
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_is_right(session, tmp_path, name, dtype):
+    for params in SHAPES[name]:
         right(session, name, params, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_place_of_the_largest_number(session, tmp_path, dtype):
-    for n, classes in ROWS_OF_CLASSES:
-        right(session, "argmax", {"n": n, "classes": classes}, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["softmax", "softmax_grad"])
-def test_rows_of_every_length(session, tmp_path, name, dtype):
-    for columns in ROWS:
-        right(session, name, {"n": 3 * columns, "columns": columns}, dtype, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -147,25 +125,6 @@ def test_rows_without_clusters_are_the_same(session, dtype, columns):
     smallest = {"float16": 2.0**-24, "bfloat16": 2.0**-133}.get(dtype, 0.0)
     u = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     assert (np.abs(one - two) <= 64 * u * np.abs(one) + smallest).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_transposes_of_every_shape(session, tmp_path, dtype):
-    for m, n in SIDES:
-        right(session, "transpose", {"n": n, "m": m}, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_gemv_of_every_shape(session, tmp_path, dtype):
-    for m, n in GEMV:
-        right(session, "gemv", {"n": n, "m": m}, dtype, tmp_path)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["sum", "dot", "max"])
-def test_reductions_of_every_length(session, tmp_path, name, dtype):
-    for n in (1, 3, 9, 1025, 40_000, 1_000_003, 9_000_001):
-        right(session, name, {"n": n}, dtype, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

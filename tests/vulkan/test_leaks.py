@@ -16,13 +16,14 @@ def test_launches_and_openings_leave_nothing_behind(device, tmp_path):
 
     session, sum_op = BACKEND.open(device.id), kernels.load("sum")
     traces = [leaks.openings(BACKEND, device.id, sum_op, tmp_path, leaks.Repeats(4))]
-    for op in map(kernels.load, kernels.usual()):  # what is kept or lost does not depend on the dtype
+    # What is kept or lost depends neither on the dtype nor on the formula: one op of each template.
+    for op in map(kernels.load, ("add", "softmax", "gemv", "transpose", "matmul", "sum")):
         case = Case(op.name, op.group, {"n": 65}, "float32", "tuned", session.device.resident_regime, device.id)
         if session.supports(op, case) is None:
             traces.append(leaks.launches(session, op, case, tmp_path, leaks.Repeats(100)))
     session.close()
     assert [trace.leaks() for trace in traces] == [[]] * len(traces)
-    assert len(traces) > 10
+    assert len(traces) == 7
 
 
 def test_a_device_that_is_not_closed_is_found(device, tmp_path):

@@ -61,10 +61,6 @@ def test_other_sizes_and_unchanged_sessions_are_as_they_were(altered):
         assert inner.launches == 1000
 
 
-def test_everything_else_is_the_device_itself(altered):
-    assert altered.AlteredSession(Inner(), GPU, 0.1, frozenset()).limits == "limits"
-
-
 def test_sessions_take_their_shares_in_turns(altered, tmp_path, monkeypatch):
     monkeypatch.setenv("ALTERED_DEVICE", "fake:cpu")
     monkeypatch.setenv("ALTERED_LOG", str(tmp_path / "log"))

@@ -35,22 +35,17 @@ def no_counters(monkeypatch):
     monkeypatch.setattr(processes, "read_cpu_times", processes.no_cpu_times)
 
 
-@pytest.mark.parametrize(
-    ("platform", "environ", "folder"),
-    [
-        ("linux", {"HOME": "/home/u"}, "/home/u/.cache/gpubench"),
-        ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": "/var/cache"}, "/var/cache/gpubench"),
-        ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": ""}, "/home/u/.cache/gpubench"),
-        ("darwin", {"HOME": "/Users/u"}, "/Users/u/Library/Caches/gpubench"),
-        ("win32", {"LOCALAPPDATA": "C:/Users/u/AppData/Local"}, "C:/Users/u/AppData/Local/gpubench"),
-        ("linux", {"HOME": "/home/u", "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
-        ("win32", {"LOCALAPPDATA": "C:/x", "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
-        ("linux", {"HOME": "/home/u", "GPUBENCH_CACHE_DIR": ""}, "/home/u/.cache/gpubench"),
-        ("linux", {}, None),
-        ("darwin", {}, None),
-        ("win32", {"USERPROFILE": "C:/Users/u"}, None),
-    ],
-)
+UNIX, WINDOWS = {"HOME": "/home/u"}, {"LOCALAPPDATA": "C:/Users/u/AppData/Local"}
+
+
+@pytest.mark.parametrize(("platform", "environ", "folder"), [
+    ("linux", UNIX, "/home/u/.cache/gpubench"), ("linux", {**UNIX, "XDG_CACHE_HOME": "/var/cache"}, "/var/cache/gpubench"),
+    ("linux", {**UNIX, "XDG_CACHE_HOME": ""}, "/home/u/.cache/gpubench"),
+    ("darwin", UNIX, "/home/u/Library/Caches/gpubench"), ("win32", WINDOWS, "C:/Users/u/AppData/Local/gpubench"),
+    ("linux", {**UNIX, "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
+    ("win32", {**WINDOWS, "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
+    ("linux", {**UNIX, "GPUBENCH_CACHE_DIR": ""}, "/home/u/.cache/gpubench"), ("linux", {}, None), ("win32", UNIX, None),
+])  # fmt: skip
 def test_where_choices_live(platform, environ, folder):
     found = installation.cache_folder(environ, platform)
     assert found == (Path(folder) if folder else None)
@@ -305,34 +300,28 @@ def test_another_set_of_candidates_is_tried_anew(tmp_path):
 
 
 RUNG = kernels.load("add").sizes.rungs()[1]
+NAMES = ("slow", "slower", "fast")
+BESIDE = 3 * RUNG
 
 
-@pytest.mark.parametrize(
-    ("factors", "name"),
-    [
-        ({1.0: "slow"}, "slow"),
-        ({4.0: "slow"}, "slow"),
-        ({0.25: "slow"}, "slow"),
-        ({8.0: "slow"}, "fast"),
-        ({2.0: "slow", 0.25: "slower"}, "slow"),
-        ({2.0: "gone", 0.25: "slow"}, "slow"),
-    ],
-)
-def test_a_size_beside_the_rungs_takes_what_the_nearest_one_took(tmp_path, factors, name):
-    tuning = Tuning(tmp_path, n=3 * RUNG)
-    for factor, known in factors.items():
-        near = Tuning(tmp_path, round(factor * 3 * RUNG))
-        tuning.choices.put(choice_key(near.case, ("another set",)), Chosen(known, 0.9))
-    assert tuning.choose(("slow", "slower", "fast")) == name
-    assert tuning.trials == (name == "fast")
-
-
-def test_a_rung_is_tried_whatever_the_sizes_beside_it_took(tmp_path):
-    tuning = Tuning(tmp_path, n=RUNG)
-    for n in (RUNG // 2, 2 * RUNG):
-        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen("slow"))
-    assert tuning.choose() == "fast"
-    assert tuning.trials == 1
+@pytest.mark.parametrize(("n", "known", "builders", "name", "trials"), [
+    # A size beside the rungs takes what the nearest one took, of whatever set of candidates, if it is near and still there.
+    *((BESIDE, {round(BESIDE * by): "slow"}, 0, "slow", 0) for by in (1, 4, 0.25)), (BESIDE, {8 * BESIDE: "slow"}, 0, "fast", 1),
+    (BESIDE, {2 * BESIDE: "slow", BESIDE // 4: "slower"}, 0, "slow", 0), (BESIDE, {2 * BESIDE: "gone", BESIDE // 4: "slow"}, 0, "slow", 0),
+    (RUNG, {RUNG // 2: "slow", 2 * RUNG: "slow"}, 0, "fast", 1),  # a rung is tried whatever the sizes beside it took
+    # Where building is costly, what the sizes around took alone is tried.
+    (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slower"}, 2, "slow", 1), (RUNG, {RUNG >> 5: "slower", RUNG << 5: "slower"}, 2, "slower", 0),
+    (RUNG, {RUNG >> 5: "slower", RUNG << 5: "fast"}, 2, "fast", 1), (RUNG, {RUNG >> 5: "slow"}, 2, "fast", 1),
+])  # fmt: skip
+def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builders, name, trials):
+    tuning = Tuning(tmp_path, n=n)
+    for other, took in known.items():
+        names = NAMES if builders else ("another set",)
+        tuning.choices.put(
+            choice_key(Tuning(tmp_path, other).case, names), Chosen(took, 0.0 if builders else 0.9)
+        )
+    assert tuning.choose(NAMES, builders=builders) == name
+    assert tuning.trials == trials
 
 
 def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
@@ -341,27 +330,6 @@ def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
     tuning.choices.put(choice_key(Tuning(tmp_path, 9 * RUNG).case, ("slow", "fast")), Chosen("slow"))
     assert tuning.choose() == "slow"
     assert Tuning(tmp_path, n=RUNG + 1).choose() == "fast"
-
-
-@pytest.mark.parametrize(
-    ("below", "above", "name", "trials"),
-    [
-        ("slow", "slower", "slow", 1),
-        ("slower", "slower", "slower", 0),
-        ("slower", "fast", "fast", 1),
-        ("slow", None, "fast", 1),
-    ],
-)
-def test_where_building_is_costly_what_the_sizes_around_took_alone_is_tried(
-    tmp_path, below, above, name, trials
-):
-    names = ("slow", "slower", "fast")
-    tuning = Tuning(tmp_path, n=RUNG)
-    for n, known in ((RUNG >> 5, below), (RUNG << 5, above)):
-        if known is not None:
-            tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
-    assert tuning.choose(names, builders=2) == name
-    assert tuning.trials == trials
 
 
 @pytest.mark.parametrize(

@@ -112,28 +112,6 @@ def assert_streamed(pool, op, params, dtype):
         assert judged(output).ok, candidate.name
 
 
-def test_the_large_ones_try_stores_past_the_caches():
-    for name in ("add", "softmax", "transpose"):
-        op = kernels.load(name)
-        params = {"n": 4096} if name == "transpose" else {"n": 1 << 24}
-        names = [one.name for one in compiled_kernel(op).candidates(params, "float32", LIMITS)]
-        assert any("streaming" in one for one in names), name
-        small = [one.name for one in compiled_kernel(op).candidates({"n": 256}, "float32", LIMITS)]
-        assert not any("streaming" in one for one in small), name
-
-
-@pytest.mark.parametrize("name", [name for name in OPS if name not in ("max",)])
-def test_no_elements_are_no_work(pool, name):
-    op = kernels.load(name)
-    if name == "transpose" or "columns" in op.options:
-        return
-    params = {"n": 0}
-    inputs = random_inputs(op, params, "float32", seed=3)
-    candidate = compiled_kernel(op).candidates(params, "float32", LIMITS)[0]
-    output = launched(pool, op, candidate, inputs, "float32", params)
-    assert np.array_equal(output, op.expr(np, *inputs))
-
-
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
 
 

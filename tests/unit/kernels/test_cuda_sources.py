@@ -79,10 +79,6 @@ def lanes(dtype: str) -> int:
     return 16 // ITEMSIZE[dtype]
 
 
-def test_every_op_that_computes_has_a_cuda_kernel_or_is_a_library_call():
-    assert all("cupy" in kernels.load(name).tuned for name in kernels.usual())
-
-
 @pytest.mark.parametrize("name", OPS)
 def test_every_declared_dtype_is_there(name):
     for dtype in kernels.load(name).dtypes:
@@ -125,25 +121,42 @@ def test_every_pixel_of_a_convolution_is_covered(n, channels, filters, side, dty
     assert (step.grid[0] - 1) * a_block < units <= step.grid[0] * a_block
 
 
-def test_winograds_products_need_many_images_and_no_double_precision():
-    one, two = 1, 2
-    assert len(built("conv2d", {"n": 64}, "float32").passes) == two
-    assert len(built("conv2d", {"n": 64}, "float64").passes) == one
-    assert len(built("conv2d", {"n": 1}, "float32").passes) == one
+def rows(columns, dtype, blocks, packed):
+    texts = ("forget(x_held[k]", "\0") if packed else ("", "forget(x_held[k]")
+    return (f"softmax of {columns}", "softmax", {"n": columns, "columns": columns}, dtype, texts,
+            {"CLUSTER": blocks}, {"block": (512 if columns > 4096 else 256, 1, 1)})  # fmt: skip
 
 
-def test_what_only_moves_is_not_converted():
-    for dtype in ("float16", "bfloat16"):
-        source = built("copy", {"n": 64}, dtype).passes[0].source
-        assert "stored element(stored x) { return x; }" in source
-        assert "narrow(x + y)" in built("add", {"n": 64}, dtype).passes[0].source
+# An op, its params and dtype; a text that it has and one that it has not; constants of the text; launch.
+TEXTS = [
+    *(("what only moves is not converted", "copy", {"n": 64}, dtype, ("stored element(stored x) { return x; }", "narrow(x"), {}, {})
+      for dtype in ("float16", "bfloat16")),
+    *(("what is computed is", "add", {"n": 64}, dtype, ("narrow(x + y)", "stored element(stored x)"), {}, {})
+      for dtype in ("float16", "bfloat16")),
+    ("halves beside an exponential are divided in short", "sigmoid", {"n": 64}, "float16", ("", "\0"), {}, {"options": ("--prec-div=false", "-ftz=true")}),
+    ("and of bfloat16 none is flushed", "sigmoid", {"n": 64}, "bfloat16", ("", "\0"), {}, {"options": ("--prec-div=false",)}),
+    ("but no floats", "sigmoid", {"n": 64}, "float32", ("", "\0"), {}, {"options": ()}),
+    ("and no halves alone", "div", {"n": 64}, "float16", ("", "\0"), {}, {"options": ()}),
+    *(rows(*case) for dtype in ("float16", "bfloat16") for case in (
+        (4096, dtype, 1, False), (16384, dtype, 1, False), (32768, dtype, 1, True), (65536, dtype, 2, True))),
+    *((f"{name} of few", name, {"n": 2**20}, "float32", ("", "\0"), {}, {"grid": (256, 1, 1)}) for name in ("sum", "dot")),
+    *((f"{name} in large blocks", name, {"n": 2**26}, "float32", ("", "\0"), {}, {"grid": (blocks, 1, 1), "block": (1024, 1, 1)})
+      for name, blocks in (("sum", 1056), ("dot", 2112))),
+]  # fmt: skip
 
 
-def test_only_halves_beside_an_exponential_are_divided_in_short():
-    assert built("sigmoid", {"n": 64}, "float16").passes[0].options == ("--prec-div=false", "-ftz=true")
-    assert built("sigmoid", {"n": 64}, "bfloat16").passes[0].options == ("--prec-div=false",)
-    assert built("sigmoid", {"n": 64}, "float32").passes[0].options == ()
-    assert built("div", {"n": 64}, "float16").passes[0].options == ()
+@pytest.mark.parametrize(("what", "name", "params", "dtype", "texts", "numbers", "launch"), TEXTS)
+def test_a_text_is_written_for_its_size_and_dtype(what, name, params, dtype, texts, numbers, launch):
+    (step,) = built(name, params, dtype).passes
+    assert texts[0] in step.source
+    assert texts[1] not in step.source
+    assert {constant: number(constant, step.source) for constant in numbers} == numbers
+    assert {field: getattr(step, field) for field in launch} == launch
+
+
+@pytest.mark.parametrize(("n", "dtype", "passes"), [(64, "float32", 2), (64, "float64", 1), (1, "float32", 1)])
+def test_winograds_products_need_many_images_and_no_double_precision(n, dtype, passes):
+    assert len(built("conv2d", {"n": n}, dtype).passes) == passes
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
@@ -180,13 +193,6 @@ def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
     assert blocks == shape.blocks or (blocks - 1) * tile < n <= blocks * tile
 
 
-def test_a_reduction_takes_large_blocks_once_they_fill_the_device():
-    for name, blocks in (("sum", 1056), ("dot", 2112)):
-        assert built(name, {"n": 2**20}, "float32").passes[0].grid[0] == 256
-        (step,) = built(name, {"n": 2**26}, "float32").passes
-        assert (step.grid[0], step.block[0]) == (blocks, 1024)
-
-
 @given(columns=st.integers(1, 200_000), dtype=dtypes, device=devices, arrays=st.sampled_from([1, 2]))
 def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arrays):
     size = ITEMSIZE[dtype]
@@ -208,15 +214,6 @@ def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arr
     else:
         blocks = 8 if device.clusters else 1
         assert layout.units * max(4, width * size) * arrays > blocks * 1024 * 64
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_softmax_keeps_long_rows_of_halves_packed(dtype):
-    for columns, blocks, packed in ((4096, 1, False), (16384, 1, False), (32768, 1, True), (65536, 2, True)):
-        (step,) = built("softmax", {"n": columns, "columns": columns}, dtype).passes
-        assert number("CLUSTER", step.source) == blocks
-        assert step.block == (512 if columns > 4096 else 256, 1, 1)
-        assert ("forget(x_held[k]" in step.source) == packed
 
 
 @pytest.mark.parametrize("name", BY_ROWS)

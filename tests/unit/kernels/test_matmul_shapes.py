@@ -40,45 +40,10 @@ def test_shapes_work_and_traffic_follow_the_params(params):
 
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)
-def test_the_parts_of_a_split_make_the_whole(params):
-    """Inputs cut along the axes of `split`, others whole: the outputs, joined along axis 0, are the answer."""
-    a, b = random_inputs(OP, params, "float64", 1)
-    split = OP.split_at(params)
-    middle = a.shape[0] // 2
-    halves = [
-        OP.expr(np, *(x[part] if split.axes.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
-        for part in (slice(None, middle), slice(middle, None))
-    ]
-    np.testing.assert_allclose(np.concatenate(halves), OP.expr(np, a, b), rtol=1e-12)
-    assert set(split.axes.values()) == {0}
-
-
-@pytest.mark.parametrize("params", SHAPES, ids=str)
 def test_the_scale_is_the_product_of_the_norms(params):
     a, b = random_inputs(OP, params, "float64", 1)
     want = np.linalg.norm(a, axis=-1)[..., :, None] * np.linalg.norm(b, axis=-2)[..., None, :]
     np.testing.assert_allclose(OP.tolerance.scale(np, a, b), want, rtol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("params", SHAPES, ids=str)
-def test_numpy_is_right_in_every_implementation_it_has(session, params, dtype, tmp_path):
-    checked = []
-    for implementation in ("library", "tuned"):
-        case = Case(OP.name, OP.group, params, dtype, implementation, "resident", "numpy:0")
-        if session.supports(OP, case) is None:
-            workspace = Workspace(session, OP, case, 1, "random", tmp_path)
-            assert gate(workspace, case, lambda phase: None).check.ok
-            workspace.release()
-            checked.append(implementation)
-    # The product of halves is the one that BLAS does not have: a tuned implementation goes through float32.
-    assert checked == (["library", "tuned"] if dtype == "float16" else ["library"])
-
-
-def test_numpy_itself_has_no_bfloat16(session):
-    for implementation in ("library", "tuned"):
-        case = Case(OP.name, OP.group, {"n": 4}, "bfloat16", implementation, "resident", "numpy:0")
-        assert session.supports(OP, case).reason == "no-dtype"
 
 
 @pytest.mark.parametrize("turned", [{"ta": 1}, {"tb": 1}, {"ta": 1, "tb": 1}], ids=str)

@@ -24,7 +24,7 @@ H200 = Limits(
     multiprocessors=132, float16=True, float64=True, clusters=True,
 )  # fmt: skip
 SMALLEST = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27, float16=True, float64=True)
-SHAPES = [(256, 256), (768, 256), (256, 1024), (10, 512), (257, 33), (1, 1), (40, 5000), (40, 20_000)]
+SHAPES = [(256, 256), (256, 1024), (768, 256), (10, 512), (257, 33), (1, 1), (40, 5000)]
 BYTES = {"f32": 4, "f64": 8, "vec2<f32>": 8, "vec2<f64>": 16, "vec4<f32>": 16, "vec4<f64>": 32}
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
@@ -164,8 +164,8 @@ def test_more_rows_are_a_norm_a_product_and_what_is_behind_it_on_cuda(op: Op):
 @each_op
 def test_every_candidate_of_the_layer_is_one_here_and_few_rows_are_one_dispatch(op: Op, dtype, device):
     layer = kernels.load(LAYER[op.name])
-    for n in (1, 2, 3, 4, 5, 16, 17, 1000):
-        for m, k in SHAPES:
+    for n in (1, 3, 5, 16, 17):
+        for m, k in SHAPES[2:]:
             shape = params(n, m, k)
             try:
                 wanted = layer.kernel("wgpu", dtype).candidates(shape, dtype, device)

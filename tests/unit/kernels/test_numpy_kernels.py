@@ -90,22 +90,10 @@ def test_an_op_has_a_compiled_kernel_or_one_of_numpys_calls():
         assert languages in ({"numba"}, {"numpy"}), name
 
 
-@pytest.mark.parametrize("name", TUNED)
-def test_small_and_odd_sizes(name):
-    for n in (1, 3, 7, 255, 257, *([] if name in SLOW else [1000])):
-        for dtype in set(HOST_DTYPES) & set(kernels.load(name).dtypes):
-            check(name, n, dtype, one_after_another)
-
-
 @pytest.mark.parametrize("blocks", [one_after_another, all_at_once])
 @pytest.mark.parametrize("name", FAST)
 def test_several_blocks_with_a_short_last_one(name, blocks):
     check(name, several_blocks(name), "float32", blocks)
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_several_blocks_of_halves(name):
-    check(name, several_blocks(name), "float16", all_at_once)
 
 
 def launched(name, inputs, shape, dtype, params):
@@ -113,21 +101,6 @@ def launched(name, inputs, shape, dtype, params):
     with np.errstate(all="ignore"):
         numpy_kernel(kernels.load(name)).build(np, one_after_another, params)(inputs, output)
     return output
-
-
-@pytest.mark.parametrize("dtype", HOST_DTYPES)
-@pytest.mark.parametrize("name", TUNED)
-def test_one_value_that_is_not_finite_spreads_as_in_numpy(name, dtype):
-    op, params = kernels.load(name), {"n": 64}
-    for value in (np.inf, -np.inf, np.nan, 1e-40):
-        inputs = random_inputs(op, params, dtype, seed=23)
-        inputs[0].ravel()[5] = value
-        got = launched(name, inputs, op.output.shape(params), dtype, params)
-        with np.errstate(all="ignore"):
-            want = np.asarray(op.expr(np, *inputs))
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-        np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
-        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", HOST_DTYPES)
@@ -164,22 +137,6 @@ def test_halves_are_multiplied_in_float32():
     output = np.empty((40, 40), np.float16)
     matmul.multiply_halves(np, one_after_another, {"n": 40})(inputs, output)
     np.testing.assert_array_equal(output, (inputs[0].astype("f4") @ inputs[1].astype("f4")).astype("f2"))
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_block_threads_run_each_block_once_and_end(threads):
-    before = threading.active_count()
-    team = BlockThreads(threads)
-    for length, grain in ((0, 4), (3, 4), (4, 4), (1001, 7)):
-        seen = []
-        team.run(lambda start, stop: seen.append((start, stop)), length, grain)  # noqa: B023
-        assert sorted(seen) == [(start, min(start + grain, length)) for start in range(0, length, grain)]
-    assert threading.active_count() <= before + threads - 1
-    team.close()
-    assert threading.active_count() == before
-    team.run(lambda start, stop: seen.append((start, stop)), 8, 4)
-    assert seen[-2:] in ([(0, 4), (4, 8)], [(4, 8), (0, 4)])
-    team.close()
 
 
 def test_an_error_in_a_block_reaches_the_caller_and_the_threads_live_on():

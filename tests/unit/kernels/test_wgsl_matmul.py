@@ -1,9 +1,7 @@
 """The WGSL matmul as text: which tiles a device may choose from, and who carries what, without a device."""
 
-import functools
 import itertools
 import re
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,13 +17,10 @@ from gpubench.kernels.templates.matmul import (
     Tile,
     able,
     promising,
-    rank,
-    register,
     sequence,
     split,
     wgsl,
 )
-from gpubench.kernels.templates.matmul.register import Layout
 
 OP = kernels.load("matmul")
 REGISTER, TILED, NAIVE = OP.tuned["wgpu"]
@@ -40,86 +35,6 @@ H200 = Limits(
     float64=True,
 )
 SOFTWARE = msgspec.structs.replace(H200, software=True)
-EVERY = [(tile, "float32") for tile in (*TILES, *NARROW_TILES)] + [(tile, "float64") for tile in WIDE_TILES]
-every_tile = pytest.mark.parametrize(
-    ("tile", "dtype"), EVERY, ids=[f"{tile.name}, {dtype}" for tile, dtype in EVERY]
-)
-
-
-@functools.cache
-def _code(expression: str):
-    return compile(re.sub(r"\b(\d+)u\b", r"\1", expression), "wgsl", "eval")
-
-
-def value(expression: str, names: dict) -> int:
-    """A WGSL expression over u32 numbers, worked out by Python."""
-    return eval(_code(expression), {"min": min}, names)
-
-
-def one_block(tile: Tile, dtype: str, *, ta: bool = False, tb: bool = False) -> Layout:
-    """Matrices of exactly one block and one step of K."""
-    return Layout(tile=tile, dtype=dtype, m=tile.rows, n=tile.columns, k=tile.depth, ta=ta, tb=tb)
-
-
-def constants(text: str, thread: int) -> dict:
-    """What one thread of the first group knows before it reads anything."""
-    names: dict = {"thread": thread, "group": SimpleNamespace(x=0, y=0, z=0), "step": 0}
-    for name, expression in re.findall(r"^  let (\w+) = (.+?);", text, re.MULTILINE):
-        names[name] = value(expression, names)
-    return names
-
-
-@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, False), (False, True)])
-@every_tile
-def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype, ta, tb):
-    """Each element of A and B, stored either way, arrives at its place in workgroup memory, by one thread."""
-    layout = one_block(tile, dtype, ta=ta, tb=tb)
-    text, pitch_a, pitch_b = register.source(layout), layout.a.pitch, layout.b.pitch
-    before, loop = text.split("  for (")
-    fetches = re.findall(r"next_(\w+) = vec4<f\d\d>\((a|b)_\[(.+)\]\);", before)
-    stores = re.findall(r"shared_\[(.+?)\](\[lane_[ab]\])? = (.+);", loop.split("workgroupBarrier")[0])
-    found: dict[tuple[int, int], tuple[str, int]] = {}
-    for thread in range(tile.threads):
-        names = constants(text, thread)
-        carried = {name: (matrix, value(address, names)) for name, matrix, address in fetches}
-
-        def put(at: int, lane: int, share: str, part: int, carried: dict = carried) -> None:
-            matrix, vector = carried[share]
-            assert (at, lane) not in found, "written twice"
-            found[at, lane] = (matrix, 4 * vector + part)
-
-        for index, lane, source in stores:
-            at, parts = value(index, names), re.findall(r"next_(\w+)(?:\.([xyzw]))?", source)
-            if lane:
-                put(at, names[lane[1:-1]], parts[0][0], "xyzw".index(parts[0][1]))
-            elif len(parts) == 1:
-                for q in range(4):
-                    put(at, q, parts[0][0], q)
-            else:
-                for q, (share, part) in enumerate(parts):
-                    put(at, q, share, "xyzw".index(part))
-    steps, begin = range(tile.depth), tile.depth * pitch_a
-    want = {
-        (k * pitch_a + row // 4, row % 4): ("a", k * tile.rows + row if ta else row * tile.depth + k)
-        for row in range(tile.rows)
-        for k in steps
-    } | {
-        (begin + k * pitch_b + column // 4, column % 4): (
-            "b",
-            column * tile.depth + k if tb else k * tile.columns + column,
-        )
-        for column in range(tile.columns)
-        for k in steps
-    }
-    assert found == want
-    assert max(at for at, _ in found) < tile.vectors
-
-
-@every_tile
-def test_every_tile_is_written_out_in_full(tile, dtype):
-    text = register.source(one_block(tile, dtype))
-    assert text.count("fma(") == tile.depth // tile.slices * tile.thread_rows * tile.thread_columns
-    assert len(re.findall(r"\bfor \(", text)) == 1
 
 
 @pytest.mark.parametrize("order", ["serpentine", "paired", "interleaved"])
@@ -157,13 +72,6 @@ def test_the_tiles_that_a_device_can_hold():
     # Doubles take twice the memory.
     assert WIDE_TILES[0] in able(WIDE_TILES, 4, WEBGPU)
     assert WIDE_TILES[0] not in able(WIDE_TILES, 8, WEBGPU)
-
-
-def test_the_order_of_the_tiles_keeps_all_of_them():
-    tiles = able(TILES, 4, H200)
-    for n in (1, 256, 1024, 8192):
-        for device in (H200, SOFTWARE):
-            assert sorted(t.name for t in rank(n, n, 1, tiles, device)) == sorted(t.name for t in tiles)
 
 
 DEFAULTS = [

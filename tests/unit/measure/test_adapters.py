@@ -133,13 +133,6 @@ def test_the_faster_driver_of_a_card_is_measured_and_the_other_is_named(listed):
     )
 
 
-def test_two_interfaces_of_a_card_are_called_by_their_names(listed):
-    listed(adapter(H200, "NVIDIA"), adapter(H200, "", "D3D12"))
-    ids, messages = chosen(trial=timed(wgpu0=1e-3, wgpu1=2e-3))
-    assert ids == ["wgpu:0"]
-    assert "(Vulkan, DX12); Vulkan was measured, 2x faster in a trial" in messages[0]
-
-
 def test_where_none_is_clearly_faster_the_first_one_stays(listed):
     listed(adapter(), adapter(driver=AMDVLK))
     ids, messages = chosen(trial=timed(wgpu0=1.02e-3, wgpu1=1e-3))
@@ -277,14 +270,6 @@ def test_wgpu_and_mps_on_apple_are_one_gpu(wgpu):
         (gpu,) = machine.gpus
         assert (gpu.vendor.value, sorted(gpu.apis)) == ("apple", ["torch:metal", "wgpu:metal"])
         assert gpu_id(machine, device) == gpu_id(machine, mps()) == gpu.id
-
-
-def test_a_mac_with_one_gpu_of_another_maker_has_one_gpu(wgpu):
-    radeon = adapter((0, 0), "", "Metal", device="AMD Radeon Pro 5500M")
-    found = wgpu(radeon)
-    machine = machine_of([Listing("wgpu", tuple(found)), Listing("torch", (mps("GPU of Metal"),))])
-    assert [gpu.vendor.value for gpu in machine.gpus] == ["amd"]
-    assert gpu_id(machine, found[0]) == gpu_id(machine, mps()) == machine.gpus[0].id
 
 
 def test_on_a_mac_with_two_gpus_nothing_tells_which_one_mps_is(wgpu):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.curves import Margin
 from gpubench.measure import points
-from gpubench.measure.passes import ASSIGNMENTS, ONE_STEP_S, USUAL, Passes, Unsharp
+from gpubench.measure.passes import ASSIGNMENTS, USUAL, Passes, Unsharp
 from tests.examples import examples
 from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
 
@@ -46,27 +46,6 @@ def test_no_op_has_its_third_size_before_all_have_an_answer(budget_s, noise):
             assert len(seen) == len(CROSSINGS)
     # A step is begun if it is predicted to fit, so what it takes beyond that is little.
     assert simulation.now <= budget_s * 1.1 + 6 * CASE_S
-
-
-def test_the_ladder_is_the_same_in_every_run_and_one_block_a_case():
-    runs = [Simulation(seed=seed, noise=(0.05, 0.05)).run() for seed in (1, 2)]
-    for op in CROSSINGS:
-        rungs = set(kernels.load(op).sizes.rungs())
-        ladders = [{case.id for n in rungs for case in cases(run, op, n)} for run in runs]
-        assert ladders[0] == ladders[1]
-        assert rungs == {n for n in rungs if cases(runs[0], op, n)}
-    orders = [[item.op.name for step in run.steps for item in step.workloads] for run in runs]
-    assert orders[0] != orders[1], "ops come in random order"
-    assert {step.purpose.blocks for run in runs for step in run.steps if step.ends} == {1}
-
-
-def test_cheap_rungs_are_one_step_and_the_largest_comes_first():
-    """Smaller sizes are the beginning of its operands."""
-    steps = Simulation(["add"]).run().steps
-    sizes = [[item.n for item in step.workloads] for step in steps]
-    assert sizes[0] == [2**20, 2**10]
-    assert sizes[1] == [2**18, 2**16, 2**13]
-    assert sizes[2] == [2**24, 2**22]
 
 
 def test_what_decides_nothing_is_measured_at_few_sizes():
@@ -156,11 +135,6 @@ def test_the_top_again_narrows_the_less_the_more_often_it_was_measured(tops):
     assert item.narrowing(9.0) == pytest.approx(2 * (1 - math.sqrt(1 - 0.6 / 8)))
 
 
-def test_an_op_of_which_memory_holds_no_size_is_skipped_at_each():
-    (step,) = Simulation(["add"], host_bytes=10).run().steps
-    assert [item.n for item in step.workloads if item.skips] == kernels.load("add").sizes.rungs()
-
-
 def test_sizes_that_a_filter_leaves_out_leave_a_ladder_between_them():
     simulation = Simulation(["add"], keep=lambda case: 4096 <= case.params["n"] < 2**21).run()
     assert all(4096 <= n < 2**21 for n in simulation.sizes("add"))
@@ -200,21 +174,6 @@ def test_known_thresholds_of_several_situations_are_sharpened_within_the_budget(
         true = (1.2e-5 - 4e-6) / (1e-5 - 1e-6) * CROSSINGS[op]
         held.append(found.low <= true <= found.high)
     assert sum(held) >= 3
-
-
-@pytest.mark.parametrize("op", sorted(CROSSINGS))
-def test_a_crossing_is_found(op):
-    found = Simulation([op]).run().threshold(op)
-    assert found.low <= CROSSINGS[op] <= found.high
-    assert found.n == pytest.approx(CROSSINGS[op], rel=0.1)
-
-
-def test_new_sizes_come_before_the_same_again():
-    simulation = Simulation(noise=(0.1, 0.1)).run()
-    for op in CROSSINGS:
-        again = {n: count for n, count in Counter(simulation.sizes(op)).items() if count > 1}
-        assert again.keys() <= {kernels.load(op).sizes.high}, "the top's gain alone"
-        assert max(again.values(), default=1) <= ASSIGNMENTS
 
 
 def test_what_sharpens_more_for_its_time_comes_first():
@@ -265,12 +224,6 @@ def test_what_does_not_cross_asks_for_nothing_but_a_check_and_its_top(factor):
     assert set(simulation.sizes("add")) - set(rungs) == {2**20 + 1}
 
 
-def test_every_op_is_checked_beside_a_power_of_two():
-    simulation = Simulation(noise=(0.05, 0.05)).run()
-    for op in CROSSINGS:
-        assert [n for n in simulation.sizes(op) if (n - 1) & (n - 2) == 0 and n > 2**20]
-
-
 def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
     def padded(n, crossing):
         return gpu_s(2 ** math.ceil(math.log2(n)) * 6 if n > 1e6 else n, crossing)
@@ -287,17 +240,6 @@ def test_a_size_that_fails_is_not_asked_for_again_and_again(where):
     counts = Counter(simulation.sizes("add"))
     assert max(counts.values()) <= ASSIGNMENTS
     assert len(counts) < 20
-
-
-def test_the_top_is_measured_again_in_other_memory():
-    simulation = Simulation(["add", "relu"], noise=(0.05, 0.05)).run()
-    for op in ("add", "relu"):
-        steps = [
-            i
-            for i, step in enumerate(simulation.steps)
-            if 2**24 in [w.n for w in step.workloads if w.op.name == op]
-        ]
-        assert len(steps) == ASSIGNMENTS
 
 
 @pytest.mark.parametrize("late", [1, 10])
@@ -340,11 +282,6 @@ def test_a_new_size_has_two_blocks_and_in_a_named_budget_four():
         assert {step.purpose.blocks for step in simulation.steps if not step.ends} == {blocks}
 
 
-def test_a_named_budget_is_used_up():
-    simulation = Simulation(["add", "relu"], noise=(0.05, 0.05), whole=True, budget_s=30.0).run()
-    assert simulation.now > 28
-
-
 @pytest.mark.parametrize("devices", ["both", "cpu"])
 def test_a_named_budget_ends_though_each_look_at_the_clock_takes_time(devices):
     simulation = Simulation(["add"], noise=(0.05, 0.05), whole=True, budget_s=5.0)
@@ -381,20 +318,3 @@ def test_passes_that_were_interrupted_go_on_where_they_were(done):
     counts = Counter(simulation.sizes("add"))
     assert {n for n, count in counts.items() if count > 1} <= {2**24}
     assert simulation.threshold("add").state == "at"
-
-
-def test_a_step_has_sizes_of_several_ops_and_takes_a_few_seconds():
-    simulation, took = Simulation(noise=(0.05, 0.1)), []
-    measure = simulation.measure
-
-    def timed(step):
-        before = simulation.now
-        measure(step)
-        took.append((simulation.now - before, {item.op.name for item in step.workloads}))
-
-    simulation.measure = timed
-    simulation.run()
-    several = [seconds for seconds, names in took if len(names) > 1]
-    assert len(several) > len(took) / 3
-    assert max(several) < 2 * ONE_STEP_S
-    assert len(took[0][1]) == 1, "what nobody knows the cost of is one op"

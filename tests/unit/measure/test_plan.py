@@ -76,105 +76,62 @@ def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, c
         assert skip.detail
 
 
-@pytest.mark.parametrize(
-    ("digest", "share", "reasons"),
-    [
-        ("", 0.79, set()), ("", 0.81, {"out-of-memory"}), ("a user's function", 0.59, set()),
-        ("a user's function", 0.61, {"out-of-memory"}),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize(("device", "held"), [("numpy:0", 7), ("cupy:0", 2)])
-def test_a_case_may_take_four_fifths_of_what_is_free(device, held, digest, share, reasons):
-    """A CPU holds the operands and, while they are checked, three times as much in float64; a GPU holds them twice."""
-    op, n = msgspec.structs.replace(kernels.load("dot"), digest=digest), 2**20
-    free = int(held * op.bytes({"n": n}, "float32") / share)
-    on_host = device == "numpy:0"
-    constraints = Constraints(
-        (target(device, None if on_host else free),), Selection(ops=[]), free if on_host else None
-    )
-    found = plan.workload(Series(op, "float32"), n, constraints)
-    assert {skip.reason for skip in found.skips} == reasons
-    assert bool(found.cases) != bool(reasons)
+N = 2**20
 
 
-@pytest.mark.parametrize("less", [0, 1])
-@pytest.mark.parametrize("place", ["host memory", "memory of cupy:0"])
-def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is_told(place, less):
-    """In float64 the host holds operands and three copies: four fifths of five times the operands."""
-    op, n, on_host = kernels.load("dot"), 2**20, place == "host memory"
-    held = (4 if on_host else 2) * op.bytes({"n": n}, "float64")
-    free = held * 5 // 4 - less
-    constraints = Constraints(
-        (target("numpy:0") if on_host else target("cupy:0", free),),
-        Selection(ops=[]),
-        free if on_host else None,
-    )
-    found = plan.workload(Series(op, "float64"), n, constraints)
-    assert bool(found.cases) != bool(less)
-    assert {skip.detail for skip in found.skips} == (
-        {f"needs about {format_bytes(held)}, more than 80 % of the {format_bytes(free)} of {place}"}
-        if less
-        else set()
-    )
+def size(name, dtype="float32"):
+    return kernels.load(name).bytes({"n": N}, dtype)
 
 
-@pytest.mark.parametrize("less", [0, 1])
-def test_the_guard_counts_a_weight_on_the_device_once(less):
-    """A call that moves its data has a second set of buffers for what travels; it reads the same weights."""
-    op, n = kernels.load("linear"), 2**20
-    stays = sum(x.bytes({"n": n}, "float32") for x in op.inputs if x.role == "weight")
-    held = 2 * op.bytes({"n": n}, "float32") - stays
-    constraints = Constraints((target("cupy:0", held * 5 // 4 + 1 - 2 * less),), Selection(ops=[]), None)
-    assert stays > 0
-    assert bool(plan.workload(Series(op, "float32"), n, constraints).skips) == bool(less)
+STAYS = sum(x.bytes({"n": N}, "float32") for x in kernels.load("linear").inputs if x.role == "weight")
+# A CPU holds the operands and, while they are checked, three times as much in float64; a GPU holds them twice, but the
+# weights, and an upload what is sent and where it lands. A function of the user's may take three fifths of what is free.
+HELD = [
+    ("dot", "float64", "host memory", 4 * size("dot", "float64"), ""), ("dot", "float32", "host memory", 7 * size("dot"), ""),
+    ("dot", "float64", "memory of cupy:0", 2 * size("dot", "float64"), ""), ("dot", "float32", "host memory", 7 * size("dot"), "own"),
+    ("dot", "float32", "memory of cupy:0", 2 * size("dot"), "own"), ("upload", "float32", "host memory", 8 * N, ""),
+    ("upload", "float32", "memory of cupy:0", 2 * N, ""), ("linear", "float32", "memory of cupy:0", 2 * size("linear") - STAYS, ""),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("less", [0, 1])
-@pytest.mark.parametrize(("on_host", "copies"), [(True, 8), (False, 2)])
-def test_an_upload_holds_what_is_sent_and_where_it_lands_for_both_implementations(on_host, copies, less):
-    n = 2**20
-    free = copies * n * 5 // 4 - less
-    constraints = Constraints(
-        (target("cupy:0", None if on_host else free),), Selection(ops=[]), free if on_host else None
-    )
-    found = plan.workload(Series(kernels.load("upload"), "float32"), n, constraints)
-    assert bool(found.cases) != bool(less)
-    assert {skip.reason for skip in found.skips} == ({"out-of-memory"} if less else set())
+@pytest.mark.parametrize(("name", "dtype", "place", "held", "digest"), HELD)
+def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is_told(
+    name, dtype, place, held, digest
+):
+    op, on_host, percent = (
+        msgspec.structs.replace(kernels.load(name), digest=digest), place == "host memory", 60 if digest else 80,
+    )  # fmt: skip
+    for less in (0, 1):
+        free = -(-held * 100 // percent) - less
+        constraints = Constraints(
+            (target("numpy:0" if on_host and name == "dot" else "cupy:0", None if on_host else free),),
+            Selection(ops=[]), free if on_host else None,
+        )  # fmt: skip
+        found = plan.workload(Series(op, dtype), N, constraints)
+        assert bool(found.cases) != bool(less)
+        told = f"needs about {format_bytes(held)}, more than {percent} % of the {format_bytes(free)} of {place}"
+        assert {(skip.reason, skip.detail) for skip in found.skips} == (
+            {("out-of-memory", told)} if less else set()
+        )
 
 
-@pytest.mark.parametrize(("less", "groups"), [(0, 1), (1, 2)])
-@pytest.mark.parametrize("on_host", [True, False])
-def test_workloads_that_fill_their_share_to_the_byte_lie_side_by_side(on_host, less, groups):
-    op, n = kernels.load("dot"), 2**20
-    free = 2 * (4 if on_host else 2) * op.bytes({"n": n}, "float64") * 5 // 4 - less
-    devices = (target("numpy:0"), target("cupy:0", None if on_host else free))
-    constraints = Constraints(devices, Selection(ops=[]), free if on_host else None)
-    item = plan.workload(Series(op, "float64"), n, constraints)
-    assert len(plan.together([item, item], constraints)) == groups
+HOST, GPU = (
+    4 * size("dot", "float64") * 5 // 4,
+    2 * size("dot", "float64") * 5 // 4,
+)  # what one of them needs free
 
 
-@pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2)])
-def test_the_smallest_device_says_how_many_workloads_lie_side_by_side(share, groups):
-    op, n = kernels.load("dot"), 2**20
-    both = 2 * 2 * op.bytes({"n": n}, "float32")
-    devices = (target("numpy:0"), target("cupy:0", 8 * both), target("cupy:1", int(both / share)))
-    constraints = Constraints(devices, Selection(ops=[]), None)
-    item = plan.workload(Series(op, "float32"), n, constraints)
-    assert len(plan.together([item, item], constraints)) == groups
-
-
-@pytest.mark.parametrize("name", kernels.names())
-def test_more_memory_never_means_fewer_cases(name):
-    op = kernels.load(name)
-    sizes = [2**k for k in range(0, 40, 6)]
-    counts = []
-    for host in (2**20, 2**30, 2**40, None):
-        devices = (target("numpy:0"), target("cupy:0", 2**33), target("group:cupy:0+1", 2**33))
-        constraints = Constraints(devices, Selection(ops=[]), host)
-        curve = Series(op, "float32", {"ranks": 2} if op.collective else {})
-        counts.append(sum(len(plan.workload(curve, n, constraints).cases) for n in sizes))
-    assert counts == sorted(counts)
-    assert counts[0] < counts[-1]
+@pytest.mark.parametrize(("host", "gpus", "groups"), [
+    (3 * HOST, [None], [3]), (3 * HOST - 1, [None], [2, 1]), (2 * HOST - 1, [None], [1, 1, 1]),
+    (None, [3 * GPU], [3]), (None, [9 * GPU, 3 * GPU - 1], [2, 1]),
+])  # fmt: skip
+def test_workloads_lie_side_by_side_where_the_smallest_memory_holds_them_to_the_byte(host, gpus, groups):
+    devices = [target("numpy:0"), *(target(f"cupy:{i}", usable) for i, usable in enumerate(gpus))]
+    constraints = Constraints(tuple(devices), Selection(ops=[]), host)
+    items = [plan.workload(Series(kernels.load("dot"), "float64"), N, constraints)] * 3
+    found = plan.together(items, constraints)
+    assert [len(group) for group in found] == groups
+    assert [item for group in found for item in group] == items
 
 
 def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
@@ -208,12 +165,9 @@ def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_sea
         "matmul/n=64/float32", "matmul/n=128/float32", "matmul/n=64/float64", "matmul/n=128/float64",
         "relu/n=1024/float32", "relu/n=1024/float64",
     ]  # fmt: skip
-
-
-def test_sizes_are_chosen_where_none_were_given():
-    ops = {name: kernels.load(name) for name in ("matmul", "relu", "launch")}
-    selection = Selection(ops=list(ops), sizes={"matmul": [64, 128]})
-    assert [curve.op.name for curve in plan.open_series(ops, selection)] == ["relu"]
+    assert {
+        series.op.name for series in plan.open_series({**ops, "launch": kernels.load("launch")}, selection)
+    } == {"add"}
 
 
 def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():
@@ -241,16 +195,37 @@ def everything(*devices, **more):
     return cases, skips, found
 
 
-def test_shapes_make_workloads_of_their_own():
-    shapes = [{"m": 16, "k": 8}, {"batch": 3}]
-    cases, skips, found = everything("numpy:0", params={"matmul": shapes}, implementations=["library"])
-    assert cases == [
-        "matmul/n=64,k=8,m=16/float32/library/resident@numpy:0", "matmul/n=64,batch=3/float32/library/resident@numpy:0",
-    ]  # fmt: skip
-    assert not skips
-    assert [w.series.shape for w in found] == shapes
-    assert [w.series.key for w in found] == ["matmul,k=8,m=16/float32", "matmul,batch=3/float32"]
-    assert len({w.key for w in found}) == 2
+# Devices, what is selected, cases of matmul and skips.
+ROWS = {
+    "shapes": (["numpy:0"], {"params": {"matmul": [{"m": 16, "k": 8}, {"batch": 3}]}, "implementations": ["library"]},
+        ["n=64,k=8,m=16/float32/library/resident@numpy:0", "n=64,batch=3/float32/library/resident@numpy:0"], {}),
+    "variants beside the default, where there are any": (["numpy:0", "wgpu:0"], {"variants": ["naive", "tiled"]},
+        ["n=64/float32/library/resident@numpy:0", "n=64/float32/tuned/resident-queued@wgpu:0",
+         "n=64/float32/tuned-naive/resident-queued@wgpu:0", "n=64/float32/tuned-tiled/resident-queued@wgpu:0"],
+        {f"n=64/float32/tuned-{kind}/resident@numpy:0": f"matmul has no {kind} kernel for float32 on numpy"
+         for kind in ("naive", "tiled")}),
+    "TF32 where it was allowed": (["cupy:0"], {"variants": ["tf32"]},
+        ["n=64/float32/library/resident-queued@cupy:0", "n=64/float32/library-tf32/resident-queued@cupy:0"], {}),
+    "and not otherwise": (["cupy:0"], {}, ["n=64/float32/library/resident-queued@cupy:0"], {}),
+    "nor of doubles": (["cupy:0"], {"variants": ["tf32"], "dtypes": ["float64"]},
+        ["n=64/float64/library/resident-queued@cupy:0"], {}),
+    "nor elsewhere": (["numpy:0", "wgpu:0"], {"variants": ["tf32"]},
+        ["n=64/float32/library/resident@numpy:0", "n=64/float32/tuned/resident-queued@wgpu:0"], {}),
+    "implementations that are named and missing": (["numpy:0", "wgpu:0"], {"named_implementations": True},
+        ["n=64/float32/library/resident@numpy:0", "n=64/float32/tuned/resident-queued@wgpu:0"],
+        {"n=64/float32/tuned/resident@numpy:0": "the best matmul on numpy is the library call",
+         "n=64/float32/library/resident-queued@wgpu:0": "wgpu has no library implementation"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_selected_makes_these_cases_and_skips(name):
+    devices, selected, ids, missing = ROWS[name]
+    cases, skips, found = everything(*devices, **selected)
+    assert cases == [f"matmul/{id}" for id in ids]
+    told = {id: (skip.reason, skip.detail) for id, skip in skips.items()}
+    assert told == {f"matmul/{id}": ("no-implementation", detail) for id, detail in missing.items()}
+    assert len({item.key for item in found}) == len(found)
 
 
 def test_params_without_a_shape_are_a_skip_with_the_reason():
@@ -273,23 +248,7 @@ def test_the_ladder_of_a_shape_has_sizes_that_go_with_it(columns):
     assert all(op.fits({"n": n, "columns": columns}) is None for n in sizes)
     assert op.sizes.low <= sizes[0] < sizes[-1] <= op.sizes.high
     assert (ladder == op.sizes) == (columns == 256)
-
-
-def test_a_shape_that_goes_with_no_size_keeps_the_ladder():
-    op = kernels.load("softmax")
-    assert Series(op, "float32", {"columns": 2**30}).ladder == op.sizes
-
-
-def test_variants_are_rows_of_their_own_beside_the_default_and_a_backend_without_one_says_so():
-    cases, skips, _ = everything("numpy:0", "wgpu:0", variants=["naive", "tiled"])
-    assert cases == [
-        "matmul/n=64/float32/library/resident@numpy:0", "matmul/n=64/float32/tuned/resident-queued@wgpu:0",
-        "matmul/n=64/float32/tuned-naive/resident-queued@wgpu:0", "matmul/n=64/float32/tuned-tiled/resident-queued@wgpu:0",
-    ]  # fmt: skip
-    assert {id: skip.reason for id, skip in skips.items()} == {
-        "matmul/n=64/float32/tuned-naive/resident@numpy:0": "no-implementation",
-        "matmul/n=64/float32/tuned-tiled/resident@numpy:0": "no-implementation",
-    }
+    assert Series(op, "float32", {"columns": 2**30}).ladder == op.sizes, "one that goes with no size"
 
 
 def test_a_variant_of_another_op_concerns_no_other():
@@ -297,29 +256,6 @@ def test_a_variant_of_another_op_concerns_no_other():
     found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
     assert {case.variant for case in found.cases} == {None}
     assert not found.skips
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "row"),
-    [("cupy:0", "float32", True), ("cupy:0", "float64", False), ("numpy:0", "float32", False), ("wgpu:0", "float32", False)],
-)  # fmt: skip
-def test_tf32_is_a_row_of_the_library_where_it_exists_and_was_allowed(device, dtype, row):
-    regime = "resident" if device == "numpy:0" else "resident-queued"
-    tf32 = f"matmul/n=64/{dtype}/library-tf32/{regime}@{device}"
-    assert tf32 not in everything(device, dtypes=[dtype])[0]
-    cases, skips, _ = everything(device, dtypes=[dtype], variants=["tf32"])
-    assert (tf32 in cases) == row
-    assert tf32 not in skips
-
-
-def test_a_implementation_that_is_named_and_missing_is_a_skip():
-    ids = ["matmul/n=64/float32/tuned/resident@numpy:0", "matmul/n=64/float32/library/resident-queued@wgpu:0"]
-    assert not everything("numpy:0", "wgpu:0")[1]
-    skips = everything("numpy:0", "wgpu:0", named_implementations=True)[1]
-    assert sorted(skips) == sorted(ids)
-    assert {skip.reason for skip in skips.values()} == {"no-implementation"}
-    assert "library call" in skips[ids[0]].detail
-    assert "wgpu has no library implementation" in skips[ids[1]].detail
 
 
 def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
@@ -362,36 +298,18 @@ def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
     assert [curve.key for curve in found] == ["add/float16", "add/float64", "upload/float32"]
 
 
-@pytest.mark.parametrize(("n", "compute"), [(256, None), (512, ["float32"])])
-def test_a_product_of_512_is_the_first_power_of_two_that_comes_near_a_peak(n, compute):
-    """Its 2.7e8 FLOP take several microseconds on the fastest device; an eighth of them is over in one."""
+@pytest.mark.parametrize(("name", "n", "least", "compute"), [
+    ("matmul", 256, None, None), ("matmul", 512, None, ["float32"]), ("add", 64, 64, ["float32"]), ("add", 64, 65, None),
+])  # fmt: skip
+def test_a_case_of_the_least_flops_comes_near_the_peak_of_its_dtype(monkeypatch, name, n, least, compute):
+    """A product of 512 is the first power of two: its 2.7e8 FLOP take several microseconds on the fastest device."""
     numpy = target("numpy:0")
+    monkeypatch.setattr(plan, "LEAST_FLOPS", least or plan.LEAST_FLOPS)
     item = plan.workload(
-        Series(kernels.load("matmul"), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
+        Series(kernels.load(name), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
     )
     wanted = plan.plan_peaks([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
-
-
-@pytest.mark.parametrize(("more", "compute"), [(0, ["float32"]), (1, None)])
-def test_a_case_of_the_least_flops_comes_near_the_peak_of_its_dtype(monkeypatch, more, compute):
-    numpy = target("numpy:0")
-    item = plan.workload(
-        Series(kernels.load("add"), "float32"), 64, Constraints((numpy,), Selection(ops=[]), None)
-    )
-    monkeypatch.setattr(plan, "LEAST_FLOPS", item.op.flops(item.params) + more)
-    wanted = plan.plan_peaks([item], [numpy.device], Settings(), Machine()).get("numpy:0")
-    assert (wanted.compute if wanted else None) == compute
-
-
-@pytest.mark.parametrize(("host_bytes", "groups"), [(2**40, [3]), (2**24, [1, 1, 1])])
-def test_what_memory_does_not_hold_side_by_side_is_measured_apart(host_bytes, groups):
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), host_bytes)
-    add = Series(kernels.load("add"), "float32")
-    items = [plan.workload(add, n, constraints) for n in (200_000, 210_000, 220_000)]
-    found = plan.together(items, constraints)
-    assert [len(group) for group in found] == groups
-    assert [item for group in found for item in group] == items
 
 
 def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():

@@ -311,11 +311,3 @@ def test_every_backend_keeps_the_contract_with_such_an_op(device):
     report = conformance.suite(backend, device, [OP], conformance.Checks(around=False))
     assert report.findings == []
     assert bool(report.checked) == (backend.name != "hybrid"), "an op with several outputs is not split"
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_torch_computes_such_an_op():
-    report = conformance.suite(backends.load("torch"), "torch:cpu", [OP], conformance.Checks(around=False))
-    assert report.findings == []
-    assert report.checked

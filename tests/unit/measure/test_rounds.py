@@ -63,11 +63,7 @@ def counted(phase, repeat, hot_repeat=None):
     ([counted("main", 1, 7), counted("main", 38, 38)], (38, 7)),
 ])  # fmt: skip
 def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept):
-    known = Measurement(
-        id="x", case=CASE, flops=1, bytes=1, op_hash="x", blocks=blocks,
-        check=Check(ok=True, max_error=0.0, limit=1.0, scale="value"),
-    )  # fmt: skip
-    found = settled_block(known)
+    found = settled_block(measured(CASE, *blocks))
     assert (found and (found.repeat, found.hot_repeat)) == kept
 
 
@@ -158,24 +154,39 @@ class Gpus(dict):
         return "gpu"
 
 
+def runtime(pool, recorder=None, wanted=None, **more):
+    """The parts of a session on this pool."""
+    recorder = recorder or Recorder(empty_run(), lambda run: None)
+    usual = {"sink": lambda event: None, "session": 0, "budget": Budget(), "kinds": Gpus()}
+    wanted = wanted or recorder.run.settings
+    progress = Progress(1, 2, lambda: None)
+    return Runtime(pool=pool, recorder=recorder, settings=wanted, progress=progress, **(usual | more))
+
+
+ADD, RIGHT = kernels.load("add"), Check(ok=True, max_error=0.0, limit=0.0, scale="value")
+
+
+def step_of(case, op=ADD, purpose=MAIN):
+    return Step((Workload(op, {"n": 64}, "float32", (case,)),), purpose)
+
+
+def measured(case, *blocks):
+    return Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=RIGHT, blocks=[*blocks])
+
+
 def measure(runtime, case):
-    step = runner.StepRun(runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), MAIN))
+    step = runner.StepRun(runtime, step_of(case))
     step.sample()
     assert step.finish()
 
 
 @pytest.mark.parametrize("earlier", [0, 2])
 def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_and_is_dropped(earlier):
-    check = Check(ok=True, max_error=0, limit=1, scale="value")
-    blocks = [counted("main", 1)] * earlier
-    before = Measurement(id=CASE.id, case=CASE, flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
+    before = measured(CASE, *[counted("main", 1)] * earlier)
     recorder, events = Recorder(empty_run(before), lambda run: None), []
-    runtime = Runtime(
-        pool=NoDevice(), recorder=recorder, settings=Settings(), sink=events.append,
-        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(1.0), kinds=Gpus(),
-    )  # fmt: skip
-    workload = Workload(kernels.load("add"), {"n": 64}, "float32", (CASE,))
-    run = case_run.CaseRun(CASE, runtime, workload, before=before if earlier else None)
+    parts = runtime(NoDevice(), recorder, sink=events.append, budget=Budget(1.0))
+    (workload,) = step_of(CASE).workloads
+    run = case_run.CaseRun(CASE, parts, workload, before=before if earlier else None)
     recorder.add(CASE.id, blocks=counted("main", 1))
     run.lose(WorkerGone("timeout", "no answer", "prepare", "", phase_s=0.5))
     assert [type(event) for event in events] == [CaseDone], "each case that began ends"
@@ -183,31 +194,15 @@ def test_what_a_case_measured_before_the_budget_ended_its_worker_goes_unchecked_
     assert outcome == before if earlier else (outcome.reason == "budget")
 
 
-def without_device(recorder, case, session):
-    runtime = Runtime(
-        pool=NoDevice(), recorder=recorder, settings=recorder.run.settings, sink=lambda event: None,
-        progress=Progress(1, 2, lambda: None), session=session, budget=Budget(),
-        kinds=Gpus(),
-    )  # fmt: skip
-    measure(runtime, case)
-
-
-def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
-    measured = Measurement(
-        id=CASE.id, case=CASE, flops=64, bytes=768, op_hash="0",
-        check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), blocks=[block([1e-6, 1e-6], 0, ())],
-    )  # fmt: skip
-    recorder = Recorder(empty_run(measured), lambda run: None)
-    without_device(recorder, CASE, session=1)
-    kept = recorder.outcome(CASE.id)
-    assert kept.blocks == measured.blocks
+def test_a_device_that_is_gone_keeps_what_was_measured_in_an_earlier_session_and_skips_the_rest():
+    known, unknown = measured(CASE, block([1e-6, 1e-6], 0, ())), msgspec.structs.replace(CASE, params={"n": 65})
+    recorder = Recorder(empty_run(known), lambda run: None)
+    for case, session in ((CASE, 1), (unknown, 0)):
+        measure(runtime(NoDevice(), recorder, session=session), case)
+    kept, skip = recorder.outcome(CASE.id), recorder.outcome(unknown.id)
+    assert kept.blocks == known.blocks
     assert [(failure.session, failure.reason) for failure in kept.failures] == [(1, "device-lost")]
-
-
-def test_a_case_that_was_never_measured_is_skipped_where_its_device_is_gone():
-    recorder = Recorder(empty_run(), lambda run: None)
-    without_device(recorder, CASE, session=0)
-    assert (type(recorder.outcome(CASE.id)), recorder.outcome(CASE.id).reason) == (Skip, "device-lost")
+    assert (type(skip), skip.reason) == (Skip, "device-lost")
 
 
 class SlowWorker:
@@ -231,8 +226,8 @@ class SlowWorker:
         match request:
             case protocol.Prepare():
                 return protocol.Prepared(
-                    id=1, check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), op_hash="0", kernel_hash=None,
-                    flops=1, bytes=1, parts=Parts(session=0, first_launch_s=self.launch_s), staging="pageable",
+                    id=1, check=RIGHT, op_hash="0", kernel_hash=None, flops=1, bytes=1, staging="pageable",
+                    parts=Parts(session=0, first_launch_s=self.launch_s),
                 )  # fmt: skip
             case protocol.Sample():
                 self.clock[0] += self.block_s
@@ -244,7 +239,7 @@ class SlowWorker:
         return protocol.Done(id=1)
 
 
-class OneWorker:
+class OneWorker(NoDevice):
     """A pool of one."""
 
     monitor = SimpleNamespace(
@@ -252,14 +247,7 @@ class OneWorker:
     )
 
     def __init__(self, worker):
-        self._worker = worker
-        self.reallocated = []
-
-    def load(self, cases, budget):
-        pass
-
-    def take_losses(self, device_ids):
-        return {}
+        self._worker, self.reallocated = worker, []
 
     def worker(self, device_id):
         return self._worker
@@ -271,26 +259,19 @@ class OneWorker:
         self.reallocated.append(device_ids)
 
 
+ON_CPU = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
+
+
 def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None):
     """The worker and the outcome of one case whose blocks take so long, in so many steps."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    same = Fingerprint(hash="0", fields={})
-    run = Run(
-        id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
-        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[],
-    )  # fmt: skip
-    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s, launch_s)
-    runtime = Runtime(
-        pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
-        progress=Progress(1, 1, lambda: None), session=0, budget=left or Budget(),
-        kinds={"fake:cpu": kind},
-    )  # fmt: skip
-    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
+    worker = SlowWorker(clock, block_s, launch_s)
+    parts = runtime(OneWorker(worker), wanted=wanted, budget=left or Budget(), kinds={"fake:cpu": kind})
     for _ in range(steps):
-        measure(runtime, case)
-    worker.reallocated = runtime.pool.reallocated
-    return worker, recorder.outcome(case.id)
+        measure(parts, ON_CPU)
+    worker.reallocated = parts.pool.reallocated
+    return worker, parts.recorder.outcome(ON_CPU.id)
 
 
 class CheckingWorker(SlowWorker):
@@ -313,24 +294,16 @@ class CheckingWorker(SlowWorker):
 @pytest.mark.parametrize("right", [True, False])
 def test_the_last_checks_are_asked_for_before_they_are_waited_for(right):
     """What comes next is chosen meanwhile, and anew where a check fails."""
-    wanted, worker = Settings(min_samples=2, max_samples=2), CheckingWorker(right)
-    recorder = Recorder(empty_run(), lambda run: None)
-    runtime = Runtime(
-        pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
-        progress=Progress(1, 1, lambda: None), session=0, budget=Budget(),
-        kinds=Gpus(),
-    )  # fmt: skip
-    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
-    run = runner.StepRun(
-        runtime, Step((Workload(kernels.load("add"), {"n": 64}, "float32", (case,)),), Purpose(blocks=1))
-    )
+    worker = CheckingWorker(right)
+    parts = runtime(OneWorker(worker), wanted=Settings(min_samples=2, max_samples=2))
+    run = runner.StepRun(parts, step_of(ON_CPU, purpose=Purpose(blocks=1)))
     run.sample()
     assert worker.sent[-1] is protocol.Finish
     assert protocol.Finish not in worker.asked
-    assert isinstance(recorder.outcome(case.id), Measurement)
+    assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement)
     assert run.finish() is right
     assert worker.asked[-1] is protocol.Finish
-    assert isinstance(recorder.outcome(case.id), Measurement if right else Failure)
+    assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement if right else Failure)
 
 
 @pytest.mark.parametrize(("kind", "again"), [("cpu", {"fake:cpu"}), ("gpu", set())])
@@ -340,19 +313,20 @@ def test_a_size_that_comes_again_on_a_cpu_lies_in_other_memory(monkeypatch, kind
     assert worker.reallocated == [set(), again, again]
 
 
-def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(monkeypatch):
-    worker, found = slowly_measured(monkeypatch, Settings(min_samples=2, max_samples=9, case_timeout_s=20.0))
-    assert isinstance(found, Measurement)
-    assert [stop.reason for stop in found.stops] == ["timeout"]
-    assert worker.deadlines[protocol.Finish] == 20.0
-
-
-def test_no_block_begins_that_would_not_end_in_time_once_there_are_enough_samples(monkeypatch):
-    wanted = Settings(min_samples=2, max_samples=90, precision=1e-9, max_time_s=1000.0, case_timeout_s=60.0)
+@pytest.mark.parametrize(
+    ("timeout_s", "blocks"), [(20.0, 1), (60.0, 2)]
+)  # a third block had 10 s left for its 25
+def test_a_case_whose_time_is_over_after_enough_samples_begins_no_block_and_gets_its_final_check(
+    monkeypatch, timeout_s, blocks
+):
+    wanted = Settings(
+        min_samples=2, max_samples=90, precision=1e-9, max_time_s=1000.0, case_timeout_s=timeout_s
+    )
     worker, found = slowly_measured(monkeypatch, wanted)
     assert isinstance(found, Measurement)
     assert [stop.reason for stop in found.stops] == ["timeout"]
-    assert worker.asked.count(protocol.Sample) == 2, "a third one had 10 s left for its 25"
+    assert worker.asked.count(protocol.Sample) == blocks
+    assert worker.deadlines[protocol.Finish] == timeout_s
 
 
 @pytest.mark.parametrize(
@@ -390,23 +364,16 @@ def test_a_budget_keeps_the_time_for_the_last_check_of_long_launches(monkeypatch
             return super().wait(request, deadline_s)
 
     worker = Checking(clock, block_s=3.0)
-    runtime = Runtime(
-        pool=OneWorker(worker), recorder=Recorder(empty_run(), lambda run: None), settings=Settings(min_samples=1),
-        sink=lambda event: None, progress=Progress(1, 1, lambda: None), session=0, budget=Budget(budget_s),
-        kinds=Gpus(),
-    )  # fmt: skip
-    op = msgspec.structs.replace(kernels.load("add"), seconds=lambda params: 3.0)
-    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
-    run = runner.StepRun(runtime, Step((Workload(op, {"n": 64}, "float32", (case,)),), Purpose(blocks=9)))
+    parts = runtime(OneWorker(worker), wanted=Settings(min_samples=1), budget=Budget(budget_s))
+    op = msgspec.structs.replace(ADD, seconds=lambda params: 3.0)
+    run = runner.StepRun(parts, step_of(ON_CPU, op, Purpose(blocks=9)))
     run.sample()
     run.finish()
     assert worker.asked.count(protocol.Sample) == sampled
-    assert isinstance(runtime.recorder.outcome(case.id), Measurement if sampled else Skip), (
+    assert isinstance(parts.recorder.outcome(ON_CPU.id), Measurement if sampled else Skip), (
         "what does not fit is said"
     )
-    assert worker.asked.count(protocol.Finish) == (sampled > 0), (
-        "without a sample there is nothing to check again"
-    )
+    assert worker.asked.count(protocol.Finish) == (sampled > 0), "without a sample nothing is checked again"
     assert clock[0] <= budget_s + 3.0
 
 

@@ -157,12 +157,6 @@ def test_a_block_has_as_many_launches_as_make_a_sample(name):
         assert timed.block().repeat == repeat, "and so it stays"
 
 
-def test_launches_on_the_device_clock_follow_a_raised_count():
-    timed = Predicted(1e-4, repeat=1, hot_repeat=1)
-    timed.session.time = lambda launch, repeat, cold=False: 1e-4 * repeat
-    assert timed.block().hot_repeat == 20
-
-
 def script(launch_s, repeat, hot_repeat=None):
     """A stub on a scripted clock, with counts that were found before."""
     stub = Stub(0.0, launch_s)
@@ -188,14 +182,6 @@ def test_a_device_sample_is_long_enough(launch_s):
     assert 1 <= repeat <= timer.LONGEST_HOT_REPEAT
     assert launch_s * repeat >= timer.HOT_SAMPLE_S or repeat == timer.LONGEST_HOT_REPEAT
     assert repeat == 1 or launch_s * repeat <= 4 * timer.HOT_SAMPLE_S
-
-
-def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue():
-    stub = Stub(0.0, 1e-2)
-    stub.repeat = 21
-    assert timer.calibrate_hot(stub) == 21
-    stub.repeat = 1 << 19
-    assert timer.calibrate_hot(stub) == timer.QUEUED_LAUNCHES
 
 
 @pytest.fixture
@@ -341,10 +327,6 @@ def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
     smallest, cost = timer.clock_facts(clock)
     assert smallest == step
     assert cost == pytest.approx(step / readings_per_step, rel=0.05)
-
-
-def test_a_clock_that_stands_still_has_no_step():
-    assert timer.clock_facts(lambda: 5.0) == (0.0, 0.0)
 
 
 def test_garbage_collection_is_off_while_sampling_and_back_afterwards():

@@ -6,10 +6,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import sentinels
-from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Op
-from gpubench.kernels.templates.elementwise import WgslElement
 from gpubench.result.case import Case
 from tests.vulkan.computing import check_result
 
@@ -45,12 +42,6 @@ def check(session, op: Op, params: dict[str, int], dtype: str = "float32") -> No
     check_result(op, params, dtype, inputs, launch(session, op, params, dtype, inputs))
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_vectors_of_any_length(session, name):
-    for n in (1, 2, 3, 4, 5, 7, 255, 256, 257, 1000, 1023, 1025, 4099, 65537, 300_007):
-        check(session, kernels.load(name), {"n": n})
-
-
 # Their loops over many elements differ by the operands and by what comes out: an element, a row or a number.
 SHAPES_OF_LOOPS = {
     (len(op.inputs), op.output.shape({"n": 4096}), "columns" in op.options): name
@@ -62,35 +53,6 @@ SHAPES_OF_LOOPS = {
 def test_vectors_long_enough_for_the_four_fold_shape_and_the_second_pass(session, name):
     # 2^22 + 5 elements are more than 8 groups a multiprocessor: four vectors a thread, with a tail.
     check(session, kernels.load(name), {"n": 2**22 + 5})
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "matmul"])
-def test_halves(session, name):
-    if not session.limits.float16:
-        pytest.skip("the adapter has no float16 in shaders")
-    for n in (1, 3, 8, 97, 264, 4099):
-        check(session, kernels.load(name), {"n": n if name in VECTORS else min(n, 264)}, "float16")
-
-
-def in_doubles(name: str, limits: Limits) -> bool:
-    """Whether the shader is declared right in float64. WGSL has no exp there."""
-    build = kernels.load(name).tuned["wgpu"][0].build
-    writer = getattr(build, "__self__", None)
-    if isinstance(writer, WgslElement):
-        return writer.formula.exact
-    return "exp(" not in build({"n": 64}, "float32", limits).passes[0].source
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "matmul"])
-def test_doubles_or_why_not(session, name):
-    if not session.limits.float64:
-        pytest.skip("the adapter has no float64 in shaders")
-    for n in (1, 3, 4, 97, 264):
-        if in_doubles(name, session.limits):
-            check(session, kernels.load(name), {"n": n}, "float64")
-        else:
-            with pytest.raises(Unsupported, match="double precision"):
-                kernels.load(name).tuned["wgpu"][0].build({"n": n}, "float64", session.limits)
 
 
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "gelu", "max", "sum"])
