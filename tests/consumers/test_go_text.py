@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from gpubench.report.exporters import decimal
 from tests.consumers.conftest import small_run
 from tests.consumers.go_text import filtered, read
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
-from tests.unit.report.samples import cpu_run, full_run
+from tests.unit.report.samples import full_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,19 +29,6 @@ def test_one_line_per_case_and_session():
     )
     assert row.values == {"ns/op": 1e6, "GFLOP/s": pytest.approx(2 * 1024**3 / 1e-3 / 1e9, rel=1e-5)}
     assert row.iterations == 10 * 10_000  # ten samples of ten thousand launches
-
-
-def test_the_heading_is_the_configuration_of_every_line():
-    text = render([full_run()], "go")
-    assert [line.split(":")[0] for line in text.splitlines()[:4]] == ["goos", "goarch", "pkg", "cpu"]
-    assert all(
-        row.configuration["pkg"] == "gpubench" and row.configuration["cpu"] == "Test CPU" for row in read(text)
-    )
-
-
-def test_several_runs_follow_one_another_each_under_its_heading():
-    found = read(render([full_run(), cpu_run()], "go"))
-    assert len(found) == len(read(render([full_run()], "go"))) + len(read(render([cpu_run()], "go")))
 
 
 def test_names_are_unique_per_case_and_say_all_of_it():
@@ -65,22 +50,6 @@ def test_names_are_unique_per_case_and_say_all_of_it():
         "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned/regime=resident-queued/backend=hybrid-cupy/dev=0",
         "BenchmarkGeluGrad/n=64/dtype=float32/implementation=tuned/regime=transfer-once-10/backend=cupy/dev=0",
     ]
-
-
-@pytest.mark.skipif(
-    shutil.which("benchcmp") is None, reason="no benchcmp (Debian: golang-golang-x-tools, 33 MB)"
-)
-def test_the_comparer_of_the_go_project_reads_it(report):
-    base, new = report("go", small_run(1e-3), "base.txt"), report("go", small_run(1.5e-3), "new.txt")
-    done = subprocess.run(["benchcmp", base, new], capture_output=True, text=True, timeout=300, check=True)
-    assert (
-        len(
-            re.findall(
-                r"^BenchmarkMatmul/\S+/backend=cupy/dev=0 +1000000 +1500000 +\+50\.00%$", done.stdout, re.M
-            )
-        )
-        == 5
-    )
 
 
 def recipe() -> list[str]:
@@ -105,16 +74,6 @@ def test_the_documented_command_of_benchstat_leaves_one_implementation_and_one_r
     assert len({n for n, _ in cells}) > 2
     for rests in cells.values():
         assert all(rest == rests[0] for rest in rests), "what is left differs in nothing"
-
-
-@pytest.mark.skipif(
-    shutil.which("benchstat") is None, reason="no benchstat (go install golang.org/x/perf/cmd/benchstat)"
-)
-def test_benchstat_itself_takes_the_documented_command(tmp_path):
-    (tmp_path / "runs.txt").write_text(render([full_run()], "go"), encoding="utf-8")
-    done = subprocess.run(recipe(), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
-    assert "cupy" in done.stdout
-    assert "vary" not in done.stderr, "it would say which keys a cell mixes"
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,6 @@ def test_two_reports_are_compared_session_by_session(report):
     assert "U Test, Repetitions: 10 vs 10" in text
 
 
-def test_two_devices_of_one_report_are_compared_by_filters(report):
-    path = report("google-benchmark")
-    text = compare("filters", path, "resident@numpy:0", "resident-queued@cupy:0")
-    assert "[resident@numpy:0 vs. resident-queued@cupy:0]" in text
-    assert len(re.findall(r"^matmul/n=1024/float32/library/\[?resident", text, re.M)) >= 3
-
-
 def test_the_context_has_what_the_library_writes(report):
     found = json.loads(report("google-benchmark").read_text())
     assert {"date", "num_cpus", "mhz_per_cpu", "caches", "library_build_type"} <= found["context"].keys()

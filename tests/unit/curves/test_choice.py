@@ -49,14 +49,6 @@ def test_a_step_that_may_lie_on_either_side_is_a_doubt_and_lies_in_the_interval(
     assert doubt(other, [stepped], inside).wrong > 10 * doubt(other, [stepped], beyond).wrong
 
 
-def test_an_interval_is_wider_in_a_wide_gap():
-    dense, sparse = curve(1e-5, 0.5), curve(1e-5, 0.5, sizes=[SIZES[0], SIZES[-1]])
-    ends = [interval(one, math.log(100_000)) for one in (dense, sparse)]
-    widths = [high / low for low, _, high in ends]
-    assert widths[1] > 1.2 * widths[0]
-    assert all(low < middle < high for low, middle, high in ends)
-
-
 @pytest.mark.parametrize(("kind", "hidden"), [("queued", True), ("waited", False)])
 def test_launches_in_a_row_hide_behind_the_work_and_single_ones_do_not(kind, hidden):
     """The launch costs 6 us and the work as much at 1 M elements, which were not timed."""

@@ -1,11 +1,13 @@
 """The mathematics against other ways to compute it, and what it says of some runs, to the last digit that counts.
 
 The runs have what decides somewhere: steps, relatives, outliers, sessions, gaps, contenders of one side. Whoever changes
-what they give changes what gpubench prints; `python -m tests.unit.curves.test_numbers` prints them anew.
+what they give changes what gpubench prints; `python -m tests.unit.curves.test_numbers` writes tests/golden/curves.json anew.
 """
 
+import json
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +81,7 @@ def near_relatives(kind, seconds, apart, own=1.0):
     return fit({**series, "own": TimedSizes(kind, few, "f", 12.0)}, lambda name: name == "own")["own"]
 
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "curves.json"
 KINDS = ("cpu", "waited", "queued", "copied")
 RELATIVES = {
     f"{kind}, {name}": (kind, spread, own) for kind in KINDS
@@ -132,56 +135,7 @@ def numbers(threshold):
     return [float(f"{value:.6g}") for value in (threshold.n, threshold.low, threshold.high, *each)]
 
 
-EXPECTED = {
-    "smooth": [340334.0, 229281.0, 3722750.0, -2.19019, 0.179243, 1.2285e-34, -0.494206, 0.189231, 0.0045053,
-        -0.0696169, 0.780973, 0.464485],
-    "queued": [275487.0, 100215.0, 375292.0, -3.40507, 0.192092, 1.31534e-70, -0.847645, 0.639831, 0.0926197,
-        0.751629, 0.172837, 0.999993],
-    "copied": [605061.0, 99681.8, 1127460.0, -3.65263, 0.228239, 6.03738e-58, -1.20306, 0.835307, 0.0748963,
-        0.111362, 0.200597, 0.710605],
-    "long": [279058.0, 258867.0, 320454.0, -3.3212, 0.235163, 1.37142e-45, -0.818057, 0.19221, 1.04036e-05,
-        0.716478, 0.311532, 0.989272],
-    "blocks": [292752.0, 207816.0, 425378.0, -3.42966, 0.120168, 1.83574e-179, -0.453979, 0.140925,
-        0.00063777, 0.519579, 0.131415, 0.999962],
-    "sessions": [272756.0, 209491.0, 390446.0, -3.40107, 0.0650697, 0.0, -0.488355, 0.10949, 4.09317e-06,
-        0.501738, 0.0948687, 1.0],
-    "sessions apart": [315529.0, 183539.0, 566876.0, -3.43077, 0.144196, 1.99762e-125, -0.527937, 0.17297,
-        0.00113587, 0.492551, 0.178564, 0.997096],
-    "step in a wide gap": [265930.0, 163492.0, 545990.0, -3.32371, 0.181098, 1.55823e-75, -0.517437, 0.186128,
-        0.00271795, 1.45391, 0.499312, 0.998203],
-    "step in a narrow gap": [280040.0, 83572.6, 349880.0, -3.44272, 0.13425, 2.46473e-145, -0.0257197,
-        0.132691, 0.423154, 0.935397, 0.149262, 1.0],
-    "step at the first gap": [12304.6, 8414.63, 55424.6, -3.49161, 0.169961, 4.39634e-94, 1.07666, 0.171926,
-        1.0, 2.16269, 0.165588, 1.0],
-    "step at the last gap": [281900.0, 173419.0, 412576.0, -3.26264, 0.159005, 7.27366e-94, -0.449836,
-        0.154946, 0.00184699, 0.577738, 0.152962, 0.999921],
-    "GPU that jumps": [4680550.0, 274435.0, 7298700.0, -2.36293, 0.261076, 7.10137e-20, -0.804692, 0.22204,
-        0.000144993, -0.195714, 0.202404, 0.166785],
-    "a matrix": [31425.8, 12426.3, 62585.3, -5.9487, 0.294237, 3.44373e-91, 1.97825, 0.319286, 1.0, 3.20368,
-        0.749688, 0.99999],
-    "two CPU contenders": [337830.0, 80023.7, 5126100.0, -3.25651, 0.233754, 2.04351e-44, -0.740833, 0.84203,
-        0.244657, 0.525437, 0.184343, 0.997816],
-    "a second one at two sizes": [362377.0, 234935.0, 618971.0, -3.63289, 0.166415, 5.97635e-106, -0.657379,
-        0.163546, 2.91573e-05, 0.354669, 0.148003, 0.99172],
-    "relatives, waited": [267773.0, 190231.0, 356637.0, -3.39889, 0.135156, 7.4552e-140, -0.645316, 0.166898,
-        5.52e-05, 1.12143, 0.191395, 1.0],
-    "relatives, queued": [237871.0, 165774.0, 322288.0, -3.31784, 0.15681, 1.15414e-99, -0.548494, 0.182614,
-        0.00133416, 1.33358, 0.208166, 1.0],
-    "relatives, copied": [252837.0, 151129.0, 388089.0, -3.30411, 0.201849, 1.58605e-60, -0.608963, 0.247265,
-        0.00689295, 1.21708, 0.258248, 0.999999],
-    "cpu, near": [-10.8153, 0.181668, -10.811, 0.233777, -10.7497, 0.303072, -9.88804, 0.330653],
-    "cpu, far": [-10.7302, 0.181668, -10.7297, 0.233777, -10.6098, 0.303072, -9.69335, 0.330653],
-    "cpu, apart": [-10.1198, 0.240295, -10.0658, 0.340686, -9.9161, 0.441866, -8.9846, 0.369896],
-    "waited, near": [-10.817, 0.0320101, -10.8114, 0.0331772, -10.739, 0.034102, -10.0234, 0.0386927],
-    "waited, far": [-10.6634, 0.0644633, -10.6579, 0.0651204, -10.5845, 0.0624468, -9.85963, 0.0709382],
-    "waited, apart": [-9.90309, 0.0700143, -9.89746, 0.0704304, -9.82507, 0.0664517, -9.10985, 0.0734719],
-    "queued, near": [-10.8162, 0.0661099, -10.8149, 0.0814298, -10.8138, 0.0952078, -10.4627, 0.0787275],
-    "queued, far": [-10.6848, 0.0888776, -10.6765, 0.104841, -10.6725, 0.125748, -10.2834, 0.0876689],
-    "queued, apart": [-9.90349, 0.0604074, -9.9035, 0.083418, -9.9033, 0.120036, -9.55412, 0.0805156],
-    "copied, near": [-10.8155, 0.162425, -10.8077, 0.248847, -10.7338, 0.311282, -10.0168, 0.232158],
-    "copied, far": [-10.7004, 0.173808, -10.6541, 0.2566, -10.5463, 0.322712, -9.80926, 0.236593],
-    "copied, apart": [-9.90308, 0.144451, -9.8975, 0.249505, -9.8252, 0.393717, -9.10991, 0.237505],
-}  # fmt: skip
+EXPECTED = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -233,25 +187,6 @@ def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
     misfit = rest @ np.linalg.solve(matrix, rest)
     assert belief.misfit == pytest.approx(misfit)
     assert belief.likelihood == pytest.approx(-misfit / 2 - np.linalg.slogdet(matrix)[1] / 2)
-
-
-def test_the_covariances_of_a_walk_are_those_of_walks_that_were_drawn():
-    """The height is level, slope, a walk of the height and a walk of the slope that is added up over x."""
-    draw, steps, end = np.random.default_rng(5), 400, 5.0
-    dx, count = (end - 1.0) / steps, 20_000
-    slopes = 0.4 * draw.normal(size=(count, 1)) + np.cumsum(
-        math.sqrt(0.2 * dx) * draw.normal(size=(count, steps)), axis=1
-    )
-    heights = 0.7 * draw.normal(size=(count, 1)) + np.cumsum(
-        slopes * dx + math.sqrt(0.05 * dx) * draw.normal(size=(count, steps)), axis=1
-    )
-    process = walk()
-    for i, j in ((steps - 1, steps - 1), (steps // 2, steps - 1), (steps // 4, steps // 2)):
-        places = [process.place(1.0 + dx * (k + 1)) for k in (i, j)]
-        seen = np.cov(heights[:, i], heights[:, j])[0, 1]
-        here, there = places
-        assert process.covariances(here, [there]) == [pytest.approx(seen, rel=0.06)]
-        assert process.covariances(here, [there]) == process.covariances(there, [here])
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0])
@@ -397,7 +332,9 @@ def test_traffic_is_a_constant_or_none():
 
 
 if __name__ == "__main__":
-    for run, made in RUNS.items():
-        print(f"    {run!r}: {numbers(made())},")
-    for run, (kind, apart, own) in RELATIVES.items():
-        print(f"    {run!r}: {heights(near_relatives(kind, queued if kind == 'queued' else gpu, apart, own))},")
+    made = {run: numbers(make()) for run, make in RUNS.items()} | {
+        run: heights(near_relatives(kind, queued if kind == "queued" else gpu, apart, own))
+        for run, (kind, apart, own) in RELATIVES.items()
+    }
+    lines = ",\n".join(f"  {json.dumps(run)}: {values}" for run, values in made.items())
+    GOLDEN.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")

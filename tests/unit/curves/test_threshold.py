@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.curves import Side, TimeCurve, TimedSizes, compare, fit, speedup_at
+from gpubench.curves import Side, TimedSizes, compare, fit, speedup_at
 from gpubench.curves.threshold import isotonic, margin_at
 from tests.examples import examples
-from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, scattered, threshold
+from tests.unit.curves.simulated import LADDER, cpu, exact, gpu, scattered, threshold
 
 
 def near(crossing, factors=(0.6, 0.77, 1.0, 1.3, 1.6)):
@@ -26,11 +26,6 @@ def test_a_crossing_is_found_and_lies_in_its_interval():
     assert found.n == pytest.approx(300_000, rel=0.1)
     assert found.low < found.n < found.high
     assert (found.first, found.last) == pytest.approx((LADDER[0], LADDER[-1]))
-
-
-def test_sizes_around_the_crossing_make_it_sharp():
-    wide, close = (threshold(exact(gpu, sizes), exact(cpu, sizes)) for sizes in (LADDER, near(300_000)))
-    assert close.high / close.low < wide.high / wide.low
 
 
 @pytest.mark.parametrize(("factor", "state"), [(0.2, "always"), (5.0, "never")])
@@ -119,15 +114,6 @@ def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
     assert (without[0] - with_it[0], without[1]) == (pytest.approx(math.log(3), abs=0.1), with_it[1])
 
 
-def test_sessions_that_disagree_by_2x_widen():
-    sizes = near(300_000)
-    alike, differ = (
-        threshold(exact(gpu, sizes, sessions=3), apart(cpu, factors, sizes))
-        for factors in ([1.0, 1.0, 1.0], [0.7, 1.0, 1.4])
-    )
-    assert differ.high / differ.low > 1.5 * alike.high / alike.low
-
-
 @pytest.mark.parametrize("step", [2.0, 4.0])
 def test_beside_a_step_the_interval_spans_the_gap_that_holds_it(step):
     """The CPU takes `step` times as long somewhere between two sizes: that is where the sides change, and nobody knows
@@ -145,13 +131,6 @@ def test_beside_a_step_the_interval_spans_the_gap_that_holds_it(step):
     assert found.high > 800_000 / 1.25
 
 
-def test_the_probability_to_win_grows_with_the_ratio():
-    margins = threshold(exact(gpu), exact(cpu)).margins
-    assert [margin.wins for margin in margins] == pytest.approx(isotonic([m.wins for m in margins]), abs=0.02)
-    middle = min(margins, key=lambda margin: abs(margin.log_ratio))
-    assert middle.wins == pytest.approx(0.5, abs=0.25)
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_the_nearest_rising_sequence(values):
     rising = isotonic(values)
@@ -159,7 +138,7 @@ def test_the_nearest_rising_sequence(values):
     assert (math.fsum(rising), isotonic(rising)) == (pytest.approx(math.fsum(values)), pytest.approx(rising))
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 999), st.floats(2e4, 4e6))
 def test_order_and_unit_of_time_change_no_threshold(seed, crossing):
     """Times of seconds, in two units: how calls of that length scatter is the same."""
@@ -176,13 +155,10 @@ def test_order_and_unit_of_time_change_no_threshold(seed, crossing):
     assert (after.n, after.low, after.high) == pytest.approx((before.n, before.low, before.high), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("power", "step", "at"),
-    [(0.4, 1.0, 1.0), (0.6, 1.0, 1.0), (1.0, 1.0, 1.0), (0.5, 2.5, 0.3), (0.5, 2.5, 1.0), (0.5, 2.5, 3.0)],
-)
+@pytest.mark.parametrize(("power", "step", "at"), [(0.6, 1.0, 1.0), (0.5, 2.5, 1.0), (0.5, 2.5, 3.0)])
 def test_intervals_hold_the_truth(power, step, at):
     """Nine of ten runs, less three standard errors; sizes scatter by 5 %, blocks by 8 %."""
-    rng, runs, hits, offs = random.Random(f"{power} {step} {at}"), 60, 0, []
+    rng, runs, hits, offs = random.Random(f"{power} {step} {at}"), 40, 0, []
     for _ in range(runs):
         crossing = math.exp(rng.uniform(math.log(3e4), math.log(3e6)))
 
@@ -197,20 +173,6 @@ def test_intervals_hold_the_truth(power, step, at):
         offs.append(abs(math.log(found.n / crossing)) if 0 < found.n < math.inf else math.inf)
     assert hits / runs >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / runs)
     assert statistics.median(offs) < math.log(1.6)
-
-
-def test_a_side_is_looked_at_once_however_often_it_is_compared(monkeypatch):
-    """What the CPU takes is the same for each device and situation."""
-    series = {"gpu": TimedSizes("waited", exact(gpu)), "copied": TimedSizes("copied", exact(gpu))}
-    curves = fit({**series, "cpu": TimedSizes("cpu", exact(cpu))})
-    asked = []
-    at = TimeCurve.at
-    monkeypatch.setattr(TimeCurve, "at", lambda curve, x: asked.append((id(curve), x)) or at(curve, x))
-    host = Side([curves["cpu"]])
-    alone = [compare([curves[name]], [curves["cpu"]]) for name in series]
-    asked.clear()
-    assert [compare([curves[name]], host) for name in series] == alone
-    assert len(asked) == len(set(asked))
 
 
 def test_a_speedup_is_known_from_the_first_size_to_the_last():

@@ -38,11 +38,6 @@ def test_a_gpu_is_a_launch_and_its_bytes_between_sizes_that_are_far_apart(kind):
     assert seconds(curve, 1 << 20) == pytest.approx(true(1 << 20), rel=0.1)
 
 
-def test_between_sizes_it_is_less_sure_than_at_them():
-    curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 20]))})["it"]
-    assert spread(curve, 1 << 16) > 1.2 * max(spread(curve, 1 << 12), spread(curve, 1 << 20))
-
-
 def test_a_session_in_which_something_else_had_its_threads_does_not_count():
     """All of its blocks at one size took a hundred times as long as those of two other sessions."""
     blocks = exact(cpu, [1 << 10, 1 << 13, 1 << 16, 1 << 20], sessions=3)
@@ -115,16 +110,6 @@ def test_one_size_alone_is_known_there():
     curve = fit({"it": TimedSizes("waited", exact(gpu, [4096]))})["it"]
     assert seconds(curve, 4096) == pytest.approx(gpu(4096))
     assert 0.03 < spread(curve, 4096) < 0.3
-
-
-def test_more_blocks_and_more_sessions_make_it_surer():
-    one, blocks, sessions = (
-        fit({"it": TimedSizes("cpu", series)})["it"]
-        for series in (
-            exact(cpu), {n: [[cpu(n)] * 8] for n in LADDER}, exact(cpu, sessions=4),
-        )
-    )  # fmt: skip
-    assert spread(one, 1 << 18) > spread(blocks, 1 << 18) > spread(sessions, 1 << 18)
 
 
 def test_a_contender_without_a_time_has_no_curve():

@@ -1,5 +1,6 @@
 """The map: every colour is of a ratio that was measured, or lies between two; nothing is said beyond them."""
 
+import functools
 import itertools
 import math
 import re
@@ -11,7 +12,8 @@ from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.analysis.winners import FULL, STRAIGHT, ratio_map, tint
-from gpubench.report import analyse_runs, render
+from gpubench.report import analyse_runs, draw_report, render
+from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.map import (
     axis_text,
     draw_map,
@@ -46,6 +48,11 @@ def mapped(outcomes, **more):
 
 def viewed(run):
     return map_view(analyse_runs([run])[0])
+
+
+@functools.cache
+def suite():
+    return analyse_runs([suite_run()])[0]
 
 
 def strip(found, op="add", device="cupy:0", regime=WAITED):
@@ -135,7 +142,7 @@ def test_a_matrix_counts_its_elements():
 
 
 def test_lanes_are_a_staircase_of_waited_thresholds():
-    found = ratio_map(analyse_runs([suite_run()])[0])
+    found = ratio_map(suite())
     marks = [lane.row.elements(lane.strips["cupy:0", WAITED].cell.n) for lane in found.lanes]
     assert marks == sorted(marks)
     assert found.situations == (WAITED, ALWAYS)
@@ -189,7 +196,9 @@ def test_the_axis_says_what_it_counts(ops, counts):
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_drawing_in_characters_keeps_to_its_width(width):
     for ascii_only in (False, True):
-        text = render([suite_run()], "plain", sections=("map",), width=width, ascii_only=ascii_only)
+        text = draw_report(
+            [suite()], "plain", RenderOptions(sections=("map",), width=width, ascii_only=ascii_only)
+        )
         assert max(map(len, text.splitlines())) <= width
         assert "data on the GPU" in text
         assert "copied at every call" in text
@@ -223,7 +232,7 @@ def layers(spec, **look):
 
 
 def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_names():
-    view = viewed(suite_run())
+    view = map_view(suite())
     whole = map_picture(view)
     altair.Root.validate(whole)
     assert "Test GPU (CuPy) against 2 CPU threads" in whole["title"]["text"]
@@ -245,7 +254,7 @@ def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_na
 
 
 def test_the_pieces_of_a_lane_leave_no_paper_between_them_and_end_where_it_does():
-    for spec in map_specs(viewed(suite_run())):
+    for spec in map_specs(map_view(suite())):
         pieces = [row for row in layers(spec, type="rect") if "tint" in row]
         for _, lane in itertools.groupby(pieces, key=lambda row: row["lane"]):
             rows = list(lane)
@@ -271,7 +280,7 @@ def test_a_map_of_one_size_has_an_axis():
 
 
 def test_the_axis_names_its_ends_and_powers_of_eight_between():
-    found = ratio_map(analyse_runs([suite_run()])[0])
+    found = ratio_map(suite())
     texts = [text for _, text in ticks(found)]
     assert texts == ["1 K", "32 K", "256 K", "16 M"]
     places = [place for place, _ in ticks(found)]
@@ -280,8 +289,7 @@ def test_the_axis_names_its_ends_and_powers_of_eight_between():
 
 
 def test_machines_share_a_lane():
-    slower = suite_run()
-    analyses = analyse_runs([suite_run(), replace(slower, id="00000000-0000-4000-8000-000000000009")])
+    analyses = [suite(), analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009")])[0]]
     view = overlay_view(analyses, ["A: one", "B: other"])
     for rows in view.panels.values():
         assert len(rows) == 2 * len(view.ends.lanes)

@@ -12,16 +12,15 @@ from gpubench.curves import stats
 from tests.examples import examples
 
 # Noise between and within sessions, in percent; 3 % of the samples take twice as long.
-NOISES = ((0.5, 3.0), (2.0, 2.0), (5.0, 2.0))
+NOISES = ((0.5, 3.0), (5.0, 2.0))
 OUTLIERS = 0.03
-RUNS = 150
+RUNS = 100
 # (sessions, blocks) -> coverage that the intervals reach at the worst of these noises, from 600 repeats. Where so few
 # blocks hold no slow one, nothing tells that there are any.
 RUN_VALUE = {
-    (2, 10): 0.91, (3, 10): 0.92, (4, 10): 0.92, (2, 30): 0.91, (3, 30): 0.94, (4, 30): 0.93, (5, 10): 0.81, (5, 15): 0.88,
-    (5, 30): 0.92, (6, 15): 0.90, (7, 15): 0.90, (7, 100): 0.93, (9, 15): 0.90, (12, 15): 0.92,
+    (2, 10): 0.91, (3, 10): 0.92, (4, 30): 0.93, (5, 15): 0.88, (7, 15): 0.90, (12, 15): 0.92,
 }  # fmt: skip
-SPEEDUP = {(2, 15): 0.94, (3, 15): 0.93, (4, 15): 0.92, (5, 15): 0.92, (8, 15): 0.92}
+SPEEDUP = {(2, 15): 0.94, (4, 15): 0.92, (5, 15): 0.92}
 
 
 def simulated(draw, k, n, between, within, true=100.0):

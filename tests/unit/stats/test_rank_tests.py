@@ -60,13 +60,6 @@ def test_the_smallest_p_is_that_of_complete_separation(k, ways):
     assert stats.rank_test(new, base) == (1.0, 1 / ways)
 
 
-def test_many_sessions_are_no_trouble():
-    larger, smaller = stats.rank_test(
-        [float(i) for i in range(0, 120, 2)], [float(i) for i in range(1, 120, 2)]
-    )
-    assert 0.4 < larger < 0.5 < smaller < 0.6
-
-
 @given(sessions, sessions, st.randoms())
 def test_swapping_the_sides_inverts_the_ratio_and_order_does_not_matter(base, new, chance):
     low, ratio, high = stats.shift_ratio(base, new)
@@ -100,17 +93,6 @@ def test_the_interval_is_what_the_test_does_not_reject(k_base, k_new, alpha):
     assert all(min(p) > alpha / 2 for p in inside)
     assert outside[0][0] <= alpha / 2
     assert outside[1][1] <= alpha / 2
-
-
-def test_the_interval_covers_the_truth():
-    chance = random.Random(1)
-    hits = 0
-    for _ in range(300):
-        base = [math.exp(chance.gauss(0, 0.03)) for _ in range(6)]
-        new = [1.1 * math.exp(chance.gauss(0, 0.03)) for _ in range(6)]
-        low, _, high = stats.shift_ratio(base, new)
-        hits += low <= 1.1 <= high
-    assert hits >= 0.93 * 300
 
 
 def test_at_a_level_of_one_the_interval_is_the_middle_ratio():

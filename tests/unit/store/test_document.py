@@ -18,23 +18,11 @@ from gpubench.result import store
 from gpubench.result.machine import SCHEMA_VERSION as machine_version
 from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Peak, Run
-from gpubench.result.store import document, limits
+from gpubench.result.store import document
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).parents[3]
 STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "pools").glob("*.json.gz")])
-
-
-def test_the_same_run_gives_the_same_bytes(run):
-    data = store.dumps(run)
-    assert data == store.dumps(run)
-    assert data.endswith(b"}\n")
-    assert (data.count(b"\n"), store.dumps(store.loads(data, "x"))) == (1, data)
-
-
-def test_floats_keep_six_significant_digits(run):
-    back = store.loads(store.dumps(run), "x")
-    assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
 
 
 @given(samples=st.lists(st.floats(1e-12, 1e6), max_size=20), label=st.none() | st.text(max_size=20))
@@ -42,7 +30,9 @@ def test_round_trip(make_run, samples, label):
     if label is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in label):
         return  # no text of an operating system that says UTF-8
     run = make_run(samples, label=label)
-    back = store.loads(store.dumps(run), "x")
+    data = store.dumps(run)
+    back = store.loads(data, "x")
+    assert (data.count(b"\n"), data[-2:], store.dumps(back)) == (1, b"}\n", data)
     assert back.label == label
     got = back.outcomes[0].blocks[0].wall_s  # type: ignore[union-attr]
     assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(got, samples, strict=True))
@@ -63,7 +53,7 @@ def test_unknown_fields_are_ignored_and_absent_ones_default(run):
     assert store.loads(json.dumps(plain).encode(), "x") == store.loads(store.dumps(run), "x")
 
 
-def _refusal(data):
+def refusal(data):
     with pytest.raises(InputError) as caught:
         store.loads(data, "some.json")
     error = caught.value
@@ -90,28 +80,21 @@ def _refusal(data):
     ],
 )  # fmt: skip
 def test_what_is_no_result_is_refused(data, code):
-    assert _refusal(data).code == code
-
-
-def test_a_newer_version_asks_for_an_upgrade():
-    assert upgrade_command() in _refusal(b'{"name": "gpubench-result", "schema_version": 99}').hint
-
-
-def test_another_document_of_ours_is_refused_with_both_names():
-    why = _refusal(b'{"name": "gpubench-detect", "schema_version": 1}').why
-    assert why == "it is a gpubench-detect document, not a gpubench-result document"
+    refused = refusal(data)
+    assert refused.code == code
+    assert code != "too-new" or upgrade_command() in refused.hint
+    assert code != "empty-file" or refused.hint.startswith("run `gpubench run` again")
+    assert (
+        b"-detect" not in data
+        or refused.why == "it is a gpubench-detect document, not a gpubench-result document"
+    )
 
 
 def test_every_truncation_is_refused(run):
     data = store.dumps(run)
     for end in range(1, len(data) - 1, 97):
-        assert _refusal(data[:end]).code in ("truncated-file", "not-json")
-    assert _refusal(data[: data.index(b'"outcomes"')]).code == "truncated-file"
-
-
-def test_a_document_beyond_the_limits_is_refused(monkeypatch, run):
-    monkeypatch.setattr(limits, "MAX_DEPTH", 2)
-    assert "2" in _refusal(store.dumps(run)).why
+        assert refusal(data[:end]).code in ("truncated-file", "not-json")
+    assert refusal(data[: data.index(b'"outcomes"')]).code == "truncated-file"
 
 
 @given(st.binary(max_size=200))
@@ -123,31 +106,27 @@ def test_arbitrary_bytes_never_crash(data):
 def test_a_wrong_value_is_named(run):
     plain = json.loads(store.dumps(run))
     plain["outcomes"][0]["flops"] = "many"
-    assert "flops" in _refusal(json.dumps(plain).encode()).why
+    assert "flops" in refusal(json.dumps(plain).encode()).why
 
 
 def test_a_case_occurs_once(run):
     twice = replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
-    refusal = _refusal(store.dumps(twice))
-    assert f"{run.outcomes[0].id!r} occurs twice" in refusal.why
+    refused = refusal(store.dumps(twice))
+    assert f"{run.outcomes[0].id!r} occurs twice" in refused.why
 
 
 def test_a_value_of_more_than_80_letters_is_cut_where_a_refusal_shows_it():
     for length, shown in ((78, repr("x" * 78)), (79, "'" + "x" * 76 + "...")):
-        assert _refusal(json.dumps({"name": "x" * length}).encode()).why.endswith(f' "name" is {shown}')
-    assert _refusal(b"{}").why.endswith(' it has no "name"')
+        assert refusal(json.dumps({"name": "x" * length}).encode()).why.endswith(f' "name" is {shown}')
+    assert refusal(b"{}").why.endswith(' it has no "name"')
 
 
 @pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
 def test_every_case_has_a_size(run, params):
     plain = json.loads(store.dumps(run))
     plain["outcomes"][1]["case"]["params"] = params
-    refusal = _refusal(json.dumps(plain).encode())
-    assert (refusal.code, "size n" in refusal.why) == ("bad-document", True)
-
-
-def test_an_empty_file_asks_for_another_run():
-    assert _refusal(b"").hint.startswith("run `gpubench run` again")
+    refused = refusal(json.dumps(plain).encode())
+    assert (refused.code, "size n" in refused.why) == ("bad-document", True)
 
 
 @pytest.mark.parametrize("version", [2, 3, SCHEMA_VERSION])
@@ -232,7 +211,7 @@ def test_results_in_a_fleet_are_upgraded_too(run):
 @pytest.mark.parametrize("shape", [{"outcomes": 3}, {"outcomes": ["x"]}, {"settings": 5}])
 def test_an_old_file_of_another_shape_is_refused(run, shape):
     plain = {**json.loads(store.dumps(run)), "schema_version": 2, **shape}
-    assert _refusal(json.dumps(plain).encode()).code == "bad-document"
+    assert refusal(json.dumps(plain).encode()).code == "bad-document"
 
 
 def test_what_is_written_matches_the_schema(run):
@@ -250,11 +229,3 @@ def test_what_is_written_matches_the_schema(run):
 def test_the_schema_lists_the_codes_of_the_messages(kind, field, declared):
     codes = store.schema("gpubench-result", Run)["$defs"][kind]["properties"][field]["enum"]
     assert codes == sorted(get_args(declared))
-
-
-def test_the_schema_tells_what_each_field_is():
-    parts = store.schema("gpubench-result", Run)["$defs"]
-    assert (
-        parts["Block"]["properties"]["throttle"]["description"]
-        == "reasons for a lowered clock, from start to end"
-    )

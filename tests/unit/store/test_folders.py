@@ -34,20 +34,15 @@ def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
     old = tmp_path / "mine.json"
     old.touch()
     os.utime(old, (0, 0))
-    found = store.newest([tmp_path / "absent", tmp_path])
-    assert found == tmp_path / "n" / "20270101T000000Z-bbbb.json.gz"
-
-
-def test_other_names_go_by_file_time(tmp_path):
-    for seconds, name in ((200, "a.json"), (100, "b.json")):
+    for seconds, name in ((200, "a.json"), (100, "b.json")):  # other names go by the time of the file
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))
-    assert store.newest([tmp_path]) == tmp_path / "a.json"
-
-
-def test_nothing_is_none(tmp_path):
-    assert store.newest([]) is None
-    assert store.newest([tmp_path, tmp_path / "absent"]) is None
+    names = ("n/20270101T000000Z-bbbb.json.gz", "m/20260101T000000Z-aaaa.json", "o/20250101T000000Z-c.json", "a.json", "b.json", "mine.json")  # fmt: skip
+    assert store.newest_first([tmp_path / "absent", tmp_path, tmp_path / "m"]) == [
+        tmp_path / name for name in names
+    ]
+    assert store.newest([tmp_path / "absent", tmp_path]) == tmp_path / names[0]
+    assert (store.newest([]), store.newest([tmp_path / "absent"])) == (None, None)
 
 
 def test_a_run_gets_a_path_of_its_own(tmp_path, run):
@@ -92,15 +87,6 @@ def test_results_stay_in_the_working_folder(tmp_path, monkeypatch):
     assert store.default_results_dir({}) == Path("results")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert store.default_results_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/gpubench/results")
-
-
-def test_all_results_the_newest_first_and_each_once(tmp_path):
-    names = ["m/20260101T000000Z-aaaa.json", "m/20270101T000000Z-bbbb.json", "20250101T000000Z-cccc.json.gz"]
-    (tmp_path / "m").mkdir()
-    for name in names:
-        (tmp_path / name).touch()
-    found = store.newest_first([tmp_path, tmp_path / "m"])
-    assert found == [tmp_path / names[1], tmp_path / names[0], tmp_path / names[2]]
 
 
 def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_temporary_one(

@@ -93,16 +93,6 @@ def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(tmp_path, run, steps
     assert ids <= {outcome.id for outcome in states[0].outcomes}
 
 
-def test_the_file_stays_within_a_few_times_what_it_adds_up_to(tmp_path, run):
-    path = tmp_path / "a.json.part"
-    journal = store.Journal(path)
-    for number in range(400):
-        run = replace(run, warnings=[RunWarning(code="noisy", message="x" * 20_000 + str(number))])
-        journal.write(run)
-        assert path.stat().st_size < 3 * len(store.dumps(run)) + 2 * 2**20
-    assert store.load(path) == _stored(run)
-
-
 def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(tmp_path, run):
     journal = store.Journal(tmp_path / "a.part")
     sizes = []
@@ -120,7 +110,7 @@ def test_a_block_is_written_once(tmp_path, run):
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     grown = []
-    for number in range(300):
+    for number in range(60):
         before = path.stat().st_size if path.exists() else 0
         run = _grown(run, "samples", number)
         journal.write(run)
@@ -129,70 +119,27 @@ def test_a_block_is_written_once(tmp_path, run):
     assert store.load(path) == _stored(run)
 
 
-def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path, run):
-    path = tmp_path / "a.json.part"
-    journal = store.Journal(path)
-    journal.write(run)
-    lines = path.read_bytes().split(b"\n")
-    lines[2] = b"{"
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(InputError) as caught:
-        store.load(path)
-    assert caught.value.code == "bad-part"
-    assert "line 3 is spoiled" in caught.value.why
+SPOILED = {
+    "line 3 is spoiled": lambda data: data[: data.index(b"\n", data.index(b"\n") + 1) + 1] + b"{\n" + data.split(b"\n", 3)[3],
+    "Expected `object`": lambda data: data + msgspec.json.encode(PartLine(id="a", outcome=Raw(b"[1]"))) + b"\n",
+    "expected `object`": lambda data: data + msgspec.json.encode(PartLine(head=Raw(b"7"))) + b"\n",
+    "builds on 1 blocks, and 0 are there": lambda data: data + msgspec.json.encode(PartLine(id="a", outcome=Raw(b'{"blocks": []}'), blocks=1)) + b"\n",
+    "builds on -1 parts, and 0 are there": lambda data: data + msgspec.json.encode(PartLine(id="a", outcome=Raw(b'{"parts": []}'), parts=-1)) + b"\n",
+    "": lambda data: data[:5], "e": lambda data: data[:40], "n": lambda data: data[:45],
+    "the run ended before it had written anything": lambda data: FIRST_LINE,
+    "2": lambda data: data.replace(b'"schema_version":1', b'"schema_version":2', 1),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (PartLine(id="a", outcome=Raw(b"[1]")), "Expected `object`"),
-        (PartLine(head=Raw(b"7")), "Expected `object`"),
-        (PartLine(id="a", outcome=Raw(b'{"blocks": []}'), blocks=1), "builds on 1 blocks, and 0 are there"),
-        (PartLine(id="a", outcome=Raw(b'{"parts": []}'), parts=-1), "builds on -1 parts, and 0 are there"),
-    ],
-)
-def test_a_line_that_adds_up_to_nothing_is_refused(tmp_path, run, line, why):
-    path = tmp_path / "a.json.part"
-    journal = store.Journal(path)
-    journal.write(run)
-    journal.close()
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(line) + b"\n")
-    with pytest.raises(InputError) as caught:
-        store.load(path)
-    assert caught.value.code == "bad-part"
-    assert why in str(caught.value.why)
-
-
-@pytest.mark.parametrize(("version", "read"), [(1, True), (2, False)])
-def test_what_an_earlier_gpubench_left_can_be_read(tmp_path, run, version, read):
+@pytest.mark.parametrize("why", SPOILED)
+def test_a_part_that_adds_up_to_nothing_is_refused(tmp_path, run, why):
     path = tmp_path / "a.json.part"
     store.Journal(path).write(run)
-    _, rest = path.read_bytes().split(b"\n", 1)
-    path.write_bytes(b'{"name":"gpubench-part","schema_version":%d}\n' % version + rest)
-    if read:
-        assert store.load(path) == _stored(run)
-    else:
-        with pytest.raises(InputError):
-            store.load(path)
-
-
-@pytest.mark.parametrize("kept", [5, 40, 45])
-def test_a_file_without_a_head_is_refused(tmp_path, run, kept):
-    path = tmp_path / "a.json.part"
-    store.Journal(path).write(run)
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(SPOILED[why](path.read_bytes()))
     with pytest.raises(InputError) as caught:
         store.load(path)
-    assert caught.value.why
-
-
-def test_a_run_that_ended_at_once_is_stored_to_have_written_nothing(tmp_path):
-    path = tmp_path / "a.json.part"
-    path.write_bytes(FIRST_LINE)
-    with pytest.raises(InputError) as caught:
-        store.load(path)
-    assert caught.value.why == "the run ended before it had written anything"
+    assert why.lower() in caught.value.why.lower()
+    assert len(why) < 3 or "anything" in why or caught.value.code == "bad-part"
 
 
 def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(tmp_path, run, monkeypatch):
@@ -235,21 +182,6 @@ def test_a_journal_that_is_removed_lets_its_file_go(tmp_path, run, monkeypatch):
     assert len(closed) == 1, "and only once"
 
 
-@pytest.mark.parametrize(("seconds", "flushed"), [(0.0, 3), (1e9, 0)])
-def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
-    tmp_path, run, monkeypatch, seconds, flushed
-):
-    done: list[int] = []
-    journal = store.Journal(tmp_path / "a.json.part")
-    journal.write(run)
-    monkeypatch.setattr("gpubench.result.store.journal.FLUSH_S", seconds)
-    monkeypatch.setattr(os, "fsync", done.append)
-    for number in range(3):
-        run = _grown(run, "warning", number)
-        journal.write(run)
-    assert len(done) == flushed
-
-
 def test_a_second_lies_between_two_flushes(tmp_path, run, monkeypatch):
     now, flushed = [1000.0], list[float]()
     journal = store.Journal(tmp_path / "a.json.part")
@@ -275,10 +207,3 @@ def _half(write, file, data):
     if _calls["n"] % 2:
         return write(file, bytes(data[: len(data) // 2]))
     raise OSError(28, "No space left on device")
-
-
-def test_a_result_that_is_absent_names_what_was_left(tmp_path, run):
-    store.Journal(tmp_path / "a.json.part").write(run)
-    with pytest.raises(InputError) as caught:
-        store.load(tmp_path / "a.json")
-    assert "a.json.part" in caught.value.hint

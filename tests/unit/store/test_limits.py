@@ -70,13 +70,6 @@ def test_each_case_is_held_against_what_stands_beside_it(monkeypatch, run, besid
         limits.require_runs([with_cases(beside(run, 3), 3)], "a.json")
 
 
-def test_runs_of_one_document_count_together(monkeypatch, run):
-    monkeypatch.setattr(limits, "MAX_SESSIONS", 3)
-    limits.require_runs([with_sessions(run, 1), with_sessions(run, 2)], "a.json")
-    with pytest.raises(InputError):
-        limits.require_runs([with_sessions(run, 2), with_sessions(run, 2)], "a.json")
-
-
 @pytest.mark.parametrize(
     ("name", "document"),
     [
@@ -121,12 +114,6 @@ def test_so_many_large_integers_are_looked_at(monkeypatch):
     limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
     with pytest.raises(InputError):
         limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")
-
-
-def test_claims(monkeypatch):
-    limits.require("claims.toml", "claims", limits.MAX_CLAIMS, limits.MAX_CLAIMS)
-    with pytest.raises(InputError):
-        limits.require("claims.toml", "claims", limits.MAX_CLAIMS + 1, limits.MAX_CLAIMS)
 
 
 def test_toml(monkeypatch):

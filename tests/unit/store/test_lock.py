@@ -47,20 +47,6 @@ def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_holder_with_a_shorter_name_leaves_nothing_of_the_one_before(tmp_path):
-    """A killed process leaves its name in the file."""
-    path = tmp_path / "a.json"
-    first = _holder(path)
-    first.kill()
-    first.wait()
-    lock = store.lock_result(path, "run", 5)
-    with pytest.raises(InputError) as caught:
-        store.lock_result(path, "run", 0)
-    lock.release()
-    assert f"process {os.getpid()} on " in caught.value.why
-    assert "(gpubench run) " in caught.value.why
-
-
 def test_it_waits_for_the_end_of_the_first(tmp_path):
     path = tmp_path / "a.json"
     first = _holder(path)

@@ -56,11 +56,6 @@ def test_what_the_result_holds_already_is_not_gone_on_with(tmp_path, run, times)
         assert store.set_aside(path, resumed=False) is None
 
 
-def test_more_blocks_of_the_same_sessions_go_on_with_it(tmp_path, run):
-    path = put(tmp_path, with_blocks(with_sessions(run, 1), 3), with_blocks(with_sessions(run, 1), 4), (2, 1))
-    assert store.part_to_resume(path) == store.part_of(path)
-
-
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("how", ["another run", "other sessions"])
 def test_what_neither_holds_is_kept_beside_it(tmp_path, run, times, how):

@@ -43,11 +43,3 @@ def test_formats_with_times_take_every_time(text):
         assert report.render([first], name)
     assert report.render([first, second], "plain")
     assert take_turns(first, second) in (True, False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", ["yesterday", "0001-01-01T00:00:00+14:00"])
-def test_a_page_takes_every_time(text):
-    run = replace(full_run(), started_at=text, finished_at="")
-    other = replace(full_run(), id="0" * 32)
-    assert report.render([run, other], "html").rstrip().endswith("</html>")
