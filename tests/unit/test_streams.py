@@ -125,16 +125,7 @@ def test_json_holds_no_command_and_means_the_same(text: str) -> None:
         assert not any(ord(c) in range(0x7F, 0xA0) or c in "\u202e\u2028\u200b\U000e0041" for c in shown)
 
 
-@pytest.mark.parametrize(
-    ("environ", "runner"),
-    [
-        ({}, False),
-        ({"CI": ""}, False),
-        ({"CI": "true"}, True),
-        ({"GITHUB_ACTIONS": "true"}, True),
-        ({"TF_BUILD": "True"}, True),
-        ({"TEAMCITY_VERSION": "2025"}, True),
-    ],
-)
-def test_who_reads_lines(environ: dict[str, str], runner: bool) -> None:
-    assert streams.in_runner(environ) is runner
+@pytest.mark.parametrize("name", ["CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"])
+def test_who_reads_lines(name: str) -> None:
+    assert streams.in_runner({name: "true"}) is True
+    assert streams.in_runner({name: ""}) is streams.in_runner({}) is False

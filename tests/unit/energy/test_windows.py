@@ -73,11 +73,8 @@ class Working:
         self.measured = self._answers
         time.sleep(max(0.0, start_at + work_s - time.perf_counter()))
         ends_s = [work_s * (i + 1) / 10 for i in range(10)]
-        return (
-            protocol.Worked(id=1, repeat=int(work_s * 100), begin_s=0.0, ends_s=ends_s)
-            if self._answers
-            else None
-        )
+        worked = protocol.Worked(id=1, repeat=int(work_s * 100), begin_s=0.0, ends_s=ends_s)
+        return worked if self._answers else None
 
 
 def measure(made, run):
@@ -134,7 +131,6 @@ def test_an_interrupt_ends_the_child_that_reads(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(windows, "Monitor", WatchedMonitor)
-
     with pytest.raises(KeyboardInterrupt):
         measure(made, Working(interrupt))
     assert not closed
@@ -146,8 +142,7 @@ def draw_report(*rows):
     """The table of a CPU's and a GPU's case with these windows."""
     cases = [(case(), 1e-3), (case(regime="resident-waited", device="cupy:0"), 1e-4)]
     outcomes = [
-        msgspec.structs.replace(measured(one, seconds), energy=[window])
-        for (one, seconds), window in zip(cases, rows, strict=True)
+        msgspec.structs.replace(measured(*own), energy=[row]) for own, row in zip(cases, rows, strict=True)
     ]
     (analysis,) = analyse_runs([run_of(outcomes)])
     return analysis, energy_section(analysis, RenderOptions())
@@ -201,7 +196,7 @@ def test_two_codes_of_the_cpu_are_no_two_sides(gpubench, tmp_path):
     }
     cases = [case(), case(device="torch:cpu"), case(regime="resident-waited", device="cupy:0")]
     outcomes = [
-        msgspec.structs.replace(measured(entry, 1e-3), energy=[windows_of[entry.device_id]]) for entry in cases
+        msgspec.structs.replace(measured(own, 1e-3), energy=[windows_of[own.device_id]]) for own in cases
     ]
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_of(outcomes)))
     document = json.loads(gpubench(*ASKED, "--json").stdout)

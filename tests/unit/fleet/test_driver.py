@@ -59,29 +59,18 @@ def test_each_node_that_sends_its_result_is_done_and_has_a_file(lead):
     assert ends["a"].last_event == "case-start matmul"
     assert engine.cancelled == []
     reported = [line for line in events(journal) if line["node"] == "a"]
-    assert [line.get("event", {}).get("reason", line.get("ended")) for line in reported] == [
-        "run-start",
-        "case-start",
-        "ok",
-    ]
+    words = [line.get("event", {}).get("reason", line.get("ended")) for line in reported]
+    assert words == ["run-start", "case-start", "ok"]
 
 
 def test_one_accident_costs_no_other_node(lead, part):
-    def scripts(node, _):
-        if node == "died":
-            return [HELLO, event("case-start", id="copy"), wire.PART_BEGINS, *pieces(wire.PART, part),
-                    Arrival(node, reason="died", why="its process ended")]  # fmt: skip
-        if node == "hung":
-            return [HELLO, wire.PART_BEGINS, *pieces(wire.PART, part)]
-        if node == "busy":
-            return []
-        if node == "other":
-            return [wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc")), event("run-start"), 1e9]
-        if node == "failed":
-            return [HELLO, ended(5, "error: there is no cupy")]
-        return whole(measured(node))
-
-    ends, journal, engine, _ = lead(scripts, "died", "hung", "busy", "other", "failed", "good")
+    sent = [wire.PART_BEGINS, *pieces(wire.PART, part)]
+    scripts = {
+        "died": [HELLO, event("case-start", id="copy"), *sent, Arrival("died", reason="died", why="its process ended")],
+        "hung": [HELLO, *sent], "busy": [], "failed": [HELLO, ended(5, "error: there is no cupy")], "good": whole(measured("good")),
+        "other": [wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc")), event("run-start"), 1e9],
+    }  # fmt: skip
+    ends, journal, engine, _ = lead(lambda node, _: scripts[node], *scripts)
     assert {name: end.reason for name, end in ends.items()} == {
         "died": "died", "hung": "hung", "busy": "busy", "other": "version-skew", "failed": "failed", "good": None
     }  # fmt: skip
@@ -99,9 +88,8 @@ def test_one_accident_costs_no_other_node(lead, part):
     ],
 )  # fmt: skip
 def test_whatever_a_node_sends_costs_that_node_alone(lead, bad):
-    ends, _, _, _ = lead(
-        lambda node, _: [bad, ended()] if node == "bad" else whole(measured(node)), "bad", "good"
-    )
+    scripts = {"bad": [bad, ended()], "good": whole(measured("good"))}
+    ends, *_ = lead(lambda node, _: scripts[node], *scripts)
     assert (ends["bad"].reason, ends["good"].reason) == ("failed", None)
 
 
@@ -116,19 +104,14 @@ def test_a_node_may_send_no_more_than_a_result_may_hold(lead, monkeypatch):
 
 def test_a_part_that_is_written_anew_replaces_the_old_one_once_it_comes(lead, part):
     steps = [HELLO, wire.PART_BEGINS, *pieces(wire.PART, part), wire.PART_BEGINS]
-    ends, journal, _, _ = lead(lambda *_: steps, "a")
-    assert (ends["a"].reason, store.load(journal.path("a")).id) == ("hung", "a-1")
-    ends, journal, _, _ = lead(lambda *_: [*steps, *pieces(wire.PART, part)], "a")
-    assert (ends["a"].reason, store.load(journal.path("a")).id) == ("hung", "a-1")
+    for sent in (steps, [*steps, *pieces(wire.PART, part)]):
+        ends, journal, _, _ = lead(lambda *_, sent=sent: sent, "a")
+        assert (ends["a"].reason, store.load(journal.path("a")).id) == ("hung", "a-1")
 
 
 def test_a_retry_keeps_both_attempts(lead, part):
-    def scripts(node, attempt):
-        if attempt == 1:
-            return [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part)]
-        return whole(measured(node))
-
-    ends, journal, engine, _ = lead(scripts, "a", retries=1)
+    begun = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part)]
+    ends, journal, engine, _ = lead(lambda node, n: begun if n == 1 else whole(measured(node)), "a", retries=1)
     assert (ends["a"].reason, engine.attempts) == (None, {"a": 2})
     assert [(one.reason, one.last_event) for one in ends["a"].attempts] == [("hung", "run-start")]
     assert len(list((journal.folder / EARLIER).iterdir())) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from gpubench.fleet.nodes import Fleet, Node
@@ -80,7 +81,7 @@ def test_two_runs_that_see_one_gpu_each_are_one_node():
 
 def test_a_gpu_on_which_nothing_was_measured_is_named():
     report = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
-    assert [(one.gpu, one.reason) for one in report.peers.not_compared] == [
+    assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [
         ("A9", "nothing was measured on it")
     ]
     assert "4 of 5 GPUs compared" in headline(report)
@@ -96,8 +97,6 @@ def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
 
 
 def test_software_that_differs_is_told_by_majority():
-    import msgspec
-
     runs = fleet_runs(4, 2)
     runs[1] = msgspec.structs.replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
     (drift,) = report_of(fleet_of(runs)).drift

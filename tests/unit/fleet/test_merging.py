@@ -43,44 +43,30 @@ def run(number, outcomes=None, *, started=None, sessions=1, prints=PRINTS, gpu="
     """A run with an id and a start of its own; its samples are `number` per cent slower than others'."""
     outcomes = outcomes or curve({64: 0.5, 256: 4.0}, cpu_s=1e-3 * (1 + number / 100), sessions=sessions)
     hour = started if started is not None else number
+    begins = f"2026-01-{1 + hour // 24:02}T{hour % 24:02}"
     found = run_of(outcomes, sessions=sessions)
     gpus = [msgspec.structs.replace(machine().gpus[0], uuid=Fact(gpu, "ok", "nvml"))]
     return msgspec.structs.replace(
-        found, id=f"{number:032x}", started_at=f"2026-01-{1 + hour // 24:02}T{hour % 24:02}:00:00Z",
+        found, id=f"{number:032x}", started_at=f"{begins}:00:00Z",
         machine=msgspec.structs.replace(found.machine, gpus=gpus), fingerprint=prints,
-        sessions=[
-            SessionRecord(index=i, started_at=f"2026-01-{1 + hour // 24:02}T{hour % 24:02}:{i:02}:00Z")
-            for i in range(sessions)
-        ],
+        sessions=[SessionRecord(index=i, started_at=f"{begins}:{i:02}:00Z") for i in range(sessions)],
         **changes,
     )  # fmt: skip
 
 
 def content(found: Run) -> list[object]:
     """What each session holds, whatever its number."""
-    return sorted(
-        json.dumps(
-            [
-                session.started_at,
-                sorted(
-                    [outcome.id, msgspec.to_builtins(msgspec.structs.replace(block, session=0))]
-                    for outcome in found.outcomes
-                    for block in getattr(outcome, "blocks", [])
-                    if block.session == session.index
-                ),
-            ]
-        )
-        for session in found.sessions
-    )
+
+    def blocks(index: int) -> list[object]:
+        known = [(outcome.id, block) for outcome in found.outcomes for block in getattr(outcome, "blocks", [])]
+        own = [(id, msgspec.structs.replace(block, session=0)) for id, block in known if block.session == index]
+        return sorted([id, msgspec.to_builtins(block)] for id, block in own)
+
+    return sorted(json.dumps([session.started_at, blocks(session.index)]) for session in found.sessions)
 
 
-runs = st.lists(
-    st.builds(
-        lambda number, started, sessions: run(number, started=started, sessions=sessions),
-        st.integers(1, 10_000), st.integers(0, 100), st.integers(1, 3),
-    ),
-    min_size=3, max_size=5, unique_by=lambda one: one.id,
-)  # fmt: skip
+ANY_RUN = st.builds(run, st.integers(1, 10_000), started=st.integers(0, 100), sessions=st.integers(1, 3))
+runs = st.lists(ANY_RUN, min_size=3, max_size=5, unique_by=lambda made: made.id)
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -135,21 +121,15 @@ def test_a_repeat_repeats_the_same_session_under_its_new_number():
     ],
 )
 def test_a_merged_selection_leaves_out_what_no_run_selected(one, other, both):
-    runs = []
-    for number, (keep, skip) in enumerate((one, other)):
-        made = run(number)
-        selection = msgspec.structs.replace(made.selection, filter=keep, skip=skip)
-        runs.append(msgspec.structs.replace(made, selection=selection))
-    found = merge_runs(runs).selection
+    selections = [
+        msgspec.structs.replace(run(1).selection, filter=keep, skip=skip) for keep, skip in (one, other)
+    ]
+    found = merge_runs([run(number, selection=chosen) for number, chosen in enumerate(selections)]).selection
     assert (found.filter, found.skip) == both
 
 
-def test_one_run_stays_as_it_is():
-    assert merge_runs([run(1)]) is not None
+def test_one_run_stays_as_it_is_and_a_merged_one_is_a_result_file():
     assert merge_runs([run(1)]) == run(1)
-
-
-def test_a_merged_run_is_a_result_file():
     whole = merge_runs([run(1), run(2, sessions=2)])
     assert dumps(loads(dumps(whole), "test")) == dumps(whole)
 
@@ -172,16 +152,9 @@ def test_the_time_between_merged_runs_is_a_pause_whatever_is_merged_first(order)
 
 def test_what_equal_gpus_did_together_stays_and_the_last_look_at_identical_gpus():
     at_once = TogetherTimes(session=0, case_id="add", device_id="cupy:0", phase="together", gpus=2)
-    old, new = (
-        IdenticalGpuTimes(case_id="add", device_id="cupy:1", blocks_s=[seconds]) for seconds in (1.0, 2.0)
-    )
-    whole = merge_runs(
-        [
-            run(2, together=[at_once], identical_gpus=[new]),
-            run(1, together=[at_once], identical_gpus=[old]),
-            run(3),
-        ]
-    )
+    old, new = (IdenticalGpuTimes(case_id="add", device_id="cupy:1", blocks_s=[s]) for s in (1.0, 2.0))
+    parts = (run(number, together=[at_once], identical_gpus=[times]) for number, times in ((2, new), (1, old)))
+    whole = merge_runs([*parts, run(3)])
     assert [times.session for times in whole.together] == [0, 1]
     assert whole.identical_gpus == [new]
 
@@ -206,12 +179,9 @@ def altered(**fields):
         (run(2, prints=altered(software={"numpy": "1.26"})), "software numpy differs"),
         (run(2, settings=Settings(inputs="zeros")), "protocol inputs differs"),
         (run(2, settings=Settings(threads=1)), "protocol threads differs"),
-        (
-            run(2, [msgspec.structs.replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)]),
-            "op_hash",
-        ),
+        (run(2, [msgspec.structs.replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)]), "op_hash"),
     ],
-)
+)  # fmt: skip
 def test_what_was_measured_otherwise_is_refused_by_name(other, field):
     with pytest.raises(InputError, match="cannot be merged") as caught:
         merge_runs([run(1), other])
@@ -221,9 +191,8 @@ def test_what_was_measured_otherwise_is_refused_by_name(other, field):
 def test_splits_at_different_shares_are_refused_by_name():
     def split(share):
         one = measured(case(n=64, device="hybrid:cupy:0"), 1e-3, sessions=1)
-        return msgspec.structs.replace(
-            one, blocks=[msgspec.structs.replace(block, gpu_share=share) for block in one.blocks]
-        )
+        blocks = [msgspec.structs.replace(block, gpu_share=share) for block in one.blocks]
+        return msgspec.structs.replace(one, blocks=blocks)
 
     with pytest.raises(InputError, match="what each side does differs"):
         merge_runs([run(1, [split(0.5)]), run(2, [split(0.6)])])
@@ -255,12 +224,9 @@ def test_the_worst_ending_is_the_ending():
 
 
 def test_machines_are_told_apart_by_fingerprint_uuid_and_context():
-    named = run(1)
-    named = msgspec.structs.replace(
-        named, environment=msgspec.structs.replace(named.environment, context={"node": "a"})
-    )
-    keys = {node_key(one) for one in (run(1), run(1, gpu="GPU-2"), named)}
-    assert len(keys) == 3
+    environment = msgspec.structs.replace(run(1).environment, context={"node": "a"})
+    named = msgspec.structs.replace(run(1), environment=environment)
+    assert len({node_key(made) for made in (run(1), run(1, gpu="GPU-2"), named)}) == 3
     assert node_key(run(1)) == node_key(run(2))
 
 
@@ -289,10 +255,8 @@ def test_no_run_is_lost_in_a_fleet(numbers):
 
 
 def test_sessions_that_a_run_does_not_list_are_listed():
-    bare = msgspec.structs.replace(run(1), sessions=[])
-    whole = merge_runs([bare, run(2)])
-    assert len(whole.sessions) == 2
-    assert len(content(whole)) == 2
+    whole = merge_runs([msgspec.structs.replace(run(1), sessions=[]), run(2)])
+    assert len(whole.sessions) == len(content(whole)) == 2
 
 
 def test_compare_notices_what_both_sides_hold():

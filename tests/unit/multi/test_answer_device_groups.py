@@ -17,21 +17,13 @@ MIB = 1 << 20
 
 
 def device_group(ranks):
-    return Device(
-        id=group_id("cupy", ranks), backend="group", kind="gpu", api="cuda", name=f"{len(ranks)} x H200"
-    )
+    name = f"{len(ranks)} x H200"
+    return Device(id=group_id("cupy", ranks), backend="group", kind="gpu", api="cuda", name=name)
 
 
 def exchange(op, ranks, n, rate):
-    case = Case(
-        op,
-        "collective",
-        {"n": n, "ranks": len(ranks)},
-        "float32",
-        "library",
-        "resident",
-        group_id("cupy", ranks),
-    )
+    params = {"n": n, "ranks": len(ranks)}
+    case = Case(op, "collective", params, "float32", "library", "resident", group_id("cupy", ranks))
     return msgspec.structs.replace(measured(case, n / rate), bytes=n)
 
 

@@ -25,14 +25,9 @@ OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 RANKS = (2, 3, 4, 8)
 
 
-def by_name(op):
-    return op.name
-
-
 def case(op, n, ranks):
-    return Case(
-        op.name, op.group, {"n": n, "ranks": ranks}, "float32", "library", "resident", f"group:numpy:{ranks}"
-    )
+    params = {"n": n, "ranks": ranks}
+    return Case(op.name, op.group, params, "float32", "library", "resident", f"group:numpy:{ranks}")
 
 
 def prepared(op, n, ranks):
@@ -51,19 +46,14 @@ def planned(ranks):
 def test_an_id_names_its_ranks(ranks, name):
     assert group_id("cupy", ranks) == name
     assert group_ranks(name) == ranks
-
-
-def test_what_is_no_device_group_has_no_ranks():
     assert group_ranks("cupy:0") == group_ranks("hybrid:cupy:0") == ()
     assert group_ranks("group:numpy:4") == (0, 1, 2, 3)
     assert group_ranks("group:fake:link-lies") == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("count", "found"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
-)
-def test_device_groups_double_up_to_all(count, found):
-    assert group_sizes(count) == found
+def test_device_groups_double_up_to_all():
+    sizes = {1: [], 2: [2], 3: [2, 3], 4: [2, 4], 6: [2, 4, 6], 8: [2, 4, 8]}
+    assert {count: group_sizes(count) for count in sizes} == sizes
 
 
 @pytest.mark.parametrize("units", [8, 9, 1000, 1023, 8192, 10**7 + 3])
@@ -75,9 +65,6 @@ def test_shares_cover_all_units_once_and_differ_by_two_granules_at_most(units, r
     lengths = [stop - start for start, stop in found]
     assert min(lengths) > 0
     assert max(lengths) - min(lengths) <= 2 * granule(units)
-
-
-def test_too_few_units_for_the_ranks_are_no_shares():
     with pytest.raises(ValueError, match="too few"):
         shares(7, 8)
 
@@ -126,12 +113,8 @@ def test_busbw_by_hand():
         "p2p": (1, 1), "p2p_both": (1, 1), "broadcast": (1, 1), "allreduce": (1, 1.75), "allgather": (0.5, 0.875),
         "reducescatter": (0.5, 0.875), "alltoall": (0.5, 0.875),
     }  # fmt: skip
-
-
-def test_both_directions_carry_twice_the_bytes():
-    assert {op.name: op.bytes({"n": 64}, "float32") for op in OPS if op.bytes({"n": 64}, "float32") != 64} == {
-        "p2p_both": 128
-    }
+    sizes = {op.name: op.bytes({"n": 64}, "float32") for op in OPS}
+    assert {name: size for name, size in sizes.items() if size != 64} == {"p2p_both": 128}
 
 
 def delivered(name, ranks, count):
@@ -163,7 +146,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
 
 
 @pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
-@pytest.mark.parametrize("op", OPS, ids=by_name)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_one_wrong_element_of_any_rank_is_seen(op, fetched_bytes, monkeypatch):
     monkeypatch.setattr(device_group_module, "FETCHED_BYTES", fetched_bytes)
     timed = prepared(op, 2 * 5000 * WIDTH, 2)
@@ -207,17 +190,12 @@ def test_a_session_that_is_no_device_group_runs_none():
 
 def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
     ops = {name: kernels.load(name) for name in ("add", "p2p", "allreduce")}
-    device_groups = [
-        Device(id=name, backend=name.partition(":")[0], kind="gpu", name=name, api="host")
-        for name in ("numpy:0", "group:cupy:0+1", "group:cupy:1+0", "group:cupy:0-3")
-    ]
+    ids = ("numpy:0", "group:cupy:0+1", "group:cupy:1+0", "group:cupy:0-3")
+    device_groups = [Device(id=id, backend=id.partition(":")[0], kind="gpu", name=id, api="host") for id in ids]
     found = plan.with_ranks(Selection(ops=list(ops)), ops, device_groups)
     assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
     given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
     assert plan.with_ranks(given, ops, device_groups) == given
-
-
-# ---------------------------------------------------------------- training, shared out
 
 
 def trained(tmp_path, ranks=2):
@@ -252,9 +230,8 @@ def test_an_exchange_that_is_left_out_is_seen(tmp_path, monkeypatch):
 
 def test_an_exchange_comes_before_gradients_are_read():
     parts = list(segments(kernels.load("mlp_adam")))
-    assert [values for _, values in parts] == [
-        [f"d{x}.{k}" for x in ("w2", "b2", "w1", "b1")] for k in range(3)
-    ] + [[]]
+    gradients = [[f"d{x}.{k}" for x in ("w2", "b2", "w1", "b1")] for k in range(3)]
+    assert [values for _, values in parts] == [*gradients, []]
     assert [stages[0].name for stages, _ in parts] == ["hidden", "update", "update", "update"]
 
 

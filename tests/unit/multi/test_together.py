@@ -13,9 +13,7 @@ AT_S = 100.0  # of the session
 CASE = "matmul/n=8192/float32/library/resident-queued"
 
 
-def worked(
-    gpu, launch_s, *, phase="together", gpus=2, begin=0.0, seconds=10.0, session=0, slower_after=None, by=1.0
-):
+def worked(gpu, launch_s, *, phase="together", gpus=2, begin=0.0, seconds=10.0, session=0, slower_after=None, by=1.0):  # fmt: skip
     """Samples of ten launches for so many seconds; from `slower_after` on each takes `by` times as long."""
     ends, now = [], begin
     while now < begin + seconds:
@@ -40,11 +38,10 @@ def test_gpus_that_do_at_once_what_they_do_alone_keep_everything():
     assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx(1.0))
     assert (row.op, row.n, row.gpus, row.alone_s) == ("matmul", 8192, 2, pytest.approx(1e-2))
     assert row.device_ids == ("fake:gpu0", "fake:gpu1")
-
-
-def test_what_they_share_shows_from_the_begin_on():
     [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 2e-2), worked(1, 2e-2))
-    assert (row.early, row.late) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert (row.early, row.late) == (pytest.approx(0.5), pytest.approx(0.5)), "they share something"
+    [row] = rows(alone(0, 1e-2), alone(1, 4e-2), worked(0, 2e-2), worked(1, 4e-2))
+    assert row.early == pytest.approx((50 + 25) / (100 + 25), rel=0.02), "rates add up where GPUs differ"
 
 
 def test_heat_shows_at_the_end_and_names_the_gpu():
@@ -55,11 +52,6 @@ def test_heat_shows_at_the_end_and_names_the_gpu():
     assert (row.least_id, row.least_share) == ("fake:gpu1", pytest.approx(0.8, rel=0.01))
     assert row.early_lo <= row.early <= row.early_hi
     assert row.late_lo <= row.late <= row.late_hi
-
-
-def test_rates_add_up_where_gpus_differ():
-    [row] = rows(alone(0, 1e-2), alone(1, 4e-2), worked(0, 2e-2), worked(1, 4e-2))
-    assert row.early == pytest.approx((50 + 25) / (100 + 25), rel=0.02)
 
 
 def test_only_the_common_window_counts():

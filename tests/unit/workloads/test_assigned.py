@@ -31,10 +31,8 @@ def run_with(
     **given,
 ) -> Run:
     what = case("ffn", 64, "tuned", regime, "hybrid:cupy:0")
-    given = {"beside_s": BOTH, "stages": STAGES, **given}
-    stages = given.pop("stages")
-    found = [*others, assigned(what, stages, assignment, seconds, sessions=sessions, **given)]
-    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=sessions)
+    timed = assigned(what, STAGES, assignment, seconds, sessions=sessions, **{"beside_s": BOTH, **given})
+    return run_of([*others, timed], devices=(CPU, GPU, HYBRID), sessions=sessions)  # fmt: skip
 
 
 def only(run: Run) -> Assignment:
@@ -47,22 +45,16 @@ def test_a_mixture_that_pays_is_recommended_with_its_gain_over_the_better_side()
     assert (row.recommended, row.reason, row.assignment) == (True, None, "gc")
     assert row.gain == pytest.approx(1e-4 / 2.2e-5)
     assert [(one.stage, one.runs_on) for one in row.stages] == [("first", "gpu"), ("second", "cpu")]
-    assert sum(one.share for one in row.stages) * row.predicted_s + row.copies_s == pytest.approx(
-        row.predicted_s
-    )
+    assert sum(stage.share for stage in row.stages) + row.copies_s / row.predicted_s == pytest.approx(1)
     assert not row.mismatch
-    assert "with its stages on CPU and GPU it is 4.55x as fast" in " ".join(
-        answer_sentences(analyse(run_with(2.2e-5)))
-    )
+    text = " ".join(answer_sentences(analyse(run_with(2.2e-5))))
+    assert "with its stages on CPU and GPU it is 4.55x as fast" in text
 
 
 def test_the_session_that_chose_does_not_estimate():
     run = run_with(2.2e-5)
     (outcome,) = run.outcomes
-    blocks = [
-        msgspec.structs.replace(b, wall_s=[v / 10 for v in b.wall_s]) if b.session == 0 else b
-        for b in outcome.blocks
-    ]
+    blocks = [msgspec.structs.replace(b, wall_s=[v / (1 if b.session else 10) for v in b.wall_s]) for b in outcome.blocks]  # fmt: skip
     flattered = msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(outcome, blocks=blocks)])
     assert only(flattered).gain == only(run).gain
     alone = only(run_with(2.2e-5, sessions=1))
@@ -71,12 +63,10 @@ def test_the_session_that_chose_does_not_estimate():
 
 def test_a_faster_case_of_one_side_counts_where_its_result_is_on_the_host():
     on_cpu = measured(case("ffn", 64), 5e-5, sessions=6)
-    on_gpu = [
-        measured(case("ffn", 64, regime=regime, device="cupy:0"), 3e-5, sessions=6)
-        for regime in (WAITED, "transfer-always")
-    ]
-    assert only(run_with(2.2e-5, others=(on_cpu, *on_gpu))).gain == pytest.approx(5e-5 / 2.2e-5)
-    copied = only(run_with(2.2e-5, regime="transfer-always", others=(on_cpu, *on_gpu)))
+    on_gpu = (case("ffn", 64, regime=regime, device="cupy:0") for regime in (WAITED, "transfer-always"))
+    others = (on_cpu, *(measured(what, 3e-5, sessions=6) for what in on_gpu))
+    assert only(run_with(2.2e-5, others=others)).gain == pytest.approx(5e-5 / 2.2e-5)
+    copied = only(run_with(2.2e-5, regime="transfer-always", others=others))
     assert (copied.better, copied.gain) == ("gpu", pytest.approx(3e-5 / 2.2e-5))
 
 
@@ -99,10 +89,8 @@ def test_a_loss_has_its_reason_and_names_the_side_that_wins(given, reason):
 
 
 def test_a_software_adapter_is_no_second_side():
-    adapter = msgspec.structs.replace(HYBRID, kind="software")
-    run = run_with(2.2e-5)
-    run = msgspec.structs.replace(run, devices=[CPU, SOFTWARE, adapter])
-    assert only(run).reason == "software"
+    devices = [CPU, SOFTWARE, msgspec.structs.replace(HYBRID, kind="software")]
+    assert only(msgspec.structs.replace(run_with(2.2e-5), devices=devices)).reason == "software"
 
 
 @pytest.mark.parametrize(("seconds", "mismatch"), [(2.2e-5, False), (2.7e-5, True), (1.5e-5, True)])

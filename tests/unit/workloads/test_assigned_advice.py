@@ -19,22 +19,18 @@ SPLIT_RUN = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
 FFN = Key("ffn", "float32")
 
 
-def assignment_times(seconds, *, assignment="gcg", alone_s=1e-4):
+def assignment_times(seconds, *, alone_s=1e-4):
     """A workload of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
     stages = {"first": (8e-5, 1e-5), "second": (1e-5, 8e-5), "third": (1e-5, 1e-5)}
-    alone = [
-        measured(case("ffn", 64, implementation, regime, device), alone_s, sessions=6)
-        for implementation, regime, device in (("tuned", "resident", "numpy:0"), ("tuned", WAITED, "cupy:0"))
-    ]
+    places = (("resident", "numpy:0"), (WAITED, "cupy:0"))
+    alone = [measured(case("ffn", 64, "tuned", *place), alone_s, sessions=6) for place in places]
     what = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0")
-    return [
-        *alone,
-        assigned(what, stages, assignment, seconds, beside_s={"cpu": alone_s, "gpu": alone_s}, sessions=6),
-    ]
+    both = {"cpu": alone_s, "gpu": alone_s}
+    return [*alone, assigned(what, stages, "gcg", seconds, beside_s=both, sessions=6)]
 
 
-def asked_waited(outcomes, n=64):
-    return answer([run_of(outcomes, **SPLIT_RUN)], FFN, n, WAITED)
+def asked_waited(outcomes):
+    return answer([run_of(outcomes, **SPLIT_RUN)], FFN, 64, WAITED)
 
 
 def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
@@ -55,10 +51,7 @@ def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
 
 
 def test_an_assignment_that_does_not_pay_or_is_of_another_size_is_no_answer():
-    for advice in (
-        asked_waited(assignment_times(9.9e-5)),
-        asked_waited(assignment_times(3.3e-5, alone_s=2e-5)),
-    ):
+    for advice in map(asked_waited, (assignment_times(9.9e-5), assignment_times(3.3e-5, alone_s=2e-5))):
         assert advice.split is None
         assert advice.device_id in ("numpy:0", "cupy:0")
     with pytest.raises(InputError):

@@ -50,20 +50,17 @@ def declared(*stages: Stage | Repeat, **changed: Any) -> Op:
                     "b": "normal", "v": "fan-in", "c": "normal"},
         "outputs": {f"x{LAYERS}": "activation"}, "state": [f"cache{i}" for i in range(LAYERS)],
     }  # fmt: skip
-    return workload(
-        name="tried",
-        summary="",
-        params={"n": "tokens"},
-        sizes=Ladder(1, 64),
-        stages=stages,
-        **{**given, **changed},
-    )
+    named = {
+        "name": "tried",
+        "summary": "",
+        "params": {"n": "tokens"},
+        "sizes": Ladder(1, 64),
+        "stages": stages,
+    }
+    return workload(**named, **{**given, **changed})
 
 
 OP = declared(TOKENISE, EMBED, Repeat("layer", LAYERS, LAYER, name="prefill"))
-
-
-# ---------------------------------------------------------------- what is written out
 
 
 def test_a_repeat_names_its_stages_and_numbers_their_values():
@@ -109,9 +106,6 @@ def test_what_does_not_fit_is_told(stages, changed, why):
         declared(*stages, **changed)
 
 
-# ---------------------------------------------------------------- on a device
-
-
 @pytest.fixture(scope="module", params=BACKENDS)
 def session(request):
     backend = backends.load(request.param)
@@ -121,9 +115,11 @@ def session(request):
     opened.close()
 
 
-def case_of(session, op=OP, regime=None, **params):
+def case_of(session, op=OP, regime=None, implementation="tuned", **params):
     device = session.device
-    return Case(op.name, op.group, params, "float32", "tuned", regime or device.resident_regime, device.id)
+    return Case(
+        op.name, op.group, params, "float32", implementation, regime or device.resident_regime, device.id
+    )
 
 
 @pytest.mark.parametrize("n", [1, 33])
@@ -186,9 +182,6 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
     workspace.release()
 
 
-# ---------------------------------------------------------------- an op that adds to a state
-
-
 @pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize(
     ("name", "params"),
@@ -198,16 +191,13 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
 )  # fmt: skip
 def test_an_op_leaves_the_rest_of_its_state(session, implementation, name, params, tmp_path):
     op = kernels.load(name)
-    case = Case(
-        op.name, op.group, params, "float32", implementation, session.device.resident_regime, session.device.id
-    )
+    case = case_of(session, op, implementation=implementation, **params)
     if implementation not in backends.load(session.device.backend).implementations:
         return
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     launch = gate(workspace, case, lambda phase: None).launch
     for regime in (session.device.resident_regime, "transfer-always"):
-        moved = Case(op.name, op.group, params, "float32", implementation, regime, session.device.id)
-        timer = Timer(workspace, moved, launch)
+        timer = Timer(workspace, case_of(session, op, regime, implementation, **params), launch)
         timer.seconds(2)
         timer.verify()
         timer.release()
@@ -226,9 +216,7 @@ def test_an_op_leaves_the_rest_of_its_state(session, implementation, name, param
 
 def test_a_launch_that_adds_nothing_fails(session, tmp_path):
     op = kernels.load("cache_append")
-    case = Case(
-        op.name, op.group, {"n": 3}, "float32", "tuned", session.device.resident_regime, session.device.id
-    )
+    case = case_of(session, op, n=3)
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
     launch = gate(workspace, case, lambda phase: None).launch
     workspace.output(case)

@@ -70,12 +70,9 @@ def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(sess
     # Alone each step runs once, as none here is short.
     assert found.alone_s == [[10.0, 100.0], [50.0, 500.0]]
     assert len(found.empty_s) == 2
-
-
-def test_without_time_for_a_second_round_the_first_one_counts(session, tmp_path, monkeypatch):
     scripted(session, monkeypatch)
-    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert found.span_s == [7.0]
+    hasty = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert hasty.span_s == [7.0], "without time for a second round the first one counts"
 
 
 def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch):
@@ -124,22 +121,13 @@ def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path,
     assert (found.first_recording_s, found.recording_s) == ([0.0], [9.0 - 0.5])
 
 
-def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
+def test_what_a_session_does_not_tell_is_left_out(session, tmp_path, monkeypatch):
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s) == ([], [])
-
-
-def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):
-    assert stages.time_stages(timer_of(session, tmp_path), 0, 60).stamping_s == []
-
-
-def test_a_session_that_cannot_time_stages_leaves_them_out(session, tmp_path, monkeypatch):
+    assert (found.first_recording_s, found.recording_s) == ([], []), "it records nothing"
+    assert found.stamping_s == [], "the clock of the host stamps for nothing"
+    assert stages.time_stages(timer_of(session, tmp_path, implementation="library"), 0, 60) is None
     monkeypatch.setattr(session, "stage_times", lambda steps: None)
     assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
-
-
-def test_the_library_implementation_has_no_stages(session, tmp_path):
-    assert stages.time_stages(timer_of(session, tmp_path, implementation="library"), 0, 60) is None
 
 
 def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_path):
@@ -151,9 +139,6 @@ def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_
     assert reading.clock == "host"
     assert sum(reading.steps_s) == pytest.approx(reading.span_s)
     np.testing.assert_array_equal(timer.launch.output, want)
-
-
-# ---------------------------------------------------------------- which cases
 
 
 class Told(NamedTuple):
@@ -204,18 +189,9 @@ def test_at_the_ends_each_device_is_timed_once():
         assert chosen(n, 1.0, 9.0) == [one.format(n) for one in ids]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "timed"), [(1.0, True), (1.4, True), (0.7, True), (1.6, False), (0.6, False)]
-)
-def test_between_the_ends_only_where_both_sides_are_about_equal(ratio, timed):
-    assert bool(chosen(64, 1.0 * ratio, 1.0)) == timed
-
-
-def test_named_sizes_have_ends_of_their_own():
-    assert chosen(64, 9.0, 1.0, sizes=(64, 100, 256))
-    assert not chosen(100, 9.0, 1.0, sizes=(64, 100, 256))
-    assert chosen(256, 9.0, 1.0, sizes=(64, 100, 256))
-
-
-def test_an_op_without_stages_is_left_alone():
-    assert not chosen(kernels.load("linear").sizes.high, 1.0, 1.0, op="linear")
+def test_between_the_ends_only_where_both_sides_are_about_equal():
+    ratios = {1.0: True, 1.4: True, 0.7: True, 1.6: False, 0.6: False}
+    assert {ratio: bool(chosen(64, ratio, 1.0)) for ratio in ratios} == ratios
+    own = {64: True, 100: False, 256: True}  # named sizes have ends of their own
+    assert {n: bool(chosen(n, 9.0, 1.0, sizes=tuple(own))) for n in own} == own
+    assert not chosen(kernels.load("linear").sizes.high, 1.0, 1.0, op="linear"), "an op without stages"

@@ -33,9 +33,6 @@ def inputs_of(op: Op, params: dict[str, int]) -> list[Any]:
     return [widen(x) for x in random_inputs(op, params, "float64", 1)]
 
 
-# ---------------------------------------------------------------- declarations
-
-
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
 def test_a_workload_costs_what_its_stages_cost(op):
     params = {"n": 9}
@@ -92,9 +89,6 @@ def declared(stages: tuple[Stage, ...]) -> Op:
 def test_stages_that_do_not_fit_together_are_told(stages, why):
     with pytest.raises(ValueError, match=why):
         declared(stages)
-
-
-# ---------------------------------------------------------------- formulas
 
 
 @pytest.mark.parametrize("name", ["mlp_backward", "mlp_step"])
@@ -202,9 +196,6 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
     far, narrow = answer(edge + 1)
     assert narrow.max() < 1e-3
     assert far.shape == narrow.shape
-
-
-# ---------------------------------------------------------------- on a device
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -334,9 +325,6 @@ def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session):
     refused = refusal(plain, op, case_of(session, op, n=3))
     assert refused is not None
     assert refused.reason == "no-implementation"
-
-
-# ---------------------------------------------------------------- of other packages
 
 
 def test_a_package_may_declare_what_the_page_shows():
