@@ -15,12 +15,8 @@ from tests.architecture.test_imports import HEAVY, NEVER, loaded
 from tests.unit.report.builders import case, curve, measured, run_of
 
 ROOT = Path(__file__).parents[2]
-RUN = run_of(
-    [
-        *curve({256: 0.5, 1024: 2.0, 4096: 8.0}, regime="transfer-always"),
-        *(measured(case(n=n, device="cupy:0"), 5e-5) for n in (256, 1024, 4096)),
-    ]
-)
+QUEUED = [measured(case(n=n, device="cupy:0"), 5e-5) for n in (256, 1024, 4096)]
+RUN = run_of([*curve({256: 0.5, 1024: 2.0, 4096: 8.0}, regime="transfer-always"), *QUEUED])
 
 
 @pytest.fixture
@@ -29,30 +25,24 @@ def file(tmp_path):
     return "run.json"
 
 
-def test_the_answer_comes_first(gpubench, file):
+def test_the_answer_comes_first(gpubench, file, tmp_path):
     done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("matmul float32, n = 1024, copied at every call: cupy:0 (library)\n")
-
-
-def test_where_the_data_is_decides(gpubench, file):
-    host = gpubench("advise", "matmul", "--size", "256", "--from", file, "--format", "env")
-    device = gpubench(
-        "advise", "matmul", "--size", "256", "--data", "device", "--queued", "--from", file, "--format", "env"
-    )
-    many = gpubench("advise", "matmul", "--size", "256", "--calls", "1000", "--from", file, "--format", "env")
-    assert "GPUBENCH_ADVICE_DEVICE=numpy:0\n" in host.stdout
-    assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in device.stdout
-    one = gpubench("advise", "matmul", "--size", "256", "--data", "device", "--from", file, "--format", "env")
-    assert "GPUBENCH_ADVICE_BASIS=unknown\n" in one.stdout, "no waited call was measured"
-    assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in many.stdout
-    assert "GPUBENCH_ADVICE_BASIS=interpolated\n" in many.stdout
-
-
-def test_standard_input(gpubench, file, tmp_path):
     text = (tmp_path / file).read_text(encoding="utf-8")
-    done = gpubench("advise", "matmul", "--size", "1024", "--from", "-", input=text)
-    assert done.returncode == 0
+    assert gpubench("advise", "matmul", "--size", "1024", "--from", "-", input=text).stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("", "DEVICE=numpy:0"), ("--data device --queued", "DEVICE=cupy:0"), ("--calls 1000", "DEVICE=cupy:0"),
+        ("--calls 1000", "BASIS=interpolated"), ("--data device", "BASIS=unknown"),  # no waited call was measured
+    ],
+)  # fmt: skip
+def test_where_the_data_is_decides(gpubench, file, words, line):
+    done = gpubench("advise", "matmul", "--size", "256", *words.split(), "--from", file, "--format", "env")
+    assert f"GPUBENCH_ADVICE_{line}\n" in done.stdout
 
 
 def test_only_results_of_this_machine_answer(gpubench, tmp_path):
@@ -73,13 +63,21 @@ def test_only_results_of_this_machine_answer(gpubench, tmp_path):
 
 def test_what_run_has_just_saved_answers(gpubench):
     run = [
-        "run", "--ops", "relu", "--backends", "numpy", "--sizes", "1k,4k,16k", "--quick", "--max-time", "50ms", "-q",
-    ]  # fmt: skip
+        "run",
+        "--ops",
+        "relu",
+        "--backends",
+        "numpy",
+        "--sizes",
+        "1k,4k,16k",
+        "--quick",
+        "--max-time",
+        "50ms",
+        "-q",
+    ]
     assert gpubench(*run, "--threads", "1").returncode == 0
     assert gpubench(*run).returncode == 0
-    measured, between = (
-        gpubench("advise", "relu", "--size", size, "--format", "json") for size in ("1k", "2k")
-    )
+    measured, between = (gpubench("advise", "relu", "--size", size, "--json") for size in ("1k", "2k"))
     assert json.loads(measured.stdout)["basis"] == "measured"
     found = json.loads(between.stdout)
     assert (found["device_id"], found["basis"], found["confidence"]) == ("numpy:0", "interpolated", "alone")

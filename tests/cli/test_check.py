@@ -11,11 +11,19 @@ import pytest
 
 from tests.forking import drives_a_device, environment
 
-PLAN = ("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7")
-SMALL = (
-    "--sizes", "100", "--backends", "numpy", "--implementations", "library", "--max-samples", "4", "--max-time",
+PLAN = ["--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7"]
+SMALL = [
+    "--sizes",
+    "100",
+    "--backends",
+    "numpy",
+    "--implementations",
+    "library",
+    "--max-samples",
+    "4",
+    "--max-time",
     "5ms",
-)  # fmt: skip
+]
 FUNCTION = """
 import gpubench
 
@@ -90,18 +98,12 @@ def test_a_broken_case_keeps_no_regression_from_being_found(environments, check)
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "differs"),
-    [
-        (("x * x", 1), ("x ** 2", 1), False),
-        (("x * x", 1), ("x * x + 1", 1), True),
-        (("x * x", 1), ("x * x", 0), True),
-    ],
-    ids=["text", "result", "inputs"],
-)
-def test_each_version_measures_its_own_functions(environments, check, tmp_path, base, head, differs):
+    ("text", "low", "differs"), [("x ** 2", 1, False), ("x * x + 1", 1, True), ("x * x", 0, True)], ids=["text", "result", "inputs"]
+)  # fmt: skip
+def test_each_version_measures_its_own_functions(environments, check, tmp_path, text, low, differs):
     both = environments("both")
-    for name, (text, low) in (("base", base), ("head", head)):
-        program(tmp_path / name / "shapes.py", FUNCTION.format(text=text, low=low))
+    program(tmp_path / "base" / "shapes.py", FUNCTION.format(text="x * x", low=1))
+    program(tmp_path / "head" / "shapes.py", FUNCTION.format(text=text, low=low))
     folders = ("--base-folder", "base", "--new-folder", "head", "--sessions", "1")
     ended = check(both, both, *folders, plan=("shapes.py", *SMALL))
     assert ended.returncode in (0, 3), ended.stdout + ended.stderr
@@ -133,9 +135,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("script", "code", "said"), BROKEN.values(), ids=BROKEN)
 def test_a_base_that_cannot_be_run_is_told_at_once(check, tmp_path, script, code, said):
-    program(
-        tmp_path / "base", "no program" if script is None else planned(script), 0o644 if script is None else 0o755,
-    )  # fmt: skip
+    program(tmp_path / "base", *(("no program", 0o644) if script is None else (planned(script),)))
     program(tmp_path / "new" / "Scripts" / "gpubench.exe", planned("exit 77"))  # as Windows has it
     ended = check("base", "new")
     told = (ended.returncode, "error: BASE" in ended.stderr, said in ended.stderr, "Traceback" in ended.stderr)

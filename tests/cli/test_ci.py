@@ -39,9 +39,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-ACTION_OUTPUTS = set(
-    re.findall(r"steps\.judge\.outputs\.([\w-]+)", (Path(__file__).parents[2] / "action.yml").read_text())
-)
+ACTION = (Path(__file__).parents[2] / "action.yml").read_text()
+ACTION_OUTPUTS = set(re.findall(r"steps\.judge\.outputs\.([\w-]+)", ACTION))
 
 
 def outputs(folder):
@@ -67,9 +66,8 @@ def test_two_commands_of_one_step_append(gpubench, folder, runner):
         assert gpubench("report", "r.json", "--summary", env=runner).returncode == 0
     assert (folder / "summary.md").read_text(encoding="utf-8").count("## gpubench report\n") == 2
     written = outputs(folder)
-    assert [written[name] for name in ("verdict", "slower", "faster", "unsure", "gpu_wins")] == [
-        "ok", "", "", "", "1",
-    ]  # fmt: skip
+    verdicts = ("verdict", "slower", "faster", "unsure", "gpu_wins")
+    assert [written[name] for name in verdicts] == ["ok", "", "", "", "1"]
     assert written.keys() <= ACTION_OUTPUTS, "action.yml passes on all of them"
 
 
@@ -88,9 +86,8 @@ def test_the_summary_stays_below_the_limit(gpubench, folder, runner, written):
 
 
 def test_a_summary_may_be_a_stream_which_is_not_read(gpubench, folder):
-    ended = gpubench(
-        "report", "r.json", "--format", "csv", "--summary", env={"GITHUB_STEP_SUMMARY": "/dev/stdout"}, timeout=30,
-    )  # fmt: skip
+    env = {"GITHUB_STEP_SUMMARY": "/dev/stdout"}
+    ended = gpubench("report", "r.json", "--format", "csv", "--summary", env=env, timeout=30)
     assert ended.returncode == 0, ended.stderr
     assert "## gpubench report" in ended.stdout
 
@@ -116,7 +113,7 @@ def test_when_messages_are_written(gpubench, folder, words, variables, reported)
 
 def test_a_comment_starts_with_its_marker_and_fits(gpubench, folder):
     ended = gpubench(
-        "report", "full.json", "--format", "markdown", "--marker", "bench/1", "--max-bytes", "2000"
+        *["report", "full.json", "--format", "markdown", "--marker", "bench/1", "--max-bytes", "2000"]
     )
     assert ended.returncode == 0
     assert ended.stdout.startswith("<!-- gpubench:bench/1 -->\n## gpubench report\n")
@@ -128,9 +125,8 @@ def test_a_comment_starts_with_its_marker_and_fits(gpubench, folder):
 
 
 def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(gpubench, tmp_path, runner):
-    ended = gpubench(
-        *RUN, "--min-speedup", "add=2", "--fail-on", "incomplete", "-o", "g.json", "--summary", env=runner
-    )
+    gates = ("--min-speedup", "add=2", "--fail-on", "incomplete", "-o", "g.json", "--summary")
+    ended = gpubench(*RUN, *gates, env=runner)
     assert ended.returncode == 3, ended.stderr
     assert "min-speedup add=2: FAILED: below 2x: add/n=1024/" in " ".join(ended.stdout.split())
     stored = json.loads((tmp_path / "g.json").read_text())
@@ -141,9 +137,8 @@ def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(gpubench, tmp_p
 
 
 def test_a_broken_case_outweighs_a_gate(gpubench, tmp_path):
-    ended = gpubench(
-        "run", "--devices", "fake:cpu,fake:wrong", *RUN[3:], "--min-speedup", "add=2", "-o", "g.json"
-    )  # fmt: skip
+    broken = ("run", "--devices", "fake:cpu,fake:wrong", *RUN[3:])
+    ended = gpubench(*broken, "--min-speedup", "add=2", "-o", "g.json")
     assert ended.returncode == 1
     assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "wrong-result"
 

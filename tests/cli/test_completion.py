@@ -15,16 +15,14 @@ PROGRAM = [
 
 
 def program(*arguments, **environ):
-    return subprocess.run(
-        [*PROGRAM, *arguments], env={**os.environ, **environ}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, **environ}
+    return subprocess.run([*PROGRAM, *arguments], env=env, capture_output=True, text=True, check=False)
 
 
 def completed(words):
     """What bash is offered after `words`."""
-    return program(
-        _GPUBENCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1)
-    ).stdout.split()
+    place = str(len(words.split(" ")) - 1)
+    return program(_GPUBENCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place).stdout.split()
 
 
 def test_commands_and_options_are_offered():

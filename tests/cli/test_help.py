@@ -40,11 +40,9 @@ def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench, co
     under = {block.partition(":\n")[0]: block for block in blocks}
     for declared in commands()[command].declared.values():
         if declared.heading is not None:
-            found = [
-                head for head in HEADINGS
-                if any(f"--{declared.key}" in line[:33].split() for line in under.get(head, "").splitlines())
-            ]  # fmt: skip
-            assert found == [declared.heading], declared.key
+            lines = [(head, line) for head in HEADINGS for line in under.get(head, "").splitlines()]
+            heads = {head for head, line in lines if f"--{declared.key}" in line[:33].split()}
+            assert heads == {declared.heading}, declared.key
 
 
 @pytest.mark.parametrize("command", commands())
@@ -62,9 +60,8 @@ def test_an_option_without_a_default_is_needed_and_no_other_is_known(command):
     kind = commands()[command]
     needed = {name: "x" for name, found in kind.declared.items() if found.required}
     options = kind(**needed)
-    assert all(
-        getattr(options, name) == found.default for name, found in kind.declared.items() if name not in needed
-    )
+    rest = {name: found.default for name, found in kind.declared.items() if name not in needed}
+    assert {name: getattr(options, name) for name in rest} == rest
     with pytest.raises(TypeError):
         kind(**needed, no_such_option=1)
     for name in needed:

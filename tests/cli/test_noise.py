@@ -61,6 +61,9 @@ def test_the_gate_on_false_alarms(gpubench, folder):
     assert document["false_alarm_share"] > 0
     assert loud.returncode == (3 if document["false_alarm_share"] > 0.05 else 0)
     assert gpubench("noise", "loud.json").returncode == 0, "only --check makes it a gate"
+    # What is configured for measuring does not stand in the way of a file.
+    (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
+    assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
 
 
 def test_compare_takes_what_noise_wrote(gpubench, folder):
@@ -84,33 +87,23 @@ def test_the_thresholds_go_through_a_pipe(gpubench, folder):
     assert piped.stdout == (folder / "noise.json").read_text()
     assert not (folder / "-").exists()
     gpubench("noise", "quiet.json", "-o", "noise.json.gz")
-    named, packed = (
-        gpubench("compare", "base.json", "new.json", "--thresholds", name)
-        for name in ("noise.json", "noise.json.gz")
-    )
-    read = gpubench("compare", "base.json", "new.json", "--thresholds", "-", input=piped.stdout)
+    compare = ("compare", "base.json", "new.json", "--thresholds")
+    named, packed = (gpubench(*compare, name) for name in ("noise.json", "noise.json.gz"))
+    read = gpubench(*compare, "-", input=piped.stdout)
     assert named.stdout == packed.stdout == read.stdout
     assert (named.returncode, read.returncode) == (3, 3)
 
 
-def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(gpubench, folder):
-    (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
-    assert gpubench("noise", "quiet.json").returncode == 0
-    assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
-
-
 @pytest.mark.parametrize("format", ["table", "plain", "markdown", "json"])
 def test_formats_are_the_same_bytes_for_the_same_file(gpubench, folder, format):
-    first, second = (gpubench("noise", "quiet.json", "--format", format) for _ in range(2))
+    chosen = ("noise", "quiet.json", "--filter", "matmul/n=64", "--format", format)
+    first, second = (gpubench(*chosen) for _ in range(2))
     assert (first.returncode, first.stdout) == (0, second.stdout)
     assert CASES[0].id.split("/")[0] in first.stdout
     if format == "json":
-        jsonschema.validate(json.loads(first.stdout), json.loads(gpubench("schema", "noise").stdout))
-
-
-def test_filter_chooses_cases_of_a_file(gpubench, folder):
-    found = gpubench("noise", "quiet.json", "--filter", "matmul/n=64", "--format", "json")
-    assert [row["id"] for row in json.loads(found.stdout)["cases"]] == [CASES[0].id]
+        document = json.loads(first.stdout)
+        jsonschema.validate(document, json.loads(gpubench("schema", "noise").stdout))
+        assert [row["id"] for row in document["cases"]] == [CASES[0].id]
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,18 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("precision", "text"),
-    [
-        (0.004, "53.1 us ± 0.4 %"), (0.99999, "53.1 us ± 100 %"), (0.339, "53.1 us ± 33.9 %"),
-        (18.633, "53.1 us ± more than 100 %"),
-    ],
-)  # fmt: skip
-def test_a_precision_has_three_digits(precision, text):
-    assert progress.describe(replace(BLOCK, precision=precision)) == text
+def test_a_precision_has_three_digits_and_a_duration_is_as_people_say_it():
+    precisions = {0.004: "± 0.4 %", 0.99999: "± 100 %", 0.339: "± 33.9 %", 18.633: "± more than 100 %"}
+    for precision, text in precisions.items():
+        assert progress.describe(replace(BLOCK, precision=precision)) == f"53.1 us {text}"
+    durations = {
+        1: "a few seconds",
+        12: "about 10 seconds",
+        60: "about a minute",
+        170: "about 3 minutes",
+        9000: "about 2 hours",
+    }
+    assert {seconds: progress.about(seconds) for seconds in durations} == durations
 
 
 def shown(stream, *events, plan="", searches=False):
@@ -77,14 +80,8 @@ def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate():
     assert lines(text)[0] == "Measuring matmul"
     line = next(line for line in lines(text) if line.startswith("0:42 left"))
     assert line.startswith("0:42 left  matmul n = 16384 on cupy:0, 10 calls a copy  53.1 us ± 0.4 %")
-    assert line.endswith("…")
-    assert len(line) <= 80
-
-
-def test_nothing_stays_on_a_terminal():
-    """The cursor goes up as many lines as were drawn, and each of them is cleared."""
-    text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"), plan="Measuring matmul")
-    ending = text.rpartition("0:42 left")[2]
+    assert (line[-1], len(line) <= 80) == ("…", True)
+    ending = text.rpartition("0:42 left")[2]  # nothing stays: each line that was drawn is cleared
     assert ending.count("\x1b[2K") >= 2
     assert "warning" not in ending
 
@@ -94,37 +91,23 @@ def done(number, cases, size=None):
     return CaseDone(measured(case, 1e-3), number, cases, 0, 1e-3, None, None)
 
 
-def test_a_case_that_a_search_sharpens_has_one_line():
-    sharpened = [done(number, 40, size=1024) for number in range(2, 40)]
-    text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), *sharpened, searches=True)
-    assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
-
-
-def test_a_plan_that_grows_is_told():
-    text = shown(io.StringIO(), RunStarted(2, 1, None), done(1, 2), done(2, 4), done(3, 4))
-    assert [line.split("]")[0] for line in text.splitlines()] == [
-        "[  1/2", "2 more cases, 4 in all", "[  2/4", "[  3/4",
-    ]  # fmt: skip
-
-
-def test_a_search_does_not_say_how_many_cases_there_are():
-    text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), done(2, 40), searches=True)
-    assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
-
-
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(1, "a few seconds"), (12, "about 10 seconds"), (60, "about a minute"), (170, "about 3 minutes"), (9000, "about 2 hours")],
+    ("events", "searches", "heads"),
+    [
+        # A case that a search sharpens has one line, and nobody knows how many there will be.
+        ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 40))], True, ["[  1", "[  2"]),
+        ([done(1, 2), done(2, 4), done(3, 4)], False, ["[  1/2", "2 more cases, 4 in all", "[  2/4", "[  3/4"]),  # a plan that grows
+    ],
 )  # fmt: skip
-def test_a_duration_as_people_say_it(seconds, text):
-    assert progress.about(seconds) == text
+def test_lines_of_a_pipe(events, searches, heads):
+    text = shown(io.StringIO(), RunStarted(2, 1, None), *events, searches=searches)
+    assert [line.split("]")[0] for line in text.splitlines()] == heads
 
 
 def test_a_plan_names_few_ops_and_counts_many():
     assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
-    assert progress.plan_text(["mine.pca", "a.sort", "b.sort"], 20.0).startswith(
-        "Measuring pca, a.sort and b.sort,"
-    )
+    own = progress.plan_text(["mine.pca", "a.sort", "b.sort"], 20.0)
+    assert own.startswith("Measuring pca, a.sort and b.sort,")
     assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, at most a minute"
 
 
@@ -149,11 +132,10 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s, reported):
 def test_a_busy_machine_is_told_with_what_will_be_done():
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
-    reported = progress.busy(before, quiet._replace(busy_s=6.0), repeats=True)
-    assert reported.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
-    assert "measured again" in reported
     once = progress.busy(before, quiet._replace(busy_s=6.0), repeats=False)
     assert once == "Other programs use 50 % of the CPUs: times will be noisy."
+    again = progress.busy(before, quiet._replace(busy_s=6.0), repeats=True)
+    assert (again.startswith(once), "measured again" in again) == (True, True)
     assert progress.busy(before, quiet, repeats=True) is None
     assert progress.busy(None, None, repeats=True) is None
 
@@ -162,11 +144,9 @@ def test_a_busy_machine_is_told_with_what_will_be_done():
 def test_the_live_line_has_no_style(monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     failure = Failure(id=ID, case=CASE, reason="error", detail="[red]it broke[/red] at 3.5")
-    done = CaseDone(failure, 4, 12, 1, None, None, None)
-    started = CaseStarted(ID, 4, 12, 1, 1, None)
-    text = shown(
-        Terminal(), RunStarted(12, 1, None), started, done, Warned(RunWarning(code="noisy", message="7 things"))
-    )
+    events = (CaseStarted(ID, 4, 12, 1, 1, None), CaseDone(failure, 4, 12, 1, None, None, None))
+    warned = Warned(RunWarning(code="noisy", message="7 things"))
+    text = shown(Terminal(), RunStarted(12, 1, None), *events, warned)
     assert "[red]it broke[/red] at 3.5" in " ".join(text.split())
     assert not re.search(r"\x1b\[[0-9;]*m", text)
 

@@ -7,14 +7,33 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _BESIDE = Path(__file__).parents[3] / "shared/acceptance/detect/trees"
 ARCHIVES = sorted(Path(os.environ.get("RECORDED_MACHINES", _BESIDE)).glob("*.tar.gz"))
+# An Arm processor, cards without an address, partitions, old control groups and sparse nodes.
+IN_EVERY_RUN = (
+    "arm-gb10",
+    "drm-vega-and-igpu",
+    "kfd-mi25",
+    "kfd-mi300x-cpx",
+    "cpuset-v1",
+    "power9-gpu-memory-nodes",
+)
 MISSING = "no recorded machines: RECORDED_MACHINES names their folder"
 
 
 def name(archive: Path) -> str:
     """What the machine is called."""
     return archive.name.partition(".")[0]
+
+
+def each() -> list[Any]:
+    """The machines, of which `make fuzz` alone takes those whose files tell what no other's do not."""
+    return [
+        pytest.param(archive, marks=[] if name(archive) in IN_EVERY_RUN else pytest.mark.fuzz)
+        for archive in ARCHIVES
+    ]
 
 
 def files(archive: Path) -> list[str]:

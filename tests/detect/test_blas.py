@@ -15,26 +15,18 @@ from gpubench.result.machine import NOT_PROBED, Cpu, CpuBlas, Machine
 
 def cpu(available=8, limited_by="online", threads=None):
     blas = (
-        NOT_PROBED
-        if threads is None
-        else make_fact([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
+        make_fact([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
+        if threads
+        else NOT_PROBED
     )
     return Cpu(available=make_fact(available, "t"), limited_by=make_fact(limited_by, "t"), blas=blas)
 
 
 @pytest.mark.parametrize(
     ("machine", "environ", "asked"),
-    [
-        (cpu(), {}, False),
-        (cpu(limited_by="affinity"), {}, False),
-        (cpu(limited_by="quota"), {}, True),
-        (cpu(limited_by="cpuset"), {}, True),
-        (cpu(available=96), {}, True),
-        (cpu(), {"OMP_NUM_THREADS": "1"}, True),
-        (cpu(), {"OMP_NUM_THREADS": ""}, False),
-        (Cpu(), {}, False),
-    ],
-)
+    [(cpu(), {}, False), (cpu(limited_by="affinity"), {}, False), (cpu(limited_by="quota"), {}, True), (cpu(limited_by="cpuset"), {}, True),
+     (cpu(available=96), {}, True), (cpu(), {"OMP_NUM_THREADS": "1"}, True), (cpu(), {"OMP_NUM_THREADS": ""}, False), (Cpu(), {}, False)],
+)  # fmt: skip
 def test_the_blas_is_asked_where_its_threads_may_not_fit(machine, environ, asked):
     assert doubtful_blas(machine, environ) is asked
 
@@ -45,18 +37,15 @@ def test_threads_that_do_not_fit_are_told_with_the_variable_that_helps(threads):
     assert warning.code == "BLAS_THREADS"
     assert f"{threads} thread" in warning.text
     assert "OPENBLAS_NUM_THREADS=8" in warning.text
-
-
-def test_threads_that_fit_are_no_reason_to_warn():
     assert blas_warnings(cpu(threads=8)) == []
 
 
 def test_the_picture_shows_blas_and_its_threads_or_how_to_see_them():
-    assert "starts" not in picture.render(Machine(cpu=cpu()), "markdown")
-    assert "BLAS not asked: --deep shows it" in picture.render(Machine(cpu=cpu()), "markdown")
-    assert "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!" in picture.render(
-        Machine(cpu=cpu(threads=64)), "markdown"
-    )
+    for machine, part in (
+        (Machine(cpu=cpu()), "BLAS not asked: --deep shows it"),
+        (Machine(cpu=cpu(threads=64)), "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!"),
+    ):
+        assert part in picture.render(machine, "markdown")
     assert "BLAS" not in picture.render(Machine(live=False, cpu=cpu()), "markdown")
 
 
@@ -71,8 +60,8 @@ def test_a_variable_brings_the_probe_and_the_warning_into_the_default_command(gp
 
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one thread fits one CPU")
 def test_a_run_warns_too(gpubench):
-    done = gpubench("run", "--devices", "fake:cpu,fake:gpu", "--ops", "saxpy", "--sizes", "1k", "-o", "r.json",
-                    env={"OPENBLAS_NUM_THREADS": "1"}, timeout=110)  # fmt: skip
+    words = "run --devices fake:cpu,fake:gpu --ops saxpy --sizes 1k --quick --max-samples 10 -o r.json"
+    done = gpubench(*words.split(), env={"OPENBLAS_NUM_THREADS": "1"}, timeout=110)
     assert done.returncode == 0, done.stderr
     text = gpubench("report", "r.json", "--format", "plain").stdout
     assert "OPENBLAS_NUM_THREADS=" in " ".join(text.split())

@@ -16,8 +16,9 @@ GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal':
 
 
 def run(*programs, limit=3.0):
+    commands = [(sys.executable, "-c", code) for code in programs]
     return inspection.run_probes(
-        [ProbeRequest(f"p{n}", limit, {}, (sys.executable, "-c", code)) for n, code in enumerate(programs)]
+        [ProbeRequest(f"p{n}", limit, {}, command) for n, command in enumerate(commands)]
     )
 
 
@@ -25,25 +26,18 @@ def run(*programs, limit=3.0):
     ("code", "status", "reported"),
     [
         ("import os; os.abort()", "crashed", "signal 6"),
-        ("import sys; print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
-        ("print('Segmentation fault lol')", "invalid", "JSON"),
-        ("print('[1, 2')", "invalid", "JSON"),
-        ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"),
-        ("print('{\"records\": 7}')", "invalid", "JSON"),
-        ("pass", "invalid", "JSON"),
+        ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
+        ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
+        ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
     broken, good = run(code, GOOD)
     assert (broken.provider.status, broken.records) == (status, [])
     assert reported in (broken.provider.error_code or "")
     assert good.provider.status == "ok"
     assert [record.source for record in good.records] == ["nvml"]
-
-
-def test_stderr_becomes_the_hint():
-    (answer,) = run("import sys; print('first'); print('the reason', file=sys.stderr); sys.exit(1)")
-    assert answer.provider.hint == "the reason"
+    assert broken.provider.hint == "no such library" or "no such library" not in code
 
 
 @pytest.mark.serial
@@ -52,7 +46,7 @@ def test_a_sleeper_costs_its_limit_and_its_group_dies_with_it(tmp_path):
     inner = f"import os, time; open({str(place)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
     start = time.monotonic()
-    asleep, good = run(code, GOOD, limit=3.0)
+    asleep, good = run(code, GOOD, limit=2.0)
     assert time.monotonic() - start < 30, "not the minute that it sleeps"
     assert asleep.provider.status == "timeout"
     assert good.provider.status == "ok"
@@ -91,16 +85,9 @@ def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):
     assert "pip install" in (answer.provider.hint or "")
 
 
-@pytest.mark.serial
-def test_providers_run_side_by_side():
-    """Three that sleep take as long as one; so do three that never end."""
-    nap = f"import time; time.sleep(2.0); {GOOD}"
-    start = time.monotonic()
-    answers = run(nap, nap, nap, limit=20.0)
-    assert time.monotonic() - start < 3 * 2.0
-    assert [answer.provider.status for answer in answers] == ["ok"] * 3
-    assert all(answer.provider.took_s >= 2.0 for answer in answers)
-    start = time.monotonic()
-    answers = run(*["import time; time.sleep(60)"] * 3, limit=2.0)
-    assert time.monotonic() - start < 3 * 2.0
-    assert [answer.provider.status for answer in answers] == ["timeout"] * 3
+def test_providers_run_side_by_side(tmp_path):
+    """Each ends when the file of the other is there."""
+    meets = "import pathlib, sys, time; pathlib.Path({0!r}).touch()\nwhile not pathlib.Path({1!r}).exists(): time.sleep(0.01)\n{2}"
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    answers = run(meets.format(first, second, GOOD), meets.format(second, first, GOOD), limit=60.0)
+    assert [answer.provider.status for answer in answers] == ["ok"] * 2

@@ -29,9 +29,9 @@ def test_the_fusion_flag_is_what_makes_an_apu(flags, kind):
     struct.pack_into("=I", info, 48, 40)
     struct.pack_into("=Q", info, 136, flags)
     facts = drm.amd_facts(bytes(info), struct.pack("=Q", 8 * GIB) + bytes(88))
-    gpu = detect.inspect(
+    (gpu,) = detect.inspect(
         records=[{"source": "drm-ioctl", "bdf": "0000:03:00.0", "vendor_id": "1002"} | facts]
-    ).gpus[0]
+    ).gpus
     assert (gpu.kind.value, gpu.compute.units.value) == (kind, 40)
 
 

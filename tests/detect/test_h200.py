@@ -9,6 +9,7 @@ import pytest
 
 from gpubench import detect
 from gpubench.result.run import Identity
+from tests.detect.trees import check
 
 RECORDS = json.loads((Path(__file__).parent / "h200.records.json").read_text())["records"]
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -19,7 +20,7 @@ def machine():
     return detect.inspect(records=RECORDS)
 
 
-def test_six_enumerations_are_one_gpu(machine):
+def test_six_enumerations_are_one_gpu_whose_memory_comes_from_nvml(machine):
     assert {r["source"] for r in RECORDS} == {
         "pci-sysfs",
         "proc-nvidia",
@@ -28,37 +29,26 @@ def test_six_enumerations_are_one_gpu(machine):
         "wgpu:vulkan",
         "wgpu:gl",
     }
-    (gpu,) = machine.gpus
-    assert (gpu.id, gpu.name.value, gpu.bdf.value) == (UUID, "NVIDIA H200", "0000:00:06.0")
-    assert set(gpu.apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}
-
-
-def test_memory_comes_from_nvml_and_cuda_stands_beside_it(machine):
-    memory = machine.gpus[0].memory
-    assert (memory.dedicated_bytes.value, memory.dedicated_bytes.source) == (150754820096, "nvml")
-    assert [other.source for other in memory.dedicated_bytes.alternatives] == ["cuda"]
-    assert memory.usable_bytes.value == 150754820096 - 644939776
-    assert memory.unified.value is False
+    size = "gpus.0.memory.dedicated_bytes"
+    expected = {
+        "gpus.*.id": [UUID], "gpus.*.name": ["NVIDIA H200"], "gpus.*.bdf": ["0000:00:06.0"], size: 150754820096, f"{size}.source": "nvml",
+        f"{size}.alternatives.*.source": ["cuda"], "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False,
+    }  # fmt: skip
+    check(machine, expected)
+    assert set(machine.gpus[0].apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}
+    assert "NVIDIA H200 (140.4 GiB)" in detect.machine_line(machine)
 
 
 @pytest.mark.parametrize(
     ("identity", "found"),
     [
-        (Identity(uuid=UUID.upper()), UUID),
-        (Identity(uuid="GPU-99999999-4455-6677-8899-aabbccddeeff", pci="0000:00:06.0"), UUID),
-        (Identity(pci="00000000:00:06.0"), UUID),
-        (Identity(vendor_id=0x10DE, device_id=0x2335), UUID),
-        (Identity(vendor_id=0x10DE, device_id=0x2336), None),
-        (Identity(pci="0000:07:00.0"), None),
-        (Identity(), None),
+        (Identity(uuid=UUID.upper()), UUID), (Identity(uuid="GPU-99999999-4455-6677-8899-aabbccddeeff", pci="0000:00:06.0"), UUID),
+        (Identity(pci="00000000:00:06.0"), UUID), (Identity(vendor_id=0x10DE, device_id=0x2335), UUID),
+        (Identity(vendor_id=0x10DE, device_id=0x2336), None), (Identity(pci="0000:07:00.0"), None), (Identity(), None),
     ],
-)
+)  # fmt: skip
 def test_a_backends_device_finds_its_gpu(machine, identity, found):
     assert detect.gpu_for(machine, identity) == found
-
-
-def test_machine_line_names_the_gpu(machine):
-    assert "NVIDIA H200 (140.4 GiB)" in detect.machine_line(machine)
 
 
 def test_two_cards_stay_two_and_know_their_link():

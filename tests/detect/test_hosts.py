@@ -296,11 +296,10 @@ def test_files_of_a_host(look, name):
 
 @pytest.mark.parametrize(("lists", "files", "kinds"), KINDS)
 def test_a_coarse_source_hides_no_finer_one(look, lists, files, kinds):
-    tree = cores(len(next(iter(files.values()))), **files)
-    check(
-        look(tree | {f"/sys/devices/{name}/cpus": cpus for name, cpus in lists.items()}),
-        {"cpu.kinds.*.cpus": kinds},
-    )
+    tree = cores(len(next(iter(files.values()))), **files) | {
+        f"/sys/devices/{name}/cpus": cpus for name, cpus in lists.items()
+    }
+    check(look(tree), {"cpu.kinds.*.cpus": kinds})
 
 
 @pytest.mark.parametrize(("tree", "packages"), PACKAGES)
@@ -315,20 +314,14 @@ def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
 
 
 def test_escaped_mount_points_are_understood():
-    mounts = cgroup.parse_table(
-        "/proc/mounts", "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
-    )
-    assert [mount.point for mount in mounts] == ["/my groups"]
+    table = "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
+    assert [mount.point for mount in cgroup.parse_table("/proc/mounts", table)] == ["/my groups"]
 
 
 def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, monkeypatch, tmp_path):
     """Its processors are 16; more than two busy threads would be stopped for a part of each period."""
-    tree = (
-        HOST
-        | group("0::/", V2, {"cpu.max": "150000 100000"})
-        | {f"{CPU}/online": "0-15", f"{CPU}/present": "0-15"}
-    )
-    machine = look(tree)
+    tree = HOST | group("0::/", V2, {"cpu.max": "150000 100000"})
+    machine = look(tree | {f"{CPU}/online": "0-15", f"{CPU}/present": "0-15"})
     check(machine, {"cpu.logical": 16, "cpu.available": 2})
     asked = set()
 
@@ -386,10 +379,7 @@ def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, m
     info = cpuinfo.parse(text)
     assert (cpuinfo.model(info), cpuinfo.arch(info), cpuinfo.vendor(info)) == (model, arch, vendor)
     assert round((cpuinfo.clock_hz(info) or 0) / 1e6) == mhz
-
-
-def test_cpus_are_counted_where_only_their_state_is_listed():
-    assert cpuinfo.parse(SPARC).cpus.keys() == {0, 1}
+    assert info.cpus.keys() == {0, 1} or text != SPARC, "where only their state is listed"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpubench import detect
+from gpubench import cli, detect
 from gpubench.base import processes
 from gpubench.base.errors import UsageError
 from gpubench.detect import inspection
@@ -15,13 +15,8 @@ from gpubench.detect.facts import Root
 from gpubench.detect.inspection import LIMIT_VARIABLE, ProbeRequest
 
 CARDS = ("01", "41")
-RECORDS = [
-    {
-        "source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0",
-        "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30,
-    }
-    for n, bus in enumerate(CARDS)
-]  # fmt: skip
+RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0",
+            "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
 SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}}}))"
 
 
@@ -37,12 +32,9 @@ def machine(plant, host, pci, monkeypatch):
 
         def slow(files, **words):
             requests, skipped = plan(files, **words)
-            return [
-                request._replace(
-                    command=(sys.executable, "-c", SLOW, str(after_s if request.name == late else 0))
-                )
-                for request in requests
-            ], skipped
+            waits = [str(after_s if request.name == late else 0) for request in requests]
+            probes = [(sys.executable, "-c", SLOW, wait) for wait in waits]
+            return [r._replace(command=probe) for r, probe in zip(requests, probes, strict=True)], skipped
 
         monkeypatch.setattr(inspection, "plan", slow)
         monkeypatch.setattr(inspection, "node_status", lambda path: "present")
@@ -112,13 +104,12 @@ def test_nothing_is_said_of_probes_that_answer(monkeypatch):
     assert told == ["waiting for CUDA (CuPy) and WebGPU (wgpu), up to 30 s"]
 
 
-@pytest.mark.serial
-def test_the_screen_says_what_detect_waits_for_and_quiet_does_not(gpubench, tmp_path):
-    (tmp_path / "wgpu.py").write_text("import time; time.sleep(4); raise ImportError('none here')")
-    env = {"PYTHONPATH": str(tmp_path)}
-    done = gpubench("detect", "--deep", "--json", env=env)
-    assert json.loads(done.stdout)["recommendation"]
-    assert "waiting for WebGPU (wgpu), up to 30 s\n" in done.stderr
-    quiet = gpubench("detect", "--deep", "--json", "-q", env=env)
-    assert json.loads(quiet.stdout)["recommendation"]
-    assert quiet.stderr == ""
+def test_the_screen_says_what_detect_waits_for_and_quiet_does_not(tmp_path, monkeypatch, capsys):
+    (tmp_path / "wgpu.py").write_text("import time; time.sleep(2); raise ImportError('none here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(processes, "SILENT_S", 0.3)
+    for quiet in ([], ["-q"]):
+        assert cli.main(["detect", "--deep", "--json", *quiet]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["recommendation"]
+        assert ("WebGPU (wgpu)" in err, err == "") == (not quiet, bool(quiet))

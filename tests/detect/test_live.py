@@ -22,31 +22,23 @@ def plan(plant):
     return ask
 
 
-def test_without_nvidia_nothing_is_loaded(plan, host, pci):
-    assert plan(host) == ([], [])
-    assert plan(host | pci("0000:03:00.0", "1002", "744c", "amdgpu")) == ([], [])
-    assert plan(host, deep=True) == (["wgpu"], [])
-
-
-def test_an_awake_nvidia_gpu_is_evidence_for_nvml(plan, host, pci):
-    awake = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="active")
-    assert plan(awake) == (["nvml"], [])
-    assert plan(awake, deep=True) == (["nvml", "cuda", "wgpu"], [])
-
-
-def test_a_sleeping_gpu_is_evidence_against_every_probe_that_wakes_it(plan, host, pci):
-    asleep = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended")
-    assert plan(asleep) == ([], ["nvml"])
-    assert plan(asleep, deep=True) == ([], ["nvml", "cuda", "wgpu"])
-    assert plan(asleep, deep=True, wake=True) == (["nvml", "cuda", "wgpu"], [])
+def test_a_gpu_is_evidence_for_its_probes_and_a_sleeping_one_against_all_that_wake_it(plan, host, pci):
+    amd = host | pci("0000:03:00.0", "1002", "744c", "amdgpu")
+    awake, asleep = (host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status=state)
+                     for state in ("active", "suspended"))  # fmt: skip
+    nvidia = ["nvml", "cuda", "wgpu"]
+    for tree, options, asked, skipped in (
+        (host, {}, [], []), (amd, {}, [], []), (host, {"deep": True}, ["wgpu"], []), (awake, {}, ["nvml"], []),
+        (awake, {"deep": True}, nvidia, []), (asleep, {}, [], ["nvml"]), (asleep, {"deep": True}, [], nvidia),
+        (asleep, {"deep": True, "wake": True}, nvidia, []),
+    ):  # fmt: skip
+        assert plan(tree, **options) == (asked, skipped)
 
 
 def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
     host |= pci("0000:03:00.0", "8086", "56a0", "i915") | pci("0000:00:02.0", "8086", "4680", "i915")
-    host |= pci("0000:04:00.0", "1002", "744c", "amdgpu", board_info="x") | pci(
-        "0000:05:00.0", "1002", "15bf", "amdgpu"
-    )
-    nodes = {}
+    host |= pci("0000:04:00.0", "1002", "744c", "amdgpu", board_info="x")
+    host |= pci("0000:05:00.0", "1002", "15bf", "amdgpu")
     for number, bdf in enumerate(("0000:03:00.0", "0000:00:02.0", "0000:04:00.0", "0000:05:00.0"), start=128):
         host[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
     root = Root(str(plant(host)))
@@ -55,24 +47,19 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
     assert [node["node"] for node in request.options["nodes"]] == ["renderD128", "renderD131"]
 
 
+NODE = make_fact("present", "/dev/nvidia0")
 GPU = Gpu(id="g", vendor=make_fact("nvidia", "t"), driver=Driver(name=make_fact("nvidia", "t")))
 
 
 @pytest.mark.parametrize(
     ("said", "usable", "codes"),
     [
-        (Said(make_fact("present", "/dev/nvidia0"), ABSENT), True, []),
-        (Said(make_fact("absent", "/dev/nvidiactl"), ABSENT), False, ["NOT_EXPOSED"]),
+        (Said(NODE, ABSENT), True, []), (Said(make_fact("absent", "/dev/nvidiactl"), ABSENT), False, ["NOT_EXPOSED"]),
         (Said(make_fact("no_permission", "/dev/nvidia0"), ABSENT), False, ["NO_PERMISSION"]),
-        (Said(make_fact("present", "/dev/nvidia0"), ABSENT, ("DRIVER_MISMATCH",)), False, ["DRIVER_MISMATCH"]),
-        (
-            Said(make_fact("present", "/dev/nvidia0"), make_fact("CUDA_VISIBLE_DEVICES", "x")),
-            False,
-            ["HIDDEN_BY_ENV"],
-        ),
-        (Said(), None, []),
+        (Said(NODE, ABSENT, ("DRIVER_MISMATCH",)), False, ["DRIVER_MISMATCH"]),
+        (Said(NODE, make_fact("CUDA_VISIBLE_DEVICES", "x")), False, ["HIDDEN_BY_ENV"]), (Said(), None, []),
     ],
-)
+)  # fmt: skip
 def test_usable_needs_every_door_open(said, usable, codes):
     gpu = inspection.judge_access(GPU, said, live=True)
     assert (gpu.usable.value, gpu.why_not) == (usable, codes)

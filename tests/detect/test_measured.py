@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.winners import recommend_mode
@@ -20,23 +21,19 @@ def point(**words):
 
 
 def test_break_even_points_are_quoted_in_words():
-    reported = [
+    points = [
         point(regime="resident-waited", size=128), point(regime="transfer-always", size=194),
         point(regime="transfer-once-10", size=None, note="never up to n = 64"),
     ]  # fmt: skip
-    (line,) = picture.quote(reported)
-    assert line == (
-        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up "
-        "to n = 64 with 10 calls a copy"
-    )
-    always = point(regime="resident-waited", size=64, note="the smallest size measured")
-    assert picture.quote([always]) == [
-        "matmul float32: GPU from n = 64 (the smallest size measured) with data on the GPU"
+    assert picture.quote(points) == [
+        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy"
     ]
-    open_ = point(regime="resident-waited", params="m=3", size=None, note="undecided (between 9742 and 65536)")
-    assert picture.quote([open_]) == [
-        "matmul m=3 float32: GPU undecided (between 9742 and 65536) with data on the GPU"
-    ]
+    for given, line in (
+        ({"size": 64, "note": "the smallest size measured"}, "matmul float32: GPU from n = 64 (the smallest size measured)"),
+        ({"params": "m=3", "size": None, "note": "undecided (between 9742 and 65536)"},
+         "matmul m=3 float32: GPU undecided (between 9742 and 65536)"),
+    ):  # fmt: skip
+        assert picture.quote([point(regime="resident-waited", **given)]) == [f"{line} with data on the GPU"]
 
 
 @pytest.fixture(scope="module")
@@ -54,61 +51,43 @@ def results(tmp_path_factory, starter):
     return folder / "r.json", json.loads(reported.stdout)
 
 
+def card(name, *, usable=True):
+    memory = GpuMemory(unified=make_fact(False, "t"))
+    ids = {"vendor_id": make_fact("10de", "t"), "device_id": make_fact("2330", "t")}
+    return Gpu(id=name, **ids, usable=make_fact(usable, "t"), memory=memory)
+
+
 def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results, tmp_path):
     path, reported = results
     document = json.loads(path.read_text())
-    card = Gpu(
-        id="g0", vendor_id=make_fact("10de", "t"), device_id=make_fact("2330", "t"), usable=make_fact(True, "t")
-    )
-    document["machine"]["gpus"] = [msgspec.to_builtins(card)]
+    document["machine"]["gpus"] = [msgspec.to_builtins(card("g0"))]
     (tmp_path / "r.json").write_text(json.dumps(document))
     here = msgspec.convert(document["machine"], Machine)
     advice = recommend.apply_results(here, here.recommendation, tmp_path, read_result)
     assert (advice.confidence, advice.measured.file) == ("measured", "r.json")
-    found = {(p.op, p.regime): p.size for p in advice.measured.break_even}
-    want = {
-        (p["op"], p["regime"]): p["first"] if p["verdict"] == "all-sizes" else p["n"]
-        for p in reported["break_even"]
-    }
-    assert found == want
-    assert "at" in {p["verdict"] for p in reported["break_even"]}
-    quoted = json.loads(
-        json.dumps(msgspec.to_builtins(advice.measured)), parse_float=lambda text: float(f"{float(text):.6g}")
-    )
+    rows = {(row["op"], row["regime"]): row for row in reported["break_even"]}
+    sizes = {key: row["first"] if row["verdict"] == "all-sizes" else row["n"] for key, row in rows.items()}
+    assert {(p.op, p.regime): p.size for p in advice.measured.break_even} == sizes
+    assert "at" in {row["verdict"] for row in rows.values()}
+    text = json.dumps(msgspec.to_builtins(advice.measured))
+    quoted = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
     assert quoted == {**reported["recommendation"]["measured"], "file": "r.json"}
     assert advice.mode == reported["recommendation"]["mode"]
-    drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
-    (at,) = (p for p in reported["break_even"] if (p["op"], p["regime"]) == ("matmul", "resident-waited"))
-    said = f"matmul float32: GPU from n = {at['n']} (measured up to n = {at['last']}) with data on the GPU"
-    assert said in drawn
-
-
-def card(name, *, unified=False, usable=True):
-    memory = GpuMemory(unified=make_fact(unified, "t"))
-    return Gpu(
-        id=name,
-        vendor_id=make_fact("10de", "t"),
-        device_id=make_fact("2330", "t"),
-        usable=make_fact(usable, "t"),
-        memory=memory,
+    drawn = picture.render(replace(here, recommendation=advice), "markdown")
+    at = rows["matmul", "resident-waited"]
+    assert (
+        f"matmul float32: GPU from n = {at['n']} (measured up to n = {at['last']}) with data on the GPU"
+        in drawn
     )
 
 
 def with_gpus(run, cards, *, gpu_id):
     """The run on a machine of eight CPUs with these GPUs, of which it measured one."""
-    cpu = msgspec.structs.replace(run.machine.cpu, available=make_fact(8, "t"))
-    machine = msgspec.structs.replace(
-        run.machine,
-        gpus=list(cards),
-        cpu=cpu,
-        recommendation=Recommendation(mode="gpu", device_ids=[cards[0].id]),
-    )
-    devices = [
-        msgspec.structs.replace(device, gpu_id=gpu_id) if device.kind != "cpu" else device
-        for device in run.devices
-    ]
-    settings = msgspec.structs.replace(run.settings, threads=8)
-    return msgspec.structs.replace(run, machine=machine, devices=devices, settings=settings)
+    advice = Recommendation(mode="gpu", device_ids=[cards[0].id])
+    cpu = replace(run.machine.cpu, available=make_fact(8, "t"))
+    machine = replace(run.machine, gpus=list(cards), cpu=cpu, recommendation=advice)
+    devices = [each if each.kind == "cpu" else replace(each, gpu_id=gpu_id) for each in run.devices]
+    return replace(run, machine=machine, devices=devices, settings=replace(run.settings, threads=8))
 
 
 def advised(run, folder, here=None):
@@ -123,12 +102,12 @@ def test_the_gpu_that_was_measured_is_the_one_that_is_recommended(results, tmp_p
     advice = advised(run, tmp_path)
     assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
     reported = recommend_mode(analyse(run))
-    assert msgspec.structs.replace(advice, measured=None) == msgspec.structs.replace(reported, measured=None)
+    assert replace(advice, measured=None) == replace(reported, measured=None)
 
 
 def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(results, tmp_path):
     run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
-    hidden = msgspec.structs.replace(run.machine, gpus=[card("g0"), card("g1", usable=False)])
+    hidden = replace(run.machine, gpus=[card("g0"), card("g1", usable=False)])
     advice = advised(run, tmp_path, hidden)
     assert (advice.mode, advice.device_ids, advice.measured) == ("gpu", ["g0"], None)
     assert [reason.code for reason in advice.reasons] == ["RESULT_SILENT"]
@@ -145,14 +124,12 @@ def test_an_experiment_is_no_reason(results):
     run = load(path)
     assert not isinstance(read_result(run), str)
     for odd in ({"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}):
-        changed = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, **odd))
+        changed = replace(run, settings=replace(run.settings, **odd))
         assert "it is an experiment" in read_result(changed)
 
 
 def test_a_folder_without_results_changes_nothing(tmp_path, look, host):
     machine = look(host)
     (tmp_path / "notes.json").write_text("{}")
-    assert (
-        recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
-        is machine.recommendation
-    )
+    advice = recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
+    assert advice is machine.recommendation

@@ -7,6 +7,7 @@ import pytest
 from gpubench.detect.facts import Root, make_fact, parse_list
 from gpubench.detect.host import read_files
 from gpubench.result.machine import NOT_PROBED
+from tests.detect.trees import check
 
 CPU = "/sys/devices/system/cpu"
 CPUINFO = "\n\n".join(f"processor : {n}\nmodel name : Test CPU\nflags : lm avx avx2" for n in range(4))
@@ -39,19 +40,13 @@ def cpu_of(plant):
 @pytest.mark.parametrize(
     ("online", "cpuset", "affinity", "available"),
     [
-        ("0-3", "4,9,13,24", "4,9,13,24", 4),
-        ("0-3", "4,9,13,24", None, 4),  # a recorded machine has no affinity
-        ("0-3", None, "4,9,13,24", 4),
-        ("2-3", None, "0-1", 2),
-        ("0-3", "2-5", "2-5", 4),  # they overlap in part
-        ("0-3", "2-5", None, 4),
-        ("0-3", "4,9,13,24", "9", 1),  # the process has one of them
-        ("0-3", "1-2,8-9", "1-2", 2),
+        ("0-3", "4,9,13,24", "4,9,13,24", 4), ("0-3", "4,9,13,24", None, 4),  # a recorded machine has no affinity
+        ("0-3", None, "4,9,13,24", 4), ("2-3", None, "0-1", 2), ("0-3", "2-5", "2-5", 4), ("0-3", "2-5", None, 4),  # they overlap in part
+        ("0-3", "4,9,13,24", "9", 1), ("0-3", "1-2,8-9", "1-2", 2),  # the process has some of them
         ("0-1", "0-31", "0-31", 2),  # a quota shown as fewer CPUs
-        ("0-31", "4,9,13,24", "4,9,13,24", 4),  # numbered alike
-        ("0-31", None, "8-9", 2),
+        ("0-31", "4,9,13,24", "4,9,13,24", 4), ("0-31", None, "8-9", 2),  # numbered alike
     ],
-)
+)  # fmt: skip
 def test_sets_are_counted_not_intersected(cpu_of, online, cpuset, affinity, available):
     cpu = cpu_of(container(online, cpuset), affinity)
     assert cpu.available.value == available
@@ -66,29 +61,26 @@ def test_what_is_told_of_cpus_is_told_of_ours(cpu_of, cpuset, affinity):
     assert (cpu.online_cpus.value, cpu.online_cpus.status) == ("4-5,13,24", "conflict")
     assert cpu.online_cpus.alternatives[0].value == "0-3"
     assert (cpu.cores.value, cpu.smt.value, cpu.caches.value[0].instances) == (3, "on", 3)
-    assert [(kind.cpus, kind.max_hz) for kind in cpu.kinds.value] == [
-        ("4-5,13", 3_000_000_000),
-        ("24", 2_000_000_000),
-    ]
+    check(cpu, {"kinds.*.cpus": ["4-5,13", "24"], "kinds.*.max_hz": [3_000_000_000, 2_000_000_000]})
     assert "numbers otherwise" in cpu.kinds.note
     assert (cpu.offline.value, cpu.offline.status) == (None, "invalid")
     assert cpu.isa.value == ["avx", "avx2"]  # of blocks that are numbered from 0
 
 
-def test_numbers_that_agree_have_no_note(cpu_of):
-    cpu = cpu_of(container("0-31", "4,9"), "4,9")
-    assert (cpu.online_cpus.status, cpu.logical.value, cpu.offline.value, cpu.cores.value) == ("ok", 32, 0, 16)
+OLDER = container("0-2", "0-3", count=4, name="cpuset.cpus") | {f"{CPU}/cpu3/online": "0"}
 
 
-def test_a_cpuset_of_others_is_a_contradiction_and_no_bound(cpu_of):
-    cpu = cpu_of(container("0-31", "8-9"), "0-3")
-    assert (cpu.available.value, cpu.limited_by.value, cpu.cpuset.status) == (4, "affinity", "invalid")
-
-
-def test_a_cpu_that_is_offline_stays_in_an_older_cpuset(cpu_of):
-    tree = container("0-2", "0-3", count=4, name="cpuset.cpus") | {f"{CPU}/cpu3/online": "0"}
-    cpu = cpu_of(tree)
-    assert (cpu.cpuset.value, cpu.available.value, cpu.online_cpus.status) == ("0-2", 3, "ok")
+@pytest.mark.parametrize(
+    ("tree", "affinity", "expected"),
+    [
+        (container("0-31", "4,9"), "4,9", {"online_cpus.status": "ok", "logical": 32, "offline": 0, "cores": 16}),  # numbers that agree
+        (container("0-31", "8-9"), "0-3", {"available": 4, "limited_by": "affinity", "cpuset": "invalid"}),  # a cpuset of others
+        (OLDER, None, {"cpuset": "0-2", "available": 3, "online_cpus.status": "ok"}),  # an offline CPU stays in it
+        (container("0-7", count=8) | {f"{CPU}/present": "0-3"}, None, {"logical": 8, "offline": "invalid"}),  # not of one machine
+    ],
+)  # fmt: skip
+def test_lists_that_agree_or_contradict_each_other(cpu_of, tree, affinity, expected):
+    check(cpu_of(tree, affinity), expected)
 
 
 def test_blocks_that_are_numbered_otherwise_tell_no_cpu_its_part(cpu_of):
@@ -100,8 +92,3 @@ def test_blocks_that_are_numbered_otherwise_tell_no_cpu_its_part(cpu_of):
     assert (kinds.value, kinds.status) == (None, "invalid")
     tree["/proc/cpuinfo"] = tree["/proc/cpuinfo"].replace("0xd0b", "0xd05")
     assert len(cpu_of(tree).kinds.value) == 1
-
-
-def test_lists_that_cannot_be_of_one_machine_tell_no_number_offline(cpu_of):
-    cpu = cpu_of(container("0-7", count=8) | {f"{CPU}/present": "0-3"})
-    assert (cpu.logical.value, cpu.offline.status) == (8, "invalid")

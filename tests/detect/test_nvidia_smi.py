@@ -15,6 +15,7 @@ from gpubench.detect.merge import MergedDevice
 from gpubench.detect.probes import nvml
 from gpubench.result.machine import Provider
 from tests.detect.recorded import last_answer
+from tests.detect.trees import check
 from tests.nvml import Nvml
 
 MACHINES = json.loads((Path(__file__).parent / "nvidia-smi.json").read_text())["machines"]
@@ -43,8 +44,31 @@ def library(machine):
     def pcie(field):
         return lambda handle: said(handle["pcie"])[field]
 
-    made = Nvml(nvmlSystemGetDriverVersion=machine["driver"], nvmlSystemGetCudaDriverVersion_v2=machine["cuda"], nvmlDeviceGetCount=len(machine["gpus"]), nvmlDeviceGetHandleByIndex=lambda index: machine["gpus"][index], nvmlDeviceGetUUID=lambda handle: handle["uuid"], nvmlDeviceGetName=lambda handle: handle["name"].encode(), nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
-            busId=handle["bus_id"].encode(), pciDeviceId=int(handle["pci_id"], 16)), nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetEccMode=lambda handle: [int(said(handle["ecc"]))] * 2, nvmlDeviceGetMigMode=lambda handle: [int(said(handle["mig"]) == "Enabled")] * 2, nvmlDeviceGetMaxMigDeviceCount=lambda handle: 7 if handle["mig"] else 0, nvmlDeviceGetMigDeviceHandleByIndex=instance, nvmlDeviceGetAttributes=lambda handle: SimpleNamespace(multiprocessorCount=handle["units"]), nvmlDeviceGetCudaComputeCapability=lambda handle: handle["compute_capability"], nvmlDeviceGetMaxClockInfo=lambda handle, clock: {Nvml.NVML_CLOCK_SM: handle["max_sm"]}[clock], nvmlDeviceGetMaxPcieLinkGeneration=pcie("gen_max"), nvmlDeviceGetCurrPcieLinkGeneration=pcie("gen_now"), nvmlDeviceGetMaxPcieLinkWidth=pcie("width_max"), nvmlDeviceGetCurrPcieLinkWidth=pcie("width_now"), nvmlDeviceGetPowerManagementLimit=lambda handle: int(said(handle["limit"]) * 1000), nvmlDeviceGetPowerManagementDefaultLimit=lambda handle: int(said(handle["default_limit"]) * 1000), nvmlDeviceGetComputeMode=lambda handle: MODES[handle["compute_mode"]], nvmlDeviceGetDisplayActive=lambda handle: int(handle["display_active"]), nvmlDeviceGetVirtualizationMode=lambda handle: VIRTUAL[handle["virtualization"]], nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: sum(REASONS[name] for name in said(handle["reasons"])))  # fmt: skip
+    def field(name):
+        return lambda handle: handle[name]
+
+    gpus = machine["gpus"]
+    answers = {
+        "nvmlSystemGetDriverVersion": machine["driver"], "nvmlSystemGetCudaDriverVersion_v2": machine["cuda"], "nvmlDeviceGetCount": len(gpus),
+        "nvmlDeviceGetHandleByIndex": gpus.__getitem__, "nvmlDeviceGetUUID": field("uuid"), "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetName": lambda handle: handle["name"].encode(), "nvmlDeviceGetMigDeviceHandleByIndex": instance,
+        "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=handle["bus_id"].encode(), pciDeviceId=int(handle["pci_id"], 16)),
+        "nvmlDeviceGetEccMode": lambda handle: [int(said(handle["ecc"]))] * 2,
+        "nvmlDeviceGetMigMode": lambda handle: [int(said(handle["mig"]) == "Enabled")] * 2,
+        "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 7 if handle["mig"] else 0,
+        "nvmlDeviceGetAttributes": lambda handle: SimpleNamespace(multiprocessorCount=handle["units"]),
+        "nvmlDeviceGetCudaComputeCapability": field("compute_capability"),
+        "nvmlDeviceGetMaxClockInfo": lambda handle, clock: {Nvml.NVML_CLOCK_SM: handle["max_sm"]}[clock],
+        "nvmlDeviceGetMaxPcieLinkGeneration": pcie("gen_max"), "nvmlDeviceGetCurrPcieLinkGeneration": pcie("gen_now"),
+        "nvmlDeviceGetMaxPcieLinkWidth": pcie("width_max"), "nvmlDeviceGetCurrPcieLinkWidth": pcie("width_now"),
+        "nvmlDeviceGetPowerManagementLimit": lambda handle: int(said(handle["limit"]) * 1000),
+        "nvmlDeviceGetPowerManagementDefaultLimit": lambda handle: int(said(handle["default_limit"]) * 1000),
+        "nvmlDeviceGetComputeMode": lambda handle: MODES[handle["compute_mode"]],
+        "nvmlDeviceGetDisplayActive": lambda handle: int(handle["display_active"]),
+        "nvmlDeviceGetVirtualizationMode": lambda handle: VIRTUAL[handle["virtualization"]],
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: sum(REASONS[name] for name in said(handle["reasons"])),
+    }  # fmt: skip
+    made = Nvml(**answers)
     if not machine["memory_v2"]:
         made.nvmlMemory_v2 = None
     return made
@@ -63,27 +87,17 @@ def machine_of(name):
     return detect.inspect(records=last_answer(nvml.probe_nvml, library(MACHINES[name]))["records"])
 
 
-def fact(gpu, path):
-    for part in path.split("."):
-        gpu = getattr(gpu, part)
-    return gpu
-
-
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_document_tells_what_nvidia_smi_tells(name):
     wanted, machine = MACHINES[name], machine_of(name)
     (gpu,) = machine.gpus
     given = wanted["gpus"][0]
-    assert (gpu.id, gpu.name.value, gpu.driver.version.value) == (
-        given["uuid"],
-        given["name"],
-        wanted["driver"],
+    check(
+        gpu,
+        {"id": given["uuid"], "name": given["name"], "driver.version": wanted["driver"], **wanted["reported"]},
     )
-    found = {path: fact(gpu, path) for path in wanted["reported"]}
-    assert {path: f.status if f.value is None else f.value for path, f in found.items()} == wanted["reported"]
-    assert [[p.units.value, p.memory_bytes.value] for p in gpu.compute.partitions] == wanted.get(
-        "partitions", []
-    )
+    parts = [[part.units.value, part.memory_bytes.value] for part in gpu.compute.partitions]
+    assert parts == wanted.get("partitions", [])
     assert gpu.power.throttle == wanted.get("throttle", [])
     assert machine.recommendation.mode == wanted["mode"]
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
@@ -104,8 +118,7 @@ def test_unified_memory_by_the_first_proof_is_what_cuda_says(look, host):
     cuda = {"source": "cuda", "uuid": listed[0]["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
             "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
     (gpu,) = detect.inspect(records=[*unnamed, cuda]).gpus
-    assert (gpu.memory.unified.value, gpu.kind.value) == (True, "integrated")
-    assert gpu.memory.dedicated_bytes.value is None
+    check(gpu, {"memory.unified": True, "kind": "integrated", "memory.dedicated_bytes.value": None})
 
 
 def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):

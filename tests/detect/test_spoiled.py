@@ -237,14 +237,8 @@ def machines_with() -> dict[str, list[str]]:
     return found
 
 
-# What their spoiled files take, no other test does: an Arm processor, cards without an address, and partitions.
-IN_EVERY_RUN = ("arm-gb10", "drm-vega-and-igpu", "kfd-mi25", "kfd-mi300x-cpx")
-
-
 @pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)
-@pytest.mark.parametrize("archive", [
-    pytest.param(archive, marks=[] if recorded.name(archive) in IN_EVERY_RUN else pytest.mark.fuzz) for archive in recorded.ARCHIVES
-], ids=recorded.name)  # fmt: skip
+@pytest.mark.parametrize("archive", recorded.each(), ids=recorded.name)
 def test_a_spoiled_file_of_a_recorded_machine_costs_its_own_facts_and_nothing_else(archive, tmp_path):
     """A file of each role is spoiled on each machine, and in every way on one machine or another. With SPOIL=all each
     file in one way: that takes minutes."""

@@ -52,10 +52,9 @@ def test_what_cannot_be_noted_is_lost_and_nothing_else(error: Exception) -> None
 
 def test_standard_output_tells_that_it_cannot_be_written() -> None:
     stream = streams.Stream(Broken(BrokenPipeError()), survives=False, guarded=False)
-    with pytest.raises(BrokenPipeError):
-        stream.write("x")
-    with pytest.raises(BrokenPipeError):
-        stream.flush()
+    for write in (lambda: stream.write("x"), stream.flush):
+        with pytest.raises(BrokenPipeError):
+            write()
 
 
 def test_a_character_that_an_encoding_lacks_is_spelled() -> None:

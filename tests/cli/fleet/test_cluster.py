@@ -17,47 +17,39 @@ from tests.unit.report.builders import CPU, GPU
 def test_a_node_is_given_what_to_measure_and_its_name():
     plain = node_arguments(RunOptions(cluster="local", output=["f.json"], quiet=True), "gpu-07")
     assert plain == ["--no-config", "--no-progress", "--ops=health", "--sessions=2", "--context=node=gpu-07"]
-    more = RunOptions(
-        cluster="local", ops="add", sizes=["1k", "add=2k"], quick=True, context=["a=b"], check_only=True
-    )
+    chosen = {"ops": "add", "sizes": ["1k", "add=2k"], "quick": True, "context": ["a=b"], "check_only": True}
+    more = RunOptions(cluster="local", **chosen)
     assert node_arguments(more, "x")[2:] == [
         "--ops=add", "--sizes=1k", "--sizes=add=2k", "--check-only", "--quick", "--context=a=b", "--context=node=x"
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "options",
-    [RunOptions(confirm=0), RunOptions(ops="add"), RunOptions(rigorous=True)],
-    ids=["off", "add", "rigorous"],
-)
-def test_sessions_are_added_to_confirm_health_alone(options):
-    assert not any("--sessions" in word for word in node_arguments(options, "x"))
+def test_sessions_are_added_to_confirm_health_alone():
+    for options in (RunOptions(confirm=0), RunOptions(ops="add"), RunOptions(rigorous=True)):
+        assert not any("--sessions" in word for word in node_arguments(options, "x"))
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--cluster", "here"], 2, "local, auto or HOST:PORT"),
-        (["--cluster", "ray://h:1"], 2, "--cluster auto"),
-        (["--cluster", "local", "--dry-run"], 2, "--dry-run is about one machine"),
-        (["--cluster", "local", "--silence-timeout", "soon"], 2, "--silence-timeout"),
-        (["--cluster", "local", "--fail-on", "noisy"], 2, "slow-gpu, incomplete"),
-        (["--cluster", "local", "-o", "f.md"], 2, ".json"),
+        ("run --cluster here", 2, "local, auto or HOST:PORT"), ("run --cluster ray://h:1", 2, "--cluster auto"),
+        ("run --cluster local --dry-run", 2, "--dry-run is about one machine"),
+        ("run --cluster local --silence-timeout soon", 2, "--silence-timeout"),
+        ("run --cluster local --fail-on noisy", 2, "slow-gpu, incomplete"), ("run --cluster local -o f.md", 2, ".json"),
+        ("detect --cluster here", 2, "local, auto or HOST:PORT"), ("detect --cluster local --deep", 2, "--deep is about one machine"),
+        ("detect --cluster local --wake", 2, "--wake is about one machine"),
+        ("detect --cluster local --require cupy", 2, "--require is about one machine"),
+        ("detect --cluster local --format env", 2, "table, plain, markdown, html, json"),
+        ("detect --cluster local --deadline soon", 2, "--deadline"), ("detect --cluster local --confirm 1", 2, "--confirm"),
+        ("run --cluster local -o f.json", 5, "pip install"), ("detect --cluster local", 5, "pip install"),  # without Ray
     ],
-)
-def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench, words, code, said):
-    done = gpubench("run", *words)
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench, tmp_path, words, code, said):
+    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
+    done = gpubench(*words.split(), env={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_without_ray_the_remedy_is_told(gpubench, tmp_path):
-    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
-    done = gpubench("run", "--cluster", "local", "-o", "f.json", env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 5
-    assert "pip install" in done.stderr
-    assert "ray" in done.stderr
 
 
 def test_the_worst_code_wins_as_documented():
@@ -122,17 +114,15 @@ def test_health_measures_gpus_alone_and_each_op_at_one_size():
     found, _ = selection.choose_sizes("health", asked, [CPU, GPU], selection.Host(None, None), None)
     assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
     given = replace(asked, sizes={"matmul": [64]})
-    assert selection.choose_sizes("health", given, [CPU, GPU], selection.Host(None, None), None)[0].sizes[
-        "matmul"
-    ] == [64]
-    assert set(
-        selection.choose_sizes("health", asked, [CPU], selection.Host(None, None), None)[0].sizes
-    ) <= set(HEALTH_OPS)
+    found, _ = selection.choose_sizes("health", given, [CPU, GPU], selection.Host(None, None), None)
+    assert found.sizes["matmul"] == [64]
+    found, _ = selection.choose_sizes("health", asked, [CPU], selection.Host(None, None), None)
+    assert set(found.sizes) <= set(HEALTH_OPS)
 
 
 def test_health_is_planned_for_the_gpu(gpubench):
     done = gpubench(
-        "run", "--ops", "health", "--backends", "numpy,fake", "--devices", "numpy:0,fake:gpu", "--dry-run"
+        *["run", "--ops", "health", "--backends", "numpy,fake", "--devices", "numpy:0,fake:gpu", "--dry-run"]
     )
     assert done.returncode == 0, done.stderr
     cases = [line for line in done.stdout.splitlines() if "@" in line]

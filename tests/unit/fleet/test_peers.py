@@ -64,8 +64,8 @@ def test_fewer_peers_than_a_verdict_takes_give_none():
 
 
 def test_equal_gpus_have_no_spread_and_the_tolerance_holds():
-    assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)]) == {"bad": "slow"}
-    assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)], tolerance=0.1) == {}
+    fleet = [*healthy(8, spread=0), figure("bad", 94.9, 94.9)]
+    assert (words(fleet), words(fleet, tolerance=0.1)) == ({"bad": "slow"}, {})
 
 
 def test_half_of_a_fleet_that_is_slow_is_told_as_a_group():

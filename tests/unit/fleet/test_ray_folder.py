@@ -61,8 +61,7 @@ def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -
     about = folder.stat()
     assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o700, os.geteuid())
     open_for_all = [path for path in folder.rglob("*") if path.stat().st_mode & 0o022]
-    assert open_for_all, "what is tried here"
-    assert folder not in open_for_all
+    assert (bool(open_for_all), folder in open_for_all) == (True, False)
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert token.parent == folder
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -71,9 +70,7 @@ def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
-def test_what_a_killed_run_left_goes_at_the_next_start_and_nothing_else(
-    temporary: Path, tmp_path: Path
-) -> None:
+def test_what_a_killed_run_left_goes_at_the_next_start_and_nothing_else(temporary, tmp_path):
     orphan = killed(temporary, tmp_path)
     living = RayEngine(LOCAL)
     assert not orphan.exists()

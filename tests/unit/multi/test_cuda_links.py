@@ -98,14 +98,6 @@ def device_group(cupy=None):
 SENT, GOT = [Vector(1000), Vector(2000)], [Vector(3000), Vector(4000)]
 
 
-def exchanged(op, nccl, got=GOT, sent=SENT):
-    joined = device_group()
-    kernels.load(op).collective.exchange(joined, sent, got)
-    assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
-    assert nccl.calls[-1] == "}"
-    return nccl.calls[2:-1]
-
-
 @pytest.mark.parametrize(
     ("raw", "found"),
     [
@@ -117,14 +109,27 @@ def test_a_uuid_that_ends_at_a_zero_byte_is_none(raw, found):
     assert whole_uuid(raw) == found
 
 
-def test_a_reduction_and_a_broadcast_ask_each_rank_once(nccl):
-    assert exchanged("allreduce", nccl) == [
-        ("allReduce", 0, 1000, 3000, COUNT, FLOAT32, SUM, 92), ("allReduce", 1, 2000, 4000, COUNT, FLOAT32, SUM, 95),
-    ]  # fmt: skip
-    nccl.calls.clear()
-    assert exchanged("broadcast", nccl) == [
-        ("broadcast", 0, 1000, 3000, COUNT, FLOAT32, 0, 92), ("broadcast", 1, 2000, 4000, COUNT, FLOAT32, 0, 95),
-    ]  # fmt: skip
+SHARES = [Vector(3000, 6), Vector(4000, 6)]
+# By op: what is sent, what is got, and what NCCL is asked, each rank on its own stream.
+ASKED = {
+    "allreduce": (SENT, GOT, [("allReduce", rank, 1000 + 1000 * rank, 3000 + 1000 * rank, COUNT, FLOAT32, SUM, 92 + 3 * rank) for rank in (0, 1)]),
+    "broadcast": (SENT, GOT, [("broadcast", rank, 1000 + 1000 * rank, 3000 + 1000 * rank, COUNT, FLOAT32, 0, 92 + 3 * rank) for rank in (0, 1)]),
+    # Counts are those of a share.
+    "reducescatter": (SENT, SHARES, [("reduceScatter", 0, 1000, 3000, 6, FLOAT32, SUM, 92), ("reduceScatter", 1, 2000, 4000, 6, FLOAT32, SUM, 95)]),
+    "allgather": (SHARES, GOT, [("allGather", 0, 3000, 3000, 6, FLOAT32, 92), ("allGather", 1, 4000, 4000, 6, FLOAT32, 95)]),
+    "alltoall": (SENT, GOT, [
+        (name, rank, base + 1000 * rank + 24 * other, 6, FLOAT32, other, 92 + 3 * rank)
+        for rank in (0, 1) for other in (0, 1) for name, base in (("send", 1000), ("recv", 3000))]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ASKED)
+def test_what_nccl_is_asked_of_each_rank(op, nccl):
+    sent, got, asked = ASKED[op]
+    kernels.load(op).collective.exchange(device_group(), sent, got)
+    assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
+    assert nccl.calls[-1] == "}"
+    assert sorted(nccl.calls[2:-1]) == sorted(asked)
 
 
 def test_gradients_are_averaged_in_place_on_the_default_stream(nccl):
@@ -132,25 +137,9 @@ def test_gradients_are_averaged_in_place_on_the_default_stream(nccl):
     for vector in (halves, *SENT):
         vector.dtype = SimpleNamespace(name="float32" if vector in SENT else "float16")
     device_group().average([[SENT[0], halves], [SENT[1], halves]])
-    assert nccl.calls[1:] == [
-        "{", ("allReduce", 0, 1000, 1000, COUNT, FLOAT32, AVERAGE, 0), ("allReduce", 0, 5000, 5000, COUNT, 6, AVERAGE, 0),
-        ("allReduce", 1, 2000, 2000, COUNT, FLOAT32, AVERAGE, 0), ("allReduce", 1, 5000, 5000, COUNT, 6, AVERAGE, 0), "}",
-    ]  # fmt: skip
-
-
-def test_counts_are_those_of_a_share(nccl):
-    shares = [Vector(3000, 6), Vector(4000, 6)]
-    scattered = exchanged("reducescatter", nccl, got=shares)
-    assert scattered[0] == ("reduceScatter", 0, 1000, 3000, 6, FLOAT32, SUM, 92)
-    nccl.calls.clear()
-    assert exchanged("allgather", nccl, sent=shares)[1] == ("allGather", 1, 4000, 4000, 6, FLOAT32, 95)
-
-
-def test_all_to_all_sends_and_receives_share_by_share(nccl):
-    assert exchanged("alltoall", nccl)[:4] == [
-        ("send", 0, 1000, 6, FLOAT32, 0, 92), ("recv", 0, 3000, 6, FLOAT32, 0, 92),
-        ("send", 0, 1024, 6, FLOAT32, 1, 92), ("recv", 0, 3024, 6, FLOAT32, 1, 92),
-    ]  # fmt: skip
+    calls = {("allReduce", rank, place, place, COUNT, dtype, AVERAGE, 0)
+             for rank in (0, 1) for place, dtype in ((1000 + 1000 * rank, FLOAT32), (5000, 6))}  # fmt: skip
+    assert set(nccl.calls[2:-1]) == calls
 
 
 def test_communicators_are_made_once_and_a_copy_does_without(nccl):

@@ -72,9 +72,7 @@ def test_a_repeat_names_its_stages_and_numbers_their_values():
 
 def test_repeats_nest_and_params_know_each_turn():
     inner = Repeat("layer", 2, (Stage("a", "linear", ("x{step}.{layer}",), ("x{step}.{layer+1}",), dict),))
-    last = Stage(
-        "b", "linear", ("x{step}.2",), ("x{step+1}.0",), lambda params: {"n": params["n"] + params["step"]}
-    )
+    last = Stage("b", "linear", ("x{step}.2",), ("x{step+1}.0",), lambda p: {"n": p["n"] + p["step"]})
     stages = flat((Repeat("step", 3, (inner, last), name="decode"),))
     assert [stage.name for stage in stages] == ["decode.a", "decode.a", "decode.b"] * 3
     assert [stage.turns for stage in stages[3:6]] == [(1, 0), (1, 1), (1,)]
@@ -87,9 +85,8 @@ def test_repeats_nest_and_params_know_each_turn():
 def test_a_state_lies_between_the_stages_once():
     state = [operand for operand in OP.between if operand.role == "state"]
     assert [operand.name for operand in state] == [f"cache{i}" for i in range(LAYERS)]
-    assert OP.held_bytes({"n": 4}, "float32") == sum(
-        operand.bytes({"n": 4}, "float32") for operand in (*OP.operands, *OP.between) if operand.name != "text"
-    )
+    held = [operand for operand in (*OP.operands, *OP.between) if operand.name != "text"]
+    assert OP.held_bytes({"n": 4}, "float32") == sum(operand.bytes({"n": 4}, "float32") for operand in held)
 
 
 @pytest.mark.parametrize(("stages", "changed", "why"), [
@@ -122,18 +119,23 @@ def case_of(session, op=OP, regime=None, implementation="tuned", **params):
     )
 
 
-@pytest.mark.parametrize("n", [1, 33])
-def test_it_is_right_in_every_regime(session, n, tmp_path):
-    case = case_of(session, n=n)
-    assert refusal(session, OP, case) is None
-    workspace = ChainWorkspace(session, OP, case, 1, "random", tmp_path)
+def ready(session, folder, op=OP, implementation="tuned", **params):
+    """A workspace whose launch has passed the gate and was right in every regime."""
+    case = case_of(session, op, None, implementation, **params)
+    assert refusal(session, op, case) is None
+    workspace = ChainWorkspace(session, op, case, 1, "random", folder)
     launch = gate(workspace, case, lambda phase: None).launch
     for regime in (session.device.resident_regime, "transfer-always"):
-        timer = Timer(workspace, case_of(session, regime=regime, n=n), launch)
+        timer = Timer(workspace, case_of(session, op, regime, implementation, **params), launch)
         timer.seconds(2)
         timer.verify()
         timer.release()
-    workspace.release()
+    return workspace, launch
+
+
+@pytest.mark.parametrize("n", [1, 33])
+def test_it_is_right_in_every_regime(session, n, tmp_path):
+    ready(session, tmp_path, n=n)[0].release()
 
 
 def test_the_host_does_its_stage_in_each_launch_and_its_text_never_travels(session, tmp_path, monkeypatch):
@@ -190,17 +192,9 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
      ("attention_append", {"n": 300, "width": 64, "heads": 1})],
 )  # fmt: skip
 def test_an_op_leaves_the_rest_of_its_state(session, implementation, name, params, tmp_path):
-    op = kernels.load(name)
-    case = case_of(session, op, implementation=implementation, **params)
     if implementation not in backends.load(session.device.backend).implementations:
         return
-    workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
-    launch = gate(workspace, case, lambda phase: None).launch
-    for regime in (session.device.resident_regime, "transfer-always"):
-        timer = Timer(workspace, case_of(session, op, regime, implementation, **params), launch)
-        timer.seconds(2)
-        timer.verify()
-        timer.release()
+    workspace, launch = ready(session, tmp_path, kernels.load(name), implementation, **params)
     session.run(launch, 2)
     assert workspace.verify(launch).ok
     qkv, start, before = workspace.inputs

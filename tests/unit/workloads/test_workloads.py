@@ -42,9 +42,8 @@ def test_a_workload_costs_what_its_stages_cost(op):
     assert op.bytes(params, "float32") == operands, "what lies between stages is not compulsory"
     held = [operand for operand in (*op.operands, *op.between) if operand.role != "host"]
     assert op.held_bytes(params, "float32") == sum(x.bytes(params, "float32") for x in held)
-    assert {name for stage in op.stages for name in stage.writes} == {
-        operand.name for operand in (*op.outputs, *op.between)
-    }
+    written = {name for stage in op.stages for name in stage.writes}
+    assert written == {operand.name for operand in (*op.outputs, *op.between)}
 
 
 @pytest.mark.parametrize(("name", "flops", "size"), [
@@ -162,9 +161,8 @@ def test_three_steps_leave_the_weights_of_a_textbook(name, tmp_path):
             root = np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-8
             values[after] = before[x] - 2.0**-6 * m / (1 - 0.9 ** (step + 1)) / root
     wanted = op.at({"n": n}).reference(np, *map(widen, inputs))
-    for output, want, (_, scale, _) in zip(
-        op.outputs, wanted, references(op.at({"n": n}), inputs, tmp_path, name), strict=True
-    ):
+    judges = references(op.at({"n": n}), inputs, tmp_path, name)
+    for output, want, (_, scale, _) in zip(op.outputs, wanted, judges, strict=True):
         if output.role == "weight":
             np.testing.assert_allclose(want, values[output.name], atol=1e-12)
             allowed = scale * op.tolerance_of(output).units * 2.0**-24
@@ -181,10 +179,8 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
 
     def answer(bias: float) -> Any:
         b1[0] = bias
-        (_, scale, _), want = (
-            f[number]
-            for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widen, inputs)))
-        )
+        _, scale, _ = references(op, inputs, tmp_path, f"{bias}")[number]
+        want = op.reference(np, *map(widen, inputs))[number]
         return want, np.broadcast_to(scale, want.shape) * op.tolerance_of(op.outputs[number]).units * 2.0**-24
 
     edge = -float(x[0].astype(np.float64) @ w1[:, 0].astype(np.float64))
@@ -214,17 +210,15 @@ def case_of(session, op, implementation="tuned", regime=None, **params):
     )
 
 
-@pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
+@pytest.mark.parametrize("name", ["multi_head_attention", "mlp_step", "mlp_sgd", "inference"])
 @pytest.mark.slow
-def test_a_chain_is_right_in_every_regime(session, op, tmp_path):
-    """At one shape; tests/conformance/test_layers.py has the others, each launched once."""
-    params = {"n": 17, "width": 24, "heads": 2} if op.name == "inference" else {"n": 33}
+def test_a_chain_is_right_in_every_regime(session, name, tmp_path):
+    """One of each kind of operands; tests/conformance/test_layers.py launches every workload once, at other shapes."""
+    op, params = kernels.load(name), {"n": 17, **({"width": 24, "heads": 2} if name == "inference" else {})}
     case = case_of(session, op, **params)
     assert refusal(session, op, case) is None
     workspace = ChainWorkspace(session, op, case, 1, "random", tmp_path)
-    checked = gate(workspace, case, lambda phase: None)
-    assert checked.check.ok
-    launch = checked.launch
+    launch = gate(workspace, case, lambda phase: None).launch
     for regime in (session.device.resident_regime, "transfer-always"):
         timer = Timer(workspace, case_of(session, op, regime=regime, **params), launch)
         timer.seconds(2)
