@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from tests.forking import Program, Starter, environment
+from tests.forking import environment
 
 # One session, few samples: scripted samples are alike, so more of them would tell nothing more.
-SHORT = ("--quick", "--min-samples", "5", "--max-samples", "10", "--max-time", "50ms")
+SHORT = "--quick --min-samples 5 --max-samples 10 --max-time 50ms".split()
 
 
 class Ran(NamedTuple):
@@ -23,42 +22,33 @@ class Ran(NamedTuple):
     folder: Path
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self):
         return json.loads((self.folder / "r.json").read_text())
 
     @property
-    def outcomes(self) -> dict[str, dict[str, Any]]:
+    def outcomes(self):
         """Its outcomes by case id."""
         return {outcome["id"]: outcome for outcome in self.result["outcomes"]}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> Callable[..., Ran]:
+def run(tmp_path_factory, starter):
     """`gpubench run --full ARGUMENTS -o r.json` in a fresh folder: what tests read is the report."""
 
-    def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 300) -> Ran:
+    def start(*arguments, env=None, timeout=300):
         folder = tmp_path_factory.mktemp("run")
-        ended = starter.run(
-            "run",
-            *SHORT,
-            "--full",
-            *arguments,
-            "-o",
-            "r.json",
-            cwd=folder,
-            env=environment(folder, env),
-            timeout=timeout,
-        )
+        command = ("run", *SHORT, "--full", *arguments, "-o", "r.json")
+        ended = starter.run(*command, cwd=folder, env=environment(folder, env), timeout=timeout)
         return Ran(ended.returncode, ended.stdout, ended.stderr, folder)
 
     return start
 
 
 @pytest.fixture
-def start(tmp_path: Path, starter: Starter) -> Callable[..., Program]:
+def start(tmp_path, starter):
     """The same, not waited for: to be interrupted."""
 
-    def begin(*arguments: str, **options: Any) -> Program:
+    def begin(*arguments, **options):
         scratch = tmp_path / "tmp"
         scratch.mkdir()
         return starter.begin(

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
-from gpubench import detect, kernels
 from gpubench.analysis.samples import count_sessions
 from gpubench.base.processes import CpuTimes
 from gpubench.measure import runner, schedule
-from gpubench.measure.plan import Constraints, Target
-from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run
-from gpubench.measure.schedule import RunSpec
-from gpubench.result.run import Device, Run, Selection, Settings
+from gpubench.measure.recorder import CaseStarted, SessionAgain
+from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
 QUIET, BUSY = 0.0, 0.5
 
 
-def readings(shares: list[float]) -> Iterator[CpuTimes]:
+def readings(shares):
     """Before and after each session of a scripted machine with one CPU, of which others take these shares."""
     at = theirs = 0.0
     for share in shares:
@@ -31,35 +25,20 @@ def readings(shares: list[float]) -> Iterator[CpuTimes]:
         yield CpuTimes(at, at, theirs, 0.0, 0.0)
 
 
-def request(shares: list[float], sessions: int, budget_s: float | None) -> tuple[RunSpec, Iterator[CpuTimes]]:
+def request(shares, sessions, budget_s):
     """One case on a machine with this load, session by session."""
-    op = kernels.load("add")
-    device = Device(id="fake:cpu", backend="fake", kind="cpu", name="Scripted cpu", api="fake")
-    settings = Settings(
-        sessions=sessions, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0, budget_s=budget_s
-    )
-    selection = Selection(ops=["add"], sizes={"add": [1024]}, regimes=["resident-queued"], devices=[device.id])
-    run = new_run(selection, settings, detect.inspect(extra_records=[]), [device], Origin())
     reported = readings(shares)
-    asked = RunSpec(
-        run=run, ops={"add": op}, constraints=Constraints((Target(device, ("library",)),), selection, None, settings=settings),
-        began=time.monotonic(), load=lambda: next(reported),
-    )  # fmt: skip
-    return asked, reported
+    settings = {"sessions": sessions, "budget_s": budget_s}
+    return plan(["fake:cpu"], settings=settings, load=lambda: next(reported)), reported
 
 
-def measured(shares: list[float], sessions: int = 1, budget_s: float | None = None) -> tuple[Run, int]:
+def measured(shares, sessions=1, budget_s=None):
     """What such a run finds; and how many readings it did not need."""
     asked, reported = request(shares, sessions, budget_s)
-    again: list[float] = []
-    finished = runner.run(
-        asked,
-        lambda event: again.append(event.share) if isinstance(event, SessionAgain) else None,
-        lambda run: None,
-    )
-    assert len(again) == len(finished.sessions) - sessions, "each repeat is reported"
-    assert all(share == BUSY for share in again)
-    return finished, len(list(reported))
+    again = []
+    run = carry_out(asked, lambda event: again.append(event.share) if isinstance(event, SessionAgain) else None)
+    assert again == [BUSY] * (len(run.sessions) - sessions), "each repeat is reported"
+    return run, len(list(reported))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +58,7 @@ def test_the_least_disturbed_repeat_stands_in_for_what_was_disturbed(shares, ses
     assert unused == 0, "at most two repeats of each, none of a quiet one, and none where all were disturbed"
     assert count_sessions(run) == sessions
     assert [session.superseded for session in run.sessions] == superseded
-    assert [session.planned_index for session in run.sessions] == turns, (
-        "each repeat says which session it repeats"
-    )
+    assert [session.planned_index for session in run.sessions] == turns, "each says which session it repeats"
     assert [session.foreign_cpu_share for session in run.sessions] == shares
     assert [session.index for session in run.sessions] == list(range(len(shares)))
     (outcome,) = run.outcomes
@@ -90,7 +67,7 @@ def test_the_least_disturbed_repeat_stands_in_for_what_was_disturbed(shares, ses
 
 def test_a_switch_turns_repeats_off():
     asked, reported = request([QUIET, BUSY, QUIET], 2, None)
-    run = runner.run(msgspec.structs.replace(asked, repeats=False), lambda event: None, lambda run: None)
+    run = carry_out(msgspec.structs.replace(asked, repeats=False))
     assert (len(run.sessions), len(list(reported))) == (2, 2)
 
 
@@ -110,11 +87,11 @@ def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
     monkeypatch.setattr(runner, "hold_signals", lambda: None)  # they are the test's
     asked, _ = request([BUSY, BUSY], 1, None)
 
-    def interrupt(event: Event) -> None:
+    def interrupt(event):
         if isinstance(event, CaseStarted) and event.session == 1:
             raise KeyboardInterrupt
 
-    run = runner.run(asked, interrupt, lambda run: None)
+    run = carry_out(asked, interrupt)
     assert (run.complete, [session.superseded for session in run.sessions]) == (False, [False, True])
     _, rest = schedule.resume_plan(run, asked.ops, asked.constraints, None)
     assert (rest.count, rest.missing, rest.search) == (0, (), False), "the file has all that it was to have"

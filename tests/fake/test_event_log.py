@@ -11,9 +11,8 @@ import pytest
 from tests.forking import environment
 
 SMALL = (
-    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu,numpy:0", "--regimes", "resident-queued", "--max-time", "20ms",
-    "--min-samples", "5", "--no-progress",
-)  # fmt: skip
+    "run --ops relu --sizes 1k --devices fake:gpu,numpy:0 --regimes resident-queued --max-time 20ms --min-samples 5 --no-progress"
+).split()
 
 
 def events(text):
@@ -43,12 +42,12 @@ def test_the_log_ends_with_what_report_says(gpubench, tmp_path):
 
 def test_events_come_while_the_run_goes_on(tmp_path, starter):
     """Each line is there as soon as it is true: the reader has the first case before the run has ended."""
-    run = starter.begin(
-        *SMALL, "--max-time", "300ms", "--min-samples", "50", "--max-samples", "90", "--precision", "0.001", "--no-save", "--format", "jsonl",
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment(tmp_path),
-    )  # fmt: skip
+    long = (
+        "--max-time 300ms --min-samples 50 --max-samples 90 --precision 0.001 --no-save --format jsonl".split()
+    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    run = starter.begin(*SMALL, *long, **streams, cwd=tmp_path, env=environment(tmp_path))
     with run:
-        assert run.stdout is not None
         seen = []
         for line in run.stdout:
             seen.append(json.loads(line)["reason"])
@@ -65,10 +64,8 @@ def test_events_come_while_the_run_goes_on(tmp_path, starter):
 
 @pytest.mark.check
 def test_a_failure_is_told_with_its_cause(gpubench):
-    done = gpubench(
-        "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:wrong", "--quick", "--no-save", "--no-progress",
-        "--format", "jsonl",
-    )  # fmt: skip
+    command = "run --ops relu --sizes 1k --devices fake:wrong --quick --no-save --no-progress --format jsonl"
+    done = gpubench(*command.split())
     found = [line for line in events(done.stdout) if line["reason"] == "case-complete"]
     assert done.returncode == 1
     assert {line["cause"] for line in found} == {"wrong-result"}

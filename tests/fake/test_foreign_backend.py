@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
-from gpubench import detect, kernels
-from gpubench.measure import runner
-from gpubench.measure.plan import Constraints, Target
-from gpubench.measure.recorder import Origin, new_run
-from gpubench.measure.schedule import RunSpec
 from gpubench.result.case import REGIMES
-from gpubench.result.run import Device, Failure, Measurement, Selection, Settings, Skip
+from gpubench.result.run import Failure, Measurement, Skip
+from tests.fake.plans import carry_out, plan
+from tests.faults.packages import install
 
 MODULE = '''
 """`foreign:WORD`: the scripted GPU with one habit."""
@@ -47,12 +43,6 @@ class Session(FakeSession):
         self.allocated += 1
         return super().allocate(shape, dtype)
 
-    def download(self, buffer, host):
-        super().download(buffer, host)
-        if self.habit == "wrong-in-transfer" and buffer in self.seen:
-            host.reshape(-1)[-1] += 1
-        self.seen.append(buffer)
-
     def run(self, launch, repeat=1):
         super().run(launch, repeat)
         if self.habit == "opens-once" and repeat == 10:
@@ -79,7 +69,7 @@ class Foreign(Backend):
         once.touch()
         session = FakeBackend().open("fake:gpu")
         session.__class__ = Session
-        session.habit, session.seen = habit, []
+        session.habit = habit
         return session
 
 
@@ -90,41 +80,20 @@ BACKEND = Foreign()
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """The package on the path of the workers, with the metadata that pip would write."""
-    site = tmp_path / "site"
-    info = site / "foreign-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "foreign.py").write_text(MODULE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpubench.backends]\nforeign = foreign:BACKEND\n")
+    site = install(tmp_path / "site", "foreign", MODULE, backends={"foreign": "foreign:BACKEND"})
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("FOREIGN_MARK", str(tmp_path / "opened"))
 
 
-def target(device_id, kind):
-    device = Device(id=device_id, backend=device_id.partition(":")[0], kind=kind, name=device_id, api="fake")
-    return Target(device, ("library",))
-
-
-def measure(habit, *, op="add", check_only=False, **changes):
+def measure(habit):
     """Outcomes by regime of one workload on fake:cpu and foreign:HABIT, and the finished run."""
-    settings = Settings(**{
-        "sessions": 1, "min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "warmup_s": 0.0, "case_timeout_s": 20.0, **changes
-    })  # fmt: skip
-    targets = (target("fake:cpu", "cpu"), target(f"foreign:{habit}", "gpu"))
-    selection = Selection(
-        ops=[op], sizes={op: [1000]}, devices=[t.device.id for t in targets], regimes=list(REGIMES)
-    )
-    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
-    request = RunSpec(
-        run=run, ops={op: kernels.load(op)}, constraints=Constraints(targets, selection, None), began=time.monotonic(),
-        check_only=check_only,
-    )  # fmt: skip
-    finished = runner.run(request, lambda event: None, lambda run: None)
+    settings = {"min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "case_timeout_s": 20.0}
+    finished = carry_out(plan(["fake:cpu", f"foreign:{habit}"], (1000,), regimes=REGIMES, settings=settings))
     assert finished.complete
     assert threading.active_count() < 20
-    found = {o.case.regime if "foreign" in o.id else "cpu": o for o in finished.outcomes}
-    assert isinstance(found.pop("cpu"), Measurement), "the neighbour is never touched"
-    return found, finished
+    outcomes = {o.case.regime if "foreign" in o.id else "cpu": o for o in finished.outcomes}
+    assert isinstance(outcomes.pop("cpu"), Measurement), "the neighbour is never touched"
+    return outcomes, finished
 
 
 @pytest.mark.usefixtures("installed", "forked_children")
@@ -136,7 +105,7 @@ class TestForeign:
 
     def test_printing_does_no_harm(self):
         found, _ = measure("chatty")
-        assert all(isinstance(o, Measurement) for o in found.values())
+        assert {type(o) for o in found.values()} == {Measurement}
 
     def test_a_bug_in_it_is_a_failure_with_its_name(self):
         found, finished = measure("buggy")

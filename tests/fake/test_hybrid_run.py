@@ -12,9 +12,9 @@ from tests.forking import environment
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 SPLIT = "add/n=16384/float32/tuned/transfer-once-10@hybrid:fake:gpu"
 ARGUMENTS = (
-    "--ops", "add", "--sizes", "16k", "--regimes", "transfer-once", "--devices", DEVICES, "--sessions", "2",
-    "--max-samples", "5", "--page-locked",
-)  # fmt: skip
+    f"--ops add --sizes 16k --regimes transfer-once --devices {DEVICES} --sessions 2 --max-samples 5 --page-locked"
+).split()
+QUEUED = ("--regimes", "resident-queued", "--devices")
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +35,10 @@ def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(
     (chosen,) = {block["gpu_share"] for block in main}
     middle = {block["gpu_share"]: sorted(block["wall_s"][block["warmup"] :])[2] for block in swept}
     assert middle[chosen] == min(seconds for share, seconds in middle.items() if 0 < share < 1)
-    assert {block["repeat"] for block in main if block["session"] == 0} == {
-        block["repeat"] for block in main if block["session"] == 1
-    }
-
-
-def test_the_optimum_of_the_model_is_among_the_shares(ran):
-    blocks = ran.outcomes[SPLIT]["blocks"]
-    middle = {
-        b["gpu_share"]: sorted(b["wall_s"][b["warmup"] :])[2] for b in blocks if b.get("phase") == "sweep"
-    }
+    assert len({(block["session"], block["repeat"]) for block in main}) == 2
+    assert len({block["repeat"] for block in main}) == 1
     best = middle[0.0] / (middle[0.0] + middle[1.0])
-    assert min(abs(share - best) for share in middle) < 1 / 128
-
-
-def test_what_the_sides_cost_each_other_is_in_the_file(ran):
+    assert min(abs(share - best) for share in middle) < 1 / 128, "the optimum of the model is among the shares"
     for part in ran.outcomes[SPLIT]["parts"]:
         assert set(part["stage_s"]) == {"cpu_alone_s", "gpu_alone_s", "cpu_beside_s"}
     assert [part["session"] for part in ran.outcomes[SPLIT]["parts"]] == [0, 1]
@@ -83,13 +72,11 @@ def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
 
 
 def test_one_session_is_marked(run):
-    ended = run(
-        "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", DEVICES, "--format", "json", "--dry-run"
-    )  # fmt: skip
+    ended = run("--ops", "add", "--sizes", "1k", *QUEUED, DEVICES, "--format", "json", "--dry-run")
     plan = json.loads(ended.out)
     assert (ended.code, plan["name"]) == (0, "gpubench-plan")
     assert "add/n=1024/float32/tuned/resident-queued@hybrid:fake:gpu" in plan["cases"]
-    ended = run("--ops", "sum", "--sizes", "4k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu")
+    ended = run("--ops", "add", "--sizes", "4k", *QUEUED, "hybrid:fake:gpu")
     assert ended.code == 0, ended.err
     assert "*" in ended.out.partition("Hybrid")[2]
 
@@ -100,7 +87,7 @@ def test_a_gpu_that_fails_costs_the_case(run):
         "build": ("failure", "build-error"),
     }  # fmt: skip
     devices = ",".join(f"hybrid:fake:{word}" for word in failing)
-    ended = run("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", devices)
+    ended = run("--ops", "add", "--sizes", "1k", *QUEUED, devices)
     assert ended.code == 1, ended.err
     told = {o["id"].rpartition(":")[2]: (o["type"], o["reason"]) for o in ended.outcomes.values()}
     assert told == failing
@@ -109,9 +96,7 @@ def test_a_gpu_that_fails_costs_the_case(run):
 
 @pytest.mark.check
 def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(run):
-    ended = run(
-        "--ops", "add", "--sizes", "1,1k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu", "--check-only"
-    )  # fmt: skip
+    ended = run("--ops", "add", "--sizes", "1,1k", *QUEUED, "hybrid:fake:gpu", "--check-only")
     assert ended.code == 0, ended.err
     outcomes = {o["case"]["params"]["n"]: o for o in ended.outcomes.values()}
     assert (outcomes[1]["type"], outcomes[1]["reason"]) == ("skip", "no-split")
@@ -121,19 +106,15 @@ def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(r
 
 def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
     """The second session repeats the split beside both sides."""
-    ended = run(
-        "--ops", "gemv", "--regimes", "resident-queued", "--devices", DEVICES, "--sessions", "2",
-        "--skip", "gemv/n>=2k",
-    )  # fmt: skip
+    ended = run("--ops", "gemv", *QUEUED, DEVICES, "--sessions", "2", "--skip", "gemv/n>=2k")
     assert ended.code == 0, ended.err
     ids = [key for key in ended.outcomes if "hybrid" in key]
     assert len(ids) == 1
     n = int(ids[0].split("/")[1].removeprefix("n="))
+    cases = {"fake:cpu": "resident", "fake:gpu": "resident-queued"}
     times = {
-        device: ended.outcomes[
-            f"gemv/n={n}/float32/library/{'resident' if device == 'fake:cpu' else 'resident-queued'}@{device}"
-        ]["blocks"][-1]["wall_s"][-1]
-        for device in ("fake:cpu", "fake:gpu")
+        device: ended.outcomes[f"gemv/n={n}/float32/library/{regime}@{device}"]["blocks"][-1]["wall_s"][-1]
+        for device, regime in cases.items()
     }
     assert 0.1 < times["fake:cpu"] / times["fake:gpu"] < 10
     blocks = [(b.get("phase", "main"), b["session"]) for b in ended.outcomes[ids[0]]["blocks"]]

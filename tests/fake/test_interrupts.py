@@ -11,43 +11,17 @@ from pathlib import Path
 import pytest
 
 from gpubench.result import store
-from tests.forking import drives_a_device
+from tests.forking import children, drives_a_device, is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 
 # Far more than can be measured before the interrupt comes.
-LONG = ("--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,relu", "--sizes", "1k:64k", "--sessions", "50")
+LONG = "--devices fake:cpu,fake:noisy --ops add,mul,relu --sizes 1k:64k --sessions 50".split()
 
 
-def children(of: int) -> set[int]:
-    """Processes whose parent is `of`."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-        if parent == of:
-            found.add(int(stat.parent.name))
-    return found
-
-
-def drivers(pids: set[int]) -> set[int]:
+def drivers(pids):
     """Those of the processes that drive a device; another reads clocks and temperatures."""
-    return {pid for pid in pids if drives_a_device(pid)}
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those of the processes that are neither gone nor waiting to be reaped."""
-    running = set()
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state != "Z":
-            running.add(pid)
-    return running
+    return set(filter(drives_a_device, pids))
 
 
 def wait_for(condition, seconds=30.0):
@@ -57,7 +31,7 @@ def wait_for(condition, seconds=30.0):
         time.sleep(0.02)
 
 
-def read(folder: Path):
+def read(folder):
     return json.loads((folder / "r.json").read_text())
 
 
@@ -96,7 +70,7 @@ def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     assert "Traceback" not in err
     assert "Speedup" in out, "the report of what there is"
     assert "interrupted" in out
-    wait_for(lambda: not alive(workers))
+    wait_for(lambda: not any(map(is_alive, workers)))
     assert list((tmp_path / "tmp").iterdir()) == [], "no scratch file stays behind"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "tmp"], "nor half a result"
 
@@ -113,7 +87,7 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
     assert process.returncode == 130
     assert "Traceback" not in err
     assert not read(tmp_path)["complete"]
-    wait_for(lambda: not alive(workers))
+    wait_for(lambda: not any(map(is_alive, workers)))
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
@@ -125,7 +99,7 @@ def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     returned, _, err = end(process, signal.SIGINT)
     assert returned == 130
     assert "Traceback" not in err
-    wait_for(lambda: not alive(workers))
+    wait_for(lambda: not any(map(is_alive, workers)))
 
 
 def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
@@ -149,7 +123,7 @@ def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
     result = store.load(tmp_path / "r.json.part")
     assert not result.complete
     assert any(getattr(outcome, "blocks", []) for outcome in result.outcomes)
-    wait_for(lambda: not alive(workers))
+    wait_for(lambda: not any(map(is_alive, workers)))
     absent = gpubench("report", "r.json")
     assert absent.returncode == 4
     assert "name r.json.part" in absent.stderr
@@ -173,11 +147,10 @@ def test_killing_a_worker_costs_one_case(start, tmp_path):
     failures = [o for o in result["outcomes"] if o["type"] == "failure"]
     restarts = [w for w in result["warnings"] if w["code"] == "worker-restarted"]
     assert len(failures) + len(restarts) == 1, (
-        "between two cases no case is to blame, and it is reported all the same"
+        "between two cases no case is to blame, and it is told all the same"
     )
     assert process.returncode == len(failures)
     assert all(f["reason"] == "worker-crashed" and "SIGKILL" in f["detail"] for f in failures)
     assert all("SIGKILL" in w["message"] for w in restarts)
-    assert sum(o["type"] == "measurement" for o in result["outcomes"]) == len(result["outcomes"]) - len(
-        failures
-    )
+    times = [o for o in result["outcomes"] if o["type"] == "measurement"]
+    assert len(times) == len(result["outcomes"]) - len(failures)

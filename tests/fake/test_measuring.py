@@ -12,16 +12,7 @@ import pytest
 from gpubench.measure.case_run import BLOCK_SAMPLES
 from gpubench.measure.worker.timer import TOO_SHORT
 
-ARGUMENTS = (
-    "--devices",
-    "fake:cpu,fake:gpu",
-    "--ops",
-    "add,matmul",
-    "--sizes",
-    "64,1k",
-    "--sizes",
-    "matmul=64,256",
-)
+ARGUMENTS = "--devices fake:cpu,fake:gpu --ops add,matmul --sizes 64,1k --sizes matmul=64,256".split()
 
 
 @pytest.fixture(scope="module")
@@ -77,42 +68,32 @@ def test_each_round_holds_one_block_of_every_case_and_every_second_round_is_reve
     assert orders[0, 0] != orders[0, 2] or orders[0, 0] != orders[1, 0], "the order is drawn anew"
 
 
-def test_workloads_are_measured_one_after_the_other(ran):
-    for session in (0, 1):
-        order = [
-            name.rpartition("/")[0].rpartition("/")[0] for name, b in blocks(ran) if b["session"] == session
-        ]
-        changes = sum(a != b for a, b in pairwise(order))
-        assert changes == len(set(order)) - 1
-
-
-def test_later_sessions_keep_the_repeat_counts_of_the_first(ran):
-    for outcome in ran.outcomes.values():
-        assert len({(b["repeat"], b["hot_repeat"]) for b in outcome["blocks"]}) == 1
-        assert {b["session"] for b in outcome["blocks"]} == {0, 1}
-
-
-def test_each_session_has_its_own_workers(ran):
+def test_sessions_workloads_and_samples(ran):
+    """Workloads come one after the other, repeat counts stay, and nothing is kept but samples that are long enough."""
     for session in ran.result["sessions"]:
+        order = [
+            name.rpartition("/")[0].rpartition("/")[0]
+            for name, b in blocks(ran)
+            if b["session"] == session["index"]
+        ]
+        assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
         assert sorted(w["device_id"] for w in session["workers"]) == ["fake:cpu", "fake:gpu"]
         assert all(len(w["overhead_s"]) >= 100 for w in session["workers"])
-
-
-def test_samples_are_long_enough_and_nothing_is_kept_but_them(ran):
     target_s = ran.result["settings"]["sample_s"]
     for name, outcome in ran.outcomes.items():
-        for block in outcome["blocks"]:
-            assert (block["warmup"], len(block["wall_s"])) == (0, BLOCK_SAMPLES), name
-            assert block["repeat"] * min(block["wall_s"]) >= TOO_SHORT * target_s, name
-            assert block["discarded"] == {}
-
-
-def test_sampling_stops_when_it_is_precise(ran):
-    for outcome in ran.outcomes.values():
+        assert len({(b["repeat"], b["hot_repeat"]) for b in outcome["blocks"]}) == 1
+        assert {b["session"] for b in outcome["blocks"]} == {0, 1}
         assert [(stop["session"], stop["reason"]) for stop in outcome["stops"]] == [
             (0, "precision"),
             (1, "precision"),
         ]
+        for block in outcome["blocks"]:
+            assert (block["warmup"], len(block["wall_s"]), block["discarded"]) == (0, BLOCK_SAMPLES, {}), name
+            assert block["repeat"] * min(block["wall_s"]) >= TOO_SHORT * target_s, name
+            on_device = "resident-queued@fake:gpu" in name
+            assert bool(block["device_hot_s"]) == bool(block["device_cold_s"]) == on_device, name
+            if on_device:
+                assert max(block["device_hot_s"]) <= min(block["wall_s"]) + 1e-9
 
 
 def test_the_regimes_cost_what_the_script_says(ran):
@@ -138,22 +119,6 @@ def test_the_parts_add_up_to_the_whole(ran):
         total = sum(median(parts[name]) for name in ("alloc_s", "upload_s", "launch_s", "result_s"))
         # Exactly, but for the six digits of each of the seven numbers in the file, in which no time is 0.
         assert total - median(kept(always)) == pytest.approx(0, abs=7 * 5e-7 * total + 2e-9), (op, n)
-
-
-def test_the_report_shows_a_rest_of_zero(ran, run):
-    table = ran.out[ran.out.index("Where the time goes") :].partition("\nRoofline")[0]
-    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["add"], ["matmul"])]
-    assert [row[:2] for row in rows] == [["add", "1024"], ["matmul", "256"]]
-    assert {row[-1] for row in rows} == {"0%"}
-
-
-def test_the_device_clock_is_read_where_launches_are_queued(ran):
-    for name, outcome in ran.outcomes.items():
-        for block in outcome["blocks"]:
-            on_device = "resident-queued@fake:gpu" in name
-            assert bool(block["device_hot_s"]) == bool(block["device_cold_s"]) == on_device, name
-            if on_device:
-                assert max(block["device_hot_s"]) <= min(block["wall_s"]) + 1e-9
 
 
 def test_the_hot_time_of_a_gpu_without_a_clock_is_derived_from_wall_times_and_marked(run):
@@ -199,9 +164,8 @@ def test_sequential_order_finishes_one_case_before_the_next(run):
 
 def scripted(result):
     """A result without what real time, the machine and chance put into it."""
-    kept_fields = {
-        name: result[name] for name in ("selection", "settings", "outcomes", "warnings", "exit_code")
-    }
+    names = ("selection", "settings", "outcomes", "warnings", "exit_code")
+    kept_fields = {name: result[name] for name in names}
     for outcome in kept_fields["outcomes"]:
         for block in outcome["blocks"]:
             del block["t_s"]
@@ -221,6 +185,10 @@ def test_the_same_seed_gives_the_same_result_byte_for_byte(run):
 
 
 def test_stdout_carries_the_report_and_stderr_the_progress(ran):
+    table = ran.out[ran.out.index("Where the time goes") :].partition("\nRoofline")[0]
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["add"], ["matmul"])]
+    assert [row[:2] for row in rows] == [["add", "1024"], ["matmul", "256"]]
+    assert {row[-1] for row in rows} == {"0%"}, "no rest"
     assert ran.out.startswith("At the largest size, with data on the GPU ")
     assert "Speedup: which side wins" in ran.out
     assert "Break-even" in ran.out

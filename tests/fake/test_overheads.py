@@ -19,10 +19,6 @@ def measured(ran):
     return {key: outcome for key, outcome in ran.outcomes.items() if outcome["type"] == "measurement"}
 
 
-def sample(ran, text):
-    return measured(ran)[text]["blocks"][0]["wall_s"][-1]
-
-
 def test_every_overhead_in_its_implementations_and_sizes(ran):
     assert ran.code == 0, ran.err
     assert set(measured(ran)) == {
@@ -42,31 +38,23 @@ def test_the_cpu_has_none_and_says_why(ran):
     assert all("CPU" in o["detail"] for o in skips)
 
 
-def test_samples_are_those_of_the_scripted_device(ran):
-    where = "float32/library/resident@fake:gpu"
-    assert sample(ran, f"launch/n=1/{where}") == pytest.approx(4e-6, rel=0.01)
-    assert sample(ran, f"roundtrip/n=1/{where}") == pytest.approx(5e-6, rel=0.01)
-    assert sample(ran, f"allocate/n=1024/{where}") == pytest.approx(101e-6, rel=0.01)
-    assert sample(ran, f"upload/n=65536/{where}") == pytest.approx(8e-6 + 65536 / 5e10, rel=0.01)
-    assert sample(ran, "allocate/n=1024/float32/tuned/resident@fake:gpu") == pytest.approx(1e-6, rel=0.01)
-    assert sample(ran, "download/n=65536/float32/tuned/resident@fake:gpu") == pytest.approx(
-        4e-6 + 65536 / 1e11, rel=0.01
-    )
-    assert sample(ran, f"open/n=1/{where}") > 1e-3, "a process of its own, on the real clock"
-
-
-def test_bytes_are_those_that_travel_and_nothing_is_computed(ran):
+def test_samples_are_those_of_the_scripted_device_and_nothing_is_computed(ran):
+    at = {key.replace("/float32", "").partition("/resident")[0]: o for key, o in measured(ran).items()}
+    for name, seconds in {
+        "launch/n=1/library": 4e-6, "roundtrip/n=1/library": 5e-6, "allocate/n=1024/library": 101e-6,
+        "upload/n=65536/library": 8e-6 + 65536 / 5e10, "allocate/n=1024/tuned": 1e-6,
+        "download/n=65536/tuned": 4e-6 + 65536 / 1e11,
+    }.items():  # fmt: skip
+        assert at[name]["blocks"][0]["wall_s"][-1] == pytest.approx(seconds, rel=0.01), name
+    assert at["open/n=1/library"]["blocks"][0]["wall_s"][-1] > 1e-3, "a process of its own, on the real clock"
     for outcome in measured(ran).values():
         case = outcome["case"]
         assert outcome["flops"] == 0
         assert outcome["bytes"] == (case["params"]["n"] if case["op"] in ("upload", "download") else 0)
         assert outcome["check"]["ok"]
         assert all(block.get("device_hot_s") is None for block in outcome["blocks"])
-
-
-def test_how_data_reached_the_device_is_said(ran):
-    found = {o["case"]["implementation"]: o.get("staging", "pageable") for o in measured(ran).values()}
-    assert found == {"library": "pageable", "tuned": "pinned"}
+        staging = {"library": "pageable", "tuned": "pinned"}[case["implementation"]]
+        assert outcome.get("staging", "pageable") == staging
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,14 @@ import time
 import msgspec
 import pytest
 
-from gpubench import detect, kernels
 from gpubench.measure import case_run, runner, worker_pool
-from gpubench.measure import schedule as requests
-from gpubench.measure.plan import Constraints, Target
-from gpubench.measure.recorder import Origin, new_run
-from gpubench.result.run import Device, Failure, Measurement, Selection, Settings, Skip
+from gpubench.result.run import Failure, Measurement, Skip
+from tests.fake.plans import carry_out, plan
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
 # Far above the threshold the ladder costs seconds of real arithmetic.
-SEARCH = (
-    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M",
-)  # fmt: skip
+SEARCH = "--devices fake:cpu,fake:gpu --ops add --regimes resident-queued --skip add/n>=2M".split()
 TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
 LADDER = [2**10, 2**13, 2**16, 2**18, 2**20]
 
@@ -36,12 +31,6 @@ def blocks_by_size(outcomes):
     return sizes, phases
 
 
-def break_even(ran, gpubench):
-    ended = gpubench("report", str(ran.folder / "r.json"), "--format", "json")
-    (row,) = json.loads(ended.stdout)["break_even"]
-    return row
-
-
 def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
     ran = run(*SEARCH, env={"GPUBENCH_FAKE_NOISE": "0.03"})
     assert ran.code == 0, ran.err
@@ -51,7 +40,8 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
     new = set(sizes) - set(LADDER)
     assert [n for n in new if TRUE_N / 3 < n < TRUE_N * 3]
     assert all(sizes[n] <= 4 for n in new), "two blocks a side"
-    row = break_even(ran, gpubench)
+    ended = gpubench("report", str(ran.folder / "r.json"), "--format", "json")
+    (row,) = json.loads(ended.stdout)["break_even"]
     assert row["verdict"] == "at"
     assert row["n"] == pytest.approx(TRUE_N, rel=0.15)
     assert row["lo"] <= TRUE_N <= row["hi"]
@@ -79,20 +69,9 @@ def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(r
 
 
 def spec(budget_s, host_bytes, **fields):
-    op = kernels.load("add")
-    targets = tuple(
-        Target(Device(id=f"fake:{word}", backend="fake", kind=kind, name=word, api="fake"), ("library",))
-        for word, kind in (("cpu", "cpu"), ("gpu", "gpu"))
-    )
-    settings = Settings(
-        sessions=1, min_samples=4, max_samples=4, max_time_s=0.05, warmup_s=0.0, budget_s=budget_s
-    )
-    selection = Selection(ops=["add"], regimes=["resident-queued"], devices=[t.device.id for t in targets])
-    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
-    constraints = Constraints(
-        targets, selection, host_bytes, settings=settings
-    )  # small sizes: the fake computes
-    return requests.RunSpec(run=run, ops={"add": op}, constraints=constraints, began=time.monotonic(), **fields)
+    """A search on small sizes: the fake computes."""
+    settings = {"min_samples": 4, "max_samples": 4, "budget_s": budget_s}
+    return plan(["fake:cpu", "fake:gpu"], (), host_bytes=host_bytes, settings=settings, **fields)
 
 
 def measured(finished):
@@ -106,7 +85,7 @@ def test_a_start_that_takes_longer_than_the_budget_leaves_an_answer(sessions):
     settings = msgspec.structs.replace(asked.settings, sessions=sessions)
     run = msgspec.structs.replace(asked.run, settings=settings)
     late = msgspec.structs.replace(asked, run=run, began=asked.began - 100)
-    sizes = measured(runner.run(late, lambda event: None, lambda run: None))
+    sizes = measured(carry_out(late))
     assert len(sizes) > 1
 
 
@@ -116,8 +95,8 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
     clock = time.monotonic
 
     class Foreseeing(runner.WorkerPool):
-        def open_all(self, *asked):
-            super().open_all(*asked)
+        def open_all(self, *command):
+            super().open_all(*command)
             self.once_s = 40.0
             ahead[0] += 100.0
 
@@ -129,7 +108,7 @@ def test_what_a_start_chose_for_this_machine_is_granted_once(monkeypatch):
     monkeypatch.setattr(runner, "WorkerPool", Foreseeing)
     monkeypatch.setattr(runner, "StepRun", Noted)
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
-    runner.run(spec(8.0, 2**22, once_s=400.0), lambda event: None, lambda run: None)
+    carry_out(spec(8.0, 2**22, once_s=400.0))
     assert 2.0 < left_s[0] <= 4.0
 
 
@@ -146,7 +125,7 @@ def lose(monkeypatch, gone, late_s):
     monkeypatch.setattr(runner, "WorkerPool", Losing)
     monkeypatch.setattr(runner, "START_SHARE", 1.0)
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
-    return runner.run(spec(8.0, 2**22), lambda event: None, lambda run: None)
+    return carry_out(spec(8.0, 2**22))
 
 
 def gone(reason, phase_s=0.0, phase="first launch"):
@@ -183,7 +162,7 @@ def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_agai
 @pytest.mark.serial
 def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again():
     began = time.monotonic()
-    finished = runner.run(spec(60.0, 2**22), lambda event: None, lambda run: None)
+    finished = carry_out(spec(60.0, 2**22))
     assert max(measured(finished)) == 2**13
     assert {o.reason for o in finished.outcomes if not isinstance(o, Measurement)} == {"out-of-memory"}
     assert time.monotonic() - began < 30, "it ended by itself"
@@ -213,7 +192,7 @@ def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_m
     monkeypatch.setattr(runner, "StepRun", Slow)
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
     asked = spec(60.0, 2**27, once_s=once_s)
-    finished = runner.run(asked, lambda event: None, lambda run: None)
+    finished = carry_out(asked)
     reported = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
     if once_s:
         assert len(measured(finished)) > 2

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-RUN = (
-    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu", "--regimes", "resident-queued", "--quick", "--no-progress", "-o",
-    "r.json",
-)  # fmt: skip
+RUN = "run --ops relu --sizes 1k --devices fake:gpu --regimes resident-queued --quick --no-progress -o r.json".split()
 
 
 @pytest.mark.parametrize("name", ["gha-smaller", "csv"])
@@ -31,10 +28,10 @@ def test_run_suggests_a_format_before_it_measures(gpubench):
 
 
 def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
-    ended = gpubench(
-        "run", "--ops", "add", "--sizes", "1k", "--quick", "--devices", "fake:cpu,fake:gpu", "--no-save",
-        "--format", "plain", "--columns", "nope",
-    )  # fmt: skip
+    command = (
+        "run --ops add --sizes 1k --quick --devices fake:cpu,fake:gpu --no-save --format plain --columns nope"
+    )
+    ended = gpubench(*command.split())
     assert ended.returncode == 0, ended.stderr
     assert "warning: --columns: there is no 'nope'; all columns are shown" in ended.stderr
     assert "Break-even: " in ended.stdout

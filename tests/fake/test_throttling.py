@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import csv
-import time
 
 import pytest
 
-from gpubench import backends, detect, kernels
-from gpubench.measure import runner
+from gpubench import backends
 from gpubench.measure.case_run import BLOCK_SAMPLES
 from gpubench.measure.monitor import Monitor
-from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.protocol import Sample
-from gpubench.measure.recorder import Origin, new_run
-from gpubench.measure.schedule import RunSpec
 from gpubench.measure.worker_pool import Worker
-from gpubench.result.run import Selection, Settings
+from tests.fake.plans import carry_out, plan
 
 CASE = "add/n=1024/float32/library/resident-queued@fake:"
 
 
-def scripted(*words):
-    """The request of a run in this process: `add` on scripted devices."""
-    devices = [device for device in backends.load("fake").devices() if device.id.partition(":")[2] in words]
-    settings = Settings(sessions=1, min_samples=5, max_samples=10, max_time_s=0.05)
-    selection = Selection(
-        ops=["add"], sizes={"add": [1024]}, regimes=["resident-queued"], devices=[d.id for d in devices]
-    )
-    run = new_run(selection, settings, detect.inspect(extra_records=[]), devices, Origin())
-    targets = tuple(Target(device, ("library",)) for device in devices)
-    constraints = Constraints(targets, selection, None, settings=settings)
-    return RunSpec(run=run, ops={"add": kernels.load("add")}, constraints=constraints, began=time.monotonic())
-
-
 ONE = ("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued")
-TWO = ("--ops", "add", "--sizes", "64,1k", "--sessions", "1")  # a driver that hangs costs seconds a session
+TWO = ("--ops", "add", "--sizes", "64,1k", "--sessions", "1")  # a driver that hangs costs a second a session
 already = {}  # a scripted device does the same again
 
 
 def measured(run, word, *more, ops=ONE):
-    asked = ("--devices", f"fake:cpu,fake:{word}", *ops, *more)
-    ran = already[asked] = already.get(asked) or run(*asked)
+    command = ("--devices", f"fake:cpu,fake:{word}", *ops, *more)
+    ran = already[command] = already.get(command) or run(
+        *command, env={"TESTS_ALTER": "gpubench.measure.monitor:PATIENCE_S=1.0"}
+    )
     assert ran.code == 0, ran.err
     return ran
 
@@ -79,28 +63,24 @@ def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu(run)
 
 @pytest.mark.usefixtures("forked_children")
 def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
-    """By the order of what is asked for, not by times: those overlap wherever the machine stalls."""
-    reported = []
+    """Whenever a device is asked for a sample, nothing is watched but a GPU that is the one asked."""
+    watched, asked = [], set()
+    watch, rest, send = Monitor.watch, Monitor.rest, Worker.send
 
-    def noting(owner, name, note):
-        usual = getattr(owner, name)
+    def sent(self, request):
+        if isinstance(request, Sample):
+            device_id = request.case_id.rpartition("@")[2]
+            asked.add(device_id)
+            assert watched == ([device_id] if device_id == "fake:gpu" else [])
+        return send(self, request)
 
-        def noted(self, *arguments):
-            reported.append(note(*arguments))
-            return usual(self, *arguments)
-
-        monkeypatch.setattr(owner, name, noted)
-
-    noting(Monitor, "watch", lambda device_id: "watch")
-    noting(Monitor, "rest", lambda: "rest")
-    noting(
-        Worker, "send", lambda request: getattr(request, "case_id", "") if isinstance(request, Sample) else ""
+    monkeypatch.setattr(
+        Monitor, "watch", lambda self, device_id: (watched.append(device_id), watch(self, device_id))
     )
-    runner.run(scripted("cpu", "gpu"), lambda event: None, lambda run: None)
-    reported = [word for word in reported if word]
-    assert {word.rpartition("@")[2] for word in reported} == {"watch", "rest", "fake:cpu", "fake:gpu"}
-    for at, word in enumerate(reported):
-        assert (reported[at - 1 : at + 2 : 2] == ["watch", "rest"]) == word.endswith("@fake:gpu")
+    monkeypatch.setattr(Monitor, "rest", lambda self: (watched.clear(), rest(self))[1])
+    monkeypatch.setattr(Worker, "send", sent)
+    carry_out(plan([d for d in backends.load("fake").devices() if d.id in ("fake:cpu", "fake:gpu")]))
+    assert asked == {"fake:cpu", "fake:gpu"}
 
 
 def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, gpubench):
@@ -167,18 +147,11 @@ def test_the_power_cap_is_information_and_costs_no_sample(run):
 )
 def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run, word, why):
     ran = measured(run, word, ops=TWO)
-    assert all(outcome["type"] == "measurement" for outcome in ran.outcomes.values())
+    assert all(outcome["type"] == "measurement" and outcome["stops"] for outcome in ran.outcomes.values())
+    assert [line for line in ran.out.splitlines() if "1024" in line.split()[:2]], "no table is empty"
     (warning,) = [w for w in ran.result["warnings"] if w["code"] == "no-telemetry"]
     assert warning["severity"] == "info"
     assert why in warning["message"]
     assert f"fake:{word}" in warning["message"]
     assert all(block["clock_hz"] is None for block in blocks_of(ran, word))
     assert all(session["telemetry"] == [] for session in ran.result["sessions"])
-
-
-@pytest.mark.parametrize("word", ["throttle", "monitor-hangs"])
-def test_no_table_is_empty(run, word):
-    ran = measured(run, word, ops=TWO if word.startswith("monitor") else ONE)
-    rows = [line for line in ran.out.splitlines() if "1024" in line.split()[:2]]
-    assert rows, ran.out
-    assert all(o["stops"] for o in ran.outcomes.values())

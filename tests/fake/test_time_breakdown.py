@@ -44,12 +44,10 @@ def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(run, device):
     rows = [row for row in analyse(load(ran.folder / "r.json")).cases if row.case.regime == "transfer-always"]
     assert len([row for row in rows if row.time_breakdown is not None]) == 3
     for row in rows:
-        if row.time_breakdown is not None:
-            assert abs(row.time_breakdown.residual_s) <= ROUNDING * row.time_breakdown.whole_s + SHORTEST_S, (
-                row.id
-            )
-            assert row.time_breakdown.first_result_s is not None
-            assert row.time_breakdown.kernel_derived == (device == "fake:no-clock")
+        if (parts := row.time_breakdown) is not None:
+            assert abs(parts.residual_s) <= ROUNDING * parts.whole_s + SHORTEST_S, row.id
+            assert parts.first_result_s is not None
+            assert parts.kernel_derived == (device == "fake:no-clock")
     assert "transfer-mismatch" not in ran.out
 
 

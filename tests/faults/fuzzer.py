@@ -14,7 +14,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -61,7 +61,7 @@ class Tried(NamedTuple):
     took_s: float
 
 
-def attempt(kind: str, seed: int, folder: Path) -> Tried:
+def attempt(kind, seed, folder):
     """Make the input of this kind and seed, and give it to its readers. `folder` is scratch."""
     # A text seeds the same generator on every machine.
     draw = random.Random(f"{kind}/{seed}")
@@ -80,7 +80,7 @@ def attempt(kind: str, seed: int, folder: Path) -> Tried:
     return Tried(kind, seed, outcome, why, took_s)  # type: ignore[arg-type]
 
 
-def _where(error: Exception) -> str:
+def _where(error):
     frame = error.__traceback__
     place = ""
     while frame is not None:
@@ -95,7 +95,7 @@ def _where(error: Exception) -> str:
 
 
 @functools.cache
-def _runs() -> tuple[bytes, ...]:
+def _runs():
     made = (
         samples.full_run(), samples.cpu_run(), samples.hybrid_run(), samples.software_run(), samples.interrupted_run(),
         samples.tool_run(),
@@ -104,15 +104,15 @@ def _runs() -> tuple[bytes, ...]:
     return (*(store.dumps(run) for run in made), here.read_bytes())
 
 
-def _run(draw: random.Random) -> Plain:
+def _run(draw):
     return json.loads(draw.choice(_runs()))
 
 
-def _another_run(draw: random.Random) -> Plain:
+def _another_run(draw):
     return _run(draw) | {"id": "00000000-0000-4000-8000-00000000beef"}
 
 
-def _fleet(draw: random.Random) -> Plain:
+def _fleet(draw):
     nodes = [{"key": f"node{i}", "status": "ok", "result": _run(draw)} for i in range(draw.randint(1, 2))]
     nodes.append({"key": "lost", "status": "failed", "error": "no answer"})
     return {
@@ -121,7 +121,7 @@ def _fleet(draw: random.Random) -> Plain:
     }  # fmt: skip
 
 
-def _noise(draw: random.Random) -> Plain:
+def _noise(draw):
     run = _run(draw)
     cases = [
         {"id": outcome["id"], "spread": 0.05, "threshold": 0.07, "alarm_share": 0.1}
@@ -134,7 +134,7 @@ def _noise(draw: random.Random) -> Plain:
     }  # fmt: skip
 
 
-def _claims(draw: random.Random) -> Plain:
+def _claims(draw):
     return {
         "name": "gpubench-claims", "schema_version": 1, "source": "a page", "tolerance": 0.1,
         "claims": [
@@ -147,7 +147,7 @@ def _claims(draw: random.Random) -> Plain:
     }  # fmt: skip
 
 
-def _records(draw: random.Random) -> Plain:
+def _records(draw):
     here = Path(__file__).parents[1] / "detect"
     return json.loads((here / draw.choice(("h200.records.json", "two-h200.records.json"))).read_bytes())
 
@@ -205,7 +205,7 @@ TREE = {
 # How they are spoiled.
 
 
-def spoiled(document: Plain, draw: random.Random) -> Plain:
+def spoiled(document, draw):
     """The document with one to four changes, most of them one."""
     document = {"": document}
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
@@ -216,11 +216,11 @@ def spoiled(document: Plain, draw: random.Random) -> Plain:
     return document.get("")
 
 
-def _places(value: Plain) -> list[tuple[Plain, Any]]:
+def _places(value):
     """Each holder below `value` with each of its keys, in the order of the text."""
-    found: list[tuple[Plain, Any]] = []
+    found = []
 
-    def look(value: Plain) -> None:
+    def look(value):
         a_list = isinstance(value, list)
         for key, item in enumerate(value) if a_list else value.items():
             # Nearly all of a result is samples: a few places in a long list stand for all.
@@ -234,27 +234,24 @@ def _places(value: Plain) -> list[tuple[Plain, Any]]:
     return found
 
 
-def _number(holder: Plain, key: Any, draw: random.Random) -> None:
-    holder[key] = draw.choice(NUMBERS)
+def _chosen(values):
+    """The change that puts one of the values into a place."""
+
+    def change(holder, key, draw):
+        holder[key] = draw.choice(values)
+
+    return change
 
 
-def _text(holder: Plain, key: Any, draw: random.Random) -> None:
-    holder[key] = draw.choice(HOSTILE)
+CONFIGURED = ("report", "run", "detect")
+OTHER_TYPES = (None, [], {}, "x", 7, 1.5, [[]], [None], {"": None}, {"n": 1}, [1, "a"])
 
 
-def _word(holder: Plain, key: Any, draw: random.Random) -> None:
-    holder[key] = draw.choice(WORDS)
-
-
-def _other_type(holder: Plain, key: Any, draw: random.Random) -> None:
-    holder[key] = draw.choice((None, [], {}, "x", 7, 1.5, [[]], [None], {"": None}, {"n": 1}, [1, "a"]))
-
-
-def _missing(holder: Plain, key: Any, draw: random.Random) -> None:
+def _missing(holder, key, draw):
     del holder[key]
 
 
-def _same_type(holder: Plain, key: Any, draw: random.Random) -> None:
+def _same_type(holder, key, draw):
     """What readers are least prepared for: right in type, wrong in value."""
     value = holder[key]
     if isinstance(value, bool):
@@ -268,59 +265,56 @@ def _same_type(holder: Plain, key: Any, draw: random.Random) -> None:
     elif isinstance(value, str):
         holder[key] = draw.choice((value + "x", value[:-1], value.upper(), value * 3, *HOSTILE[:8], *WORDS))
     elif isinstance(value, list):
-        holder[key] = draw.choice(
-            (value[:1], value[::-1], value * 2, [], value[1:], [0.0] * len(value), [-1.0], [1e99] * 5)
-        )
+        others = ([], value[1:], [0.0] * len(value), [-1.0], [1e99] * 5)
+        holder[key] = draw.choice((value[:1], value[::-1], value * 2, *others))
     elif isinstance(value, dict):
         for name in list(value)[: draw.randint(0, len(value))]:
             del value[name]
 
 
-def _repeated(holder: Plain, key: Any, draw: random.Random) -> None:
+def _repeated(holder, key, draw):
     if isinstance(holder, list):
         holder.insert(key, copy.deepcopy(holder[key]))
     else:
         holder[draw.choice(HOSTILE)] = copy.deepcopy(holder[key])
 
 
-def _many(holder: Plain, key: Any, draw: random.Random) -> None:
+def _many(holder, key, draw):
     count = draw.choice((10, 100, 1000))
     holder[key] = [copy.copy(holder[key])] * count
 
 
-def _deep(holder: Plain, key: Any, draw: random.Random) -> None:
+def _deep(holder, key, draw):
     value: Plain = holder[key]
     for _ in range(draw.choice((5, 49, 51, 200))):
         value = [value] if draw.random() < 0.5 else {"x": value}
     holder[key] = value
 
 
-def _swapped(holder: Plain, key: Any, draw: random.Random) -> None:
+def _swapped(holder, key, draw):
     other = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
     holder[key], holder[other] = holder[other], holder[key]
 
 
-Change = Callable[[Plain, Any, random.Random], None]
 # Most of what is wrong in type ends at the decoder: what is right in type reaches the report.
-CHANGES: tuple[Change, ...] = (
-    *[_same_type] * 24, *[_missing] * 3, *[_repeated] * 2, _number, _text, _word, _other_type, _many, _deep, _swapped,
+CHANGES = (
+    *[_same_type] * 24, *[_missing] * 3, *[_repeated] * 2, *map(_chosen, (NUMBERS, HOSTILE, WORDS, OTHER_TYPES)), _many, _deep, _swapped,
 )  # fmt: skip
 
 
-def damaged(data: bytes, draw: random.Random) -> bytes:
+def damaged(data, draw):
     """The bytes, one time in six cut, flipped, packed, or packed and then damaged."""
     how = draw.randrange(42)
+    at = draw.randrange(len(data) + 1)
     if how == 0:
-        return data[: draw.randrange(len(data) + 1)]
+        return data[:at]
     if how == 1:
-        at = draw.randrange(len(data) + 1)
         return data[:at] + draw.randbytes(draw.choice((1, 4, 64))) + data[at + 1 :]
     if how == 2:
         return data + draw.choice((b"x", b"\n\n", data, b"\x00" * 100, b"]" * 100))
     if how == 3:
-        return draw.choice(
-            (b"", b" " * 1000, b"[" * 100_000, b"\xef\xbb\xbf" + data, data.decode().encode("utf-16"))
-        )
+        strange = (b"", b" " * 1000, b"[" * 100_000, b"\xef\xbb\xbf" + data, data.decode().encode("utf-16"))
+        return draw.choice(strange)
     if how == 4:
         return draw.randbytes(draw.randrange(300))
     if how == 5:
@@ -332,12 +326,12 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
     return data
 
 
-def _json(document: Plain, draw: random.Random) -> bytes:
+def _json(document, draw):
     text = json.dumps(spoiled(document, draw), allow_nan=True).encode("utf-8", "surrogatepass")
     return damaged(text, draw)
 
 
-def _written(folder: Path, name: str, data: bytes) -> str:
+def _written(folder, name, data):
     path = folder / name
     path.write_bytes(data)
     return str(path)
@@ -346,17 +340,17 @@ def _written(folder: Path, name: str, data: bytes) -> str:
 # The readers.
 
 
-def _result(draw: random.Random, folder: Path) -> None:
+def _result(draw, folder):
     run = store.load(_written(folder, "result.json", _json(_run(draw), draw)))
     _reported([run], draw)
 
 
-def _two_results(draw: random.Random, folder: Path) -> None:
+def _two_results(draw, folder):
     first = store.load(_written(folder, "first.json", json.dumps(_run(draw)).encode()))
     _reported([first, store.load(_written(folder, "second.json", _json(_run(draw), draw)))], draw)
 
 
-def _reported(runs: list[Any], draw: random.Random) -> None:
+def _reported(runs, draw):
     analyses = report.analyse_runs(runs)
     fit = TEXTS if len(runs) == 1 else ("table", "plain", "markdown", "json", "jsonl", "csv")
     for name in (*draw.sample(fit, 3), *(["html"] if draw.random() < RARELY else [])):
@@ -366,7 +360,7 @@ def _reported(runs: list[Any], draw: random.Random) -> None:
             msgspec.json.decode(text)
 
 
-def _program(*arguments: str) -> None:
+def _program(*arguments):
     """Run the program here; an exit code for a refusal is one, and an unexpected failure is passed on."""
     out, err = io.StringIO(), io.StringIO()
     out.reconfigure = lambda **_: None  # type: ignore[attr-defined]
@@ -385,21 +379,19 @@ def _program(*arguments: str) -> None:
 
 
 @functools.cache
-def _good(folder: Path) -> str:
+def _good(folder):
     return _written(folder, "good.json", _runs()[0])
 
 
-def _program_with(
-    name: str, document: Callable[[random.Random], Plain], *arguments: str
-) -> Callable[..., None]:
-    def read(draw: random.Random, folder: Path) -> None:
+def _program_with(name, document, command):
+    def read(draw, folder):
         path = _written(folder, name, _json(document(draw), draw))
-        _program(*(word.format(path=path, good=_good(folder), folder=folder) for word in arguments))
+        _program(*(word.format(path=path, good=_good(folder), folder=folder) for word in command.split()))
 
     return read
 
 
-def _toml(text: bytes, draw: random.Random) -> bytes:
+def _toml(text, draw):
     lines = text.splitlines()
     at = draw.randrange(len(lines))
     value = draw.choice(
@@ -407,31 +399,25 @@ def _toml(text: bytes, draw: random.Random) -> bytes:
          "9" * 5000, '"""', "{a.b.c=1}", "[[1], ['a']]", json.dumps(draw.choice(HOSTILE)))
     )  # fmt: skip
     key = lines[at].partition(b"=")[0]
-    change = draw.randrange(6)
-    if change == 0:
-        lines[at] = key + b"= " + value.encode("utf-8", "surrogatepass")
-    elif change == 1:
-        lines.insert(at, lines[at])
-    elif change == 2:
-        del lines[at]
-    elif change == 3:
-        lines[at] = b".".join([b"a"] * draw.choice((3, 49, 60, 5000))) + b" = 1"
-    elif change == 4:
-        lines.insert(at, draw.choice((b"[x]", b"[[run]]", b"[run.a]", b"x = 1", b"'' = 1", b"[tool.gpubench]")))
+    tables = (b"[x]", b"[[run]]", b"[run.a]", b"x = 1", b"'' = 1", b"[tool.gpubench]")
+    lines[at : at + 1] = draw.choice(
+        (
+            [key + b"= " + value.encode("utf-8", "surrogatepass")], [lines[at]] * 2, [], [lines[at]],
+            [b".".join([b"a"] * draw.choice((3, 49, 60, 5000))) + b" = 1"], [draw.choice(tables), lines[at]],
+        )
+    )  # fmt: skip
     return damaged(b"\n".join(lines), draw)
 
 
-def _claims_toml(draw: random.Random, folder: Path) -> None:
-    path = _written(folder, "claims.toml", _toml(CLAIMS_TOML, draw))
-    _program("report", _good(folder), "--format", "plain", "--claims", path)
+def _toml_with(name, text, *commands):
+    def read(draw, folder):
+        path = _written(folder, name, _toml(text, draw))
+        _program(*(word.format(path=path, good=_good(folder)) for word in draw.choice(commands).split()))
+
+    return read
 
 
-def _configuration(draw: random.Random, folder: Path) -> None:
-    path = _written(folder, "gpubench.toml", _toml(TOML, draw))
-    _program(draw.choice(("report", "run", "detect")), "--show-config", "--config", path)
-
-
-def _machine_tree(draw: random.Random, folder: Path) -> None:
+def _machine_tree(draw, folder):
     root = folder / "tree"
     shutil.rmtree(root, ignore_errors=True)
     unlucky = draw.sample(sorted(TREE), draw.choice((1, 1, 2, 5)))
@@ -441,6 +427,11 @@ def _machine_tree(draw: random.Random, folder: Path) -> None:
         if path not in unlucky:
             place.write_text(text)
             continue
+        words = text.split()
+        words[draw.randrange(len(words))] = str(draw.choice(NUMBERS))
+        spoiled_texts = (
+            draw.choice(HOSTILE), " ".join(words), text.replace("0", str(draw.choice((2**64, -1, 10**30, "x")))), text * 50,
+        )  # fmt: skip
         how = draw.randrange(8)
         if how == 0:
             place.mkdir()
@@ -449,21 +440,13 @@ def _machine_tree(draw: random.Random, folder: Path) -> None:
         elif how == 2:
             place.write_bytes(draw.randbytes(draw.choice((0, 1, 100, 100_000))))
         elif how == 3:
-            place.write_text(draw.choice(HOSTILE).encode("utf-8", "replace").decode())
-        elif how == 4:
-            words = text.split()
-            words[draw.randrange(len(words))] = str(draw.choice(NUMBERS))
-            place.write_text(" ".join(words))
-        elif how == 5:
-            place.write_text(text.replace("0", str(draw.choice((2**64, -1, 10**30, "x")))))
-        elif how == 6:
-            place.write_text(text * 50)
-        else:
             place.write_bytes(damaged(text.encode(), draw))
+        else:
+            place.write_bytes(spoiled_texts[how - 4].encode("utf-8", "replace"))
     _program("detect", "--sysroot", str(root), "--format", draw.choice(("json", "table", "markdown", "env")))
 
 
-def _command_line(draw: random.Random, folder: Path) -> None:
+def _command_line(draw, folder):
     words = (
         "report", "compare", "noise", "merge", "advise", "ops", "schema", "--format", "json", "csv", "--sections", "all",
         "--filter", "matmul", "--skip", "n>4", "n=", "--sort", "-time", "--columns", "--size", "1k", "2^70", "1e999",
@@ -479,27 +462,27 @@ def _command_line(draw: random.Random, folder: Path) -> None:
     _program(*(word.encode("utf-8", "replace").decode().replace("\x00", "") for word in safe))
 
 
-def _events(draw: random.Random, folder: Path) -> None:
+def _events(draw, folder):
     lines = report.render([store.loads(draw.choice(_runs()), "a run")], "jsonl").encode()
     kept = b"\n".join(draw.sample(lines.splitlines(), draw.randint(0, 5)))
     _program("report", _written(folder, "events.json", damaged(kept, draw)))
 
 
 Reader = Callable[[random.Random, Path], None]
-KINDS: dict[str, Reader] = {
+KINDS = {
     "result": _result,
     "two results": _two_results,
-    "fleet": _program_with("fleet.json", _fleet, "report", "{path}", "--format", "plain"),
-    "compare": _program_with("new.json", _run, "compare", "{good}", "{path}", "--allow-different-machine"),
-    "merge": _program_with(
-        "part.json", _another_run, "merge", "{path}", "{good}", "-o", "{folder}/merged.json"
+    "fleet": _program_with("fleet.json", _fleet, "report {path} --format plain"),
+    "compare": _program_with("new.json", _run, "compare {good} {path} --allow-different-machine"),
+    "merge": _program_with("part.json", _another_run, "merge {path} {good} -o {folder}/merged.json"),
+    "advise": _program_with("from.json", _run, "advise matmul --size 3000 --from {path}"),
+    "thresholds": _program_with("noise.json", _noise, "compare {good} {good} --thresholds {path}"),
+    "claims (JSON)": _program_with("claims.json", _claims, "report {good} --claims {path}"),
+    "claims (TOML)": _toml_with("claims.toml", CLAIMS_TOML, "report {good} --format plain --claims {path}"),
+    "configuration": _toml_with(
+        "gpubench.toml", TOML, *(f"{name} --show-config --config {{path}}" for name in CONFIGURED)
     ),
-    "advise": _program_with("from.json", _run, "advise", "matmul", "--size", "3000", "--from", "{path}"),
-    "thresholds": _program_with("noise.json", _noise, "compare", "{good}", "{good}", "--thresholds", "{path}"),
-    "claims (JSON)": _program_with("claims.json", _claims, "report", "{good}", "--claims", "{path}"),
-    "claims (TOML)": _claims_toml,
-    "configuration": _configuration,
-    "records": _program_with("records.json", _records, "detect", "--records", "{path}", "--format", "json"),
+    "records": _program_with("records.json", _records, "detect --records {path} --format json"),
     "machine tree": _machine_tree,
     "events": _events,
     "command line": _command_line,
@@ -511,7 +494,7 @@ SHARES = {
 }  # fmt: skip
 
 
-def inputs(count: int, first_seed: int) -> Iterator[tuple[str, int]]:
+def inputs(count, first_seed):
     """The kinds and seeds of `count` inputs, each kind in its share."""
     kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
     random.Random(first_seed).shuffle(kinds)

@@ -8,7 +8,7 @@ from pathlib import Path
 import gpubench
 
 
-def install(folder: Path, name: str, module: str, **groups: dict[str, str]) -> Path:
+def install(folder, name, module, **groups):
     """The package `name` 1.0 with one module of that name; `ops` and `backends` map entry points to objects."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
@@ -21,7 +21,31 @@ def install(folder: Path, name: str, module: str, **groups: dict[str, str]) -> P
     return folder
 
 
-def copy_gpubench(folder: Path) -> None:
+_SCRIPTED = """
+import msgspec
+from gpubench.backends.hidden.fake import FakeBackend
+
+class Scripted(FakeBackend):
+    name = {name!r}
+
+    def devices(self):
+        devices = super().devices()[:2]
+        return [msgspec.structs.replace(d, id=f"{name}:{{d.kind}}", backend={name!r}) for d in devices]
+
+    def open(self, device_id, threads=None, *, autotune=True):
+        return super().open(f"fake:{{device_id.partition(':')[2]}}", threads)
+
+BACKEND = Scripted()
+"""
+
+
+def install_scripted(folder, name, habit):
+    """The environment with a backend `name` that has the scripted CPU and GPU; `habit` alters what these do."""
+    module = habit + _SCRIPTED.format(name=name)
+    return {"PYTHONPATH": str(install(folder, name, module, backends={name: f"{name}:BACKEND"}))}
+
+
+def copy_gpubench(folder):
     """Our package in `folder`, with its bytecode: to compile it takes seconds. What Python is just writing is left out."""
     ours = Path(gpubench.__file__).parent
     shutil.copytree(ours, folder / ours.name, ignore=shutil.ignore_patterns("*.pyc.*"))

@@ -14,10 +14,7 @@ from gpubench.backends.numpy import machine_code
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 from tests.forking import environment
 
-RUN = (
-    "run", "--devices", "numpy:0", "--ops", "softmax", "--sizes", "64k", "--sessions", "1", "--max-samples", "5",
-    "--no-autotune", "-o", "r.json",
-)  # fmt: skip
+RUN = "run --devices numpy:0 --ops add --sizes 64k --sessions 1 --max-samples 5 --no-autotune -o r.json".split()
 
 
 @pytest.fixture(scope="module")

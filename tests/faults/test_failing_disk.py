@@ -7,23 +7,21 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubench.result import store
-from tests.forking import Starter, environment
+from tests.forking import environment
 
 PLAN = (
-    "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--sizes", "1k,64k", "--sessions", "3", "--regimes", "resident,transfer-once",
-    "--min-samples", "5", "--max-samples", "10",
-)  # fmt: skip
+    "--devices fake:cpu,fake:gpu --ops add,mul --sizes 1k,64k --sessions 3 --regimes resident,transfer-once "
+    "--min-samples 5 --max-samples 10"
+).split()
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path):
     """A small file system of its own, which tests fill or turn read-only."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -37,26 +35,25 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pass  # a second mount makes it read-only
 
 
-Spoil = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
 @pytest.fixture
-def spoiled(starter: Starter) -> Spoil:
+def spoiled(starter):
     """A run whose place is spoiled once it has measured something."""
 
-    def ended(
-        folder: Path, *arguments: str, spoil: Callable[[], None], home: Path, temporary: Path | None = None,
-        largest_file: int | None = None,
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    def ended(folder, *arguments, spoil, home, temporary=None, largest_file=None):
+        env = environment(home, {"TMPDIR": str(temporary)} if temporary else {})
         process = starter.begin(
-            "run", *PLAN, *arguments, "--no-progress", cwd=home,
-            env=environment(home, {"TMPDIR": str(temporary)} if temporary else {}),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            "run",
+            *PLAN,
+            *arguments,
+            "--no-progress",
+            cwd=home,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         if largest_file is not None:  # a program that starts under a limit would start its workers too
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
-        until = time.monotonic() + 100
-        while not any(folder.rglob("*.part")) and process.poll() is None and time.monotonic() < until:
+        while not any(folder.rglob("*.part")) and process.poll() is None:
             time.sleep(0.01)
         spoil()
         out, err = process.communicate(timeout=300)
@@ -65,36 +62,36 @@ def spoiled(starter: Starter) -> Spoil:
     return ended
 
 
-def no_space(folder: Path) -> None:
+def no_space(folder):
     with contextlib.suppress(OSError), open(folder / "ballast", "wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
 
 
-def read_only(folder: Path) -> None:
+def read_only(folder):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=True)
 
 
-def no_space_for_a_while(folder: Path) -> None:
+def no_space_for_a_while(folder):
     no_space(folder)
     time.sleep(0.2)
     (folder / "ballast").unlink()
 
 
 # What becomes of the place, whether that is a disk of its own, options, and what the message names as the cause.
-SPOILED: dict[str, tuple[Callable[[Path], None], bool, tuple[str, ...], str]] = {
-    "a disk that fills up": (no_space, True, ("-o", "{place}/r.json"), "No space left on device"),
-    "a disk that turns read-only": (read_only, True, ("-o", "{place}/r.json"), "Read-only file system"),
-    "a folder that is deleted": (shutil.rmtree, False, ("-o", "{place}/r.json"), "No such file or directory"),
-    "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), "No such file or directory"),
-    "a home that fails too": (no_space, True, ("-o", "{place}/r.json"), "No space left on device"),
+NO_SPACE, GONE = "No space left on device", "No such file or directory"
+RESULT = ("-o", "{place}/r.json")
+SPOILED = {
+    "a disk that fills up": (no_space, True, RESULT, NO_SPACE),
+    "a disk that turns read-only": (read_only, True, RESULT, "Read-only file system"),
+    "a folder that is deleted": (shutil.rmtree, False, RESULT, GONE),
+    "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), GONE),
+    "a home that fails too": (no_space, True, RESULT, NO_SPACE),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_the_result_is_rescued_and_the_message_names_both_places(
-    spoiled: Spoil, request: pytest.FixtureRequest, tmp_path: Path, gpubench: Any, name: str
-) -> None:
+def test_the_result_is_rescued_and_the_message_names_both_places(spoiled, request, tmp_path, gpubench, name):
     """The report is printed, the message tells the cause and the next command; the result is whole."""
     spoil, own_disk, options, why = SPOILED[name]
     place = request.getfixturevalue("disk") if own_disk else folder_of(tmp_path, "work")
@@ -120,18 +117,23 @@ def test_the_result_is_rescued_and_the_message_names_both_places(
         assert gpubench("run", "--append", str(found), "--sessions", "1", "-q").returncode == 0
 
 
-def folder_of(parent: Path, name: str) -> Path:
+def folder_of(parent, name):
     (parent / name).mkdir()
     return parent / name
 
 
-def test_a_limit_on_the_size_of_files(spoiled: Spoil, tmp_path: Path) -> None:
+def test_a_limit_on_the_size_of_files(spoiled, tmp_path):
     """As `ulimit -f` sets it: no place at all takes the result, and nothing but the result is lost."""
     home, folder, temporary = (folder_of(tmp_path, name) for name in ("somebody", "work", "tmp"))
     ended = spoiled(
-        folder, "-o", str(folder / "r.json"), spoil=lambda: None, home=home, temporary=temporary,
+        folder,
+        "-o",
+        str(folder / "r.json"),
+        spoil=lambda: None,
+        home=home,
+        temporary=temporary,
         largest_file=24 << 10,
-    )  # fmt: skip
+    )
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "File too large" in ended.stderr
@@ -139,7 +141,7 @@ def test_a_limit_on_the_size_of_files(spoiled: Spoil, tmp_path: Path) -> None:
     assert "add" in ended.stdout, "the report is printed all the same"
 
 
-def test_a_place_that_comes_back_gets_the_result(spoiled: Spoil, disk: Path, tmp_path: Path) -> None:
+def test_a_place_that_comes_back_gets_the_result(spoiled, disk, tmp_path):
     home = folder_of(tmp_path, "somebody")
     ended = spoiled(
         disk, "--sessions", "4", "-o", str(disk / "r.json"), spoil=lambda: no_space_for_a_while(disk), home=home
@@ -149,14 +151,10 @@ def test_a_place_that_comes_back_gets_the_result(spoiled: Spoil, disk: Path, tmp
     assert sorted(path.name for path in disk.iterdir()) == ["r.json"]
 
 
-def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(
-    spoiled: Spoil, disk: Path, tmp_path: Path
-) -> None:
+def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(spoiled, disk, tmp_path):
     home = folder_of(tmp_path, "somebody")
-    ended = spoiled(
-        home, "-o", "r.json", "-o", str(disk / "r.md"), "-o", str(disk / "r.jsonl"), spoil=lambda: no_space(disk),
-        home=home,
-    )  # fmt: skip
+    outputs = ("-o", "r.json", "-o", str(disk / "r.md"), "-o", str(disk / "r.jsonl"))
+    ended = spoiled(home, *outputs, spoil=lambda: no_space(disk), home=home)
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     assert "r.md" in ended.stderr

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from gpubench.result.run import Failure
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Iterator[Path]:
+def temporary(tmp_path):
     """A temporary folder of 256 KiB."""
     folder = tmp_path / "tmp"
     folder.mkdir()
@@ -28,9 +25,7 @@ def temporary(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("size", ["64k", "4M"])  # written as a file, and through memory
-def test_a_reference_that_the_temporary_folder_does_not_take(
-    gpubench: Any, tmp_path: Path, temporary: Path, size: str
-) -> None:
+def test_a_reference_that_the_temporary_folder_does_not_take(gpubench, tmp_path, temporary, size):
     ended = gpubench(
         "run", "--devices", "fake:cpu", "--ops", "add", "--sizes", f"1k,{size}", "--quick", "--max-samples", "5",
         "--min-samples", "5", "--no-progress", "-o", "r.json", env={"TMPDIR": str(temporary)},

@@ -6,9 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +16,14 @@ from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
 # Of a package in another folder numba compiles all anew.
-ADD = (
-    "run", "--ops", "add", "--sizes", "1000", "--implementations", "library", "--quick", "--max-time", "5ms", "--no-progress",
-)  # fmt: skip
+ADD = "run --ops add --sizes 1000 --implementations library --quick --max-time 5ms --no-progress".split()
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str | None], Path]]:
+def source(tmp_path, monkeypatch):
     """Let the program believe that its source lies in a folder, beside a pyproject.toml if there is a text for one."""
 
-    def place(name: str, project: str | None) -> Path:
+    def place(name, project):
         folder = tmp_path / name
         folder.mkdir()
         if project is not None:
@@ -45,7 +41,7 @@ PIP = [sys.executable, "-m", "pip", "install"]
 
 
 @pytest.mark.parametrize("name", ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"])
-def test_a_checkout_is_named_as_a_shell_takes_it(source: Any, name: str) -> None:
+def test_a_checkout_is_named_as_a_shell_takes_it(source, name):
     folder = source(name, OURS)
     assert shlex.split(locate(install_command("cuda13"))) == [*PIP, f"{folder}[cuda13]"]
     before, _, command = upgrade_command().partition(", then ")
@@ -58,13 +54,13 @@ def test_a_checkout_is_named_as_a_shell_takes_it(source: Any, name: str) -> None
     [None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
     ids=["none", "another", "cut", "empty", "no table", "junk", "deep"],
 )
-def test_without_our_pyproject_it_is_the_package(source: Any, project: str | None) -> None:
+def test_without_our_pyproject_it_is_the_package(source, project):
     source("site", project)
     assert shlex.split(upgrade_command()) == [*PIP, "--upgrade", "gpubench-cli"]
     assert shlex.split(locate(install_command("cuda13"))) == [*PIP, "gpubench-cli[cuda13]"]
 
 
-def test_what_ends_in_a_file_names_no_path(tmp_path: Path) -> None:
+def test_what_ends_in_a_file_names_no_path(tmp_path):
     folder = tmp_path / "secret place"
     copy_gpubench(folder)
     (folder / "pyproject.toml").write_text(OURS, encoding="utf-8")
@@ -81,7 +77,7 @@ def test_what_ends_in_a_file_names_no_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
-def test_every_hint_is_located(extra: str) -> None:
+def test_every_hint_is_located(extra):
     reported = locate(f"first: {install_command(extra)}; then go on")
     assert reported.startswith("first: ")
     assert reported.endswith("; then go on")
@@ -91,10 +87,8 @@ def test_every_hint_is_located(extra: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a program with a mode bit")
-def test_in_an_active_virtual_environment_pip_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pip(folder: Path) -> str:
+def test_in_an_active_virtual_environment_pip_is_enough(tmp_path, monkeypatch):
+    def pip(folder):
         folder.mkdir(parents=True)
         (folder / "pip").write_text("#!/bin/sh\n")
         (folder / "pip").chmod(0o755)
@@ -109,7 +103,7 @@ def test_in_an_active_virtual_environment_pip_is_enough(
     assert locate(install_command("plots")).startswith(f"{active}/python -m pip install ")
 
 
-def test_an_environment_without_pip_is_one_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_pip_is_one_of_uv(monkeypatch):
     monkeypatch.setitem(sys.modules, "pip", None)
     for command in (
         locate(install_command("plots")),

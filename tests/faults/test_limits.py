@@ -6,8 +6,6 @@ import errno
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,10 +27,8 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("error", "limit"), LIMITS, ids=lambda value: repr(value)[:40])
-def test_a_limit_that_ends_a_command_is_named(
-    error: Exception, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> int:
+def test_a_limit_that_ends_a_command_is_named(error, limit, monkeypatch, capsys):
+    def refuse(*_):
         raise error
 
     monkeypatch.setattr(command, "run_app", refuse)
@@ -53,28 +49,28 @@ def test_a_limit_that_ends_a_command_is_named(
     ],
     ids=repr,
 )
-def test_what_is_no_limit_stays_what_it_is(error: Exception) -> None:
+def test_what_is_no_limit_stays_what_it_is(error):
     assert find_limit(error) == ""
 
 
-def test_the_last_words_of_a_library_name_its_limit() -> None:
+def test_the_last_words_of_a_library_name_its_limit():
     assert name_limit("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2") == NO_TASKS
     assert name_limit("terminate called after throwing an instance of 'std::bad_alloc'") == NO_MEMORY
     assert name_limit("Segmentation fault") == ""
 
 
-def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
+def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch):
+    started = []
     popen = subprocess.Popen
 
-    def note(*arguments: Any, **options: Any) -> Any:
+    def note(*arguments, **options):
         started.append(popen(*arguments, **options))
         return started[-1]
 
     count = iter(range(9))
     start = threading.Thread.start
 
-    def second_refused(thread: threading.Thread) -> None:
+    def second_refused(thread):
         if next(count):
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -87,15 +83,15 @@ def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
+def no_processes(monkeypatch):
+    def refuse(*_, **__):
         raise EAGAIN
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
 
 @pytest.mark.usefixtures("no_processes")
-def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path: Path) -> None:
+def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path):
     (numpy,) = list_devices(["numpy"])
     assert (numpy.reason, NO_TASKS in numpy.detail) == ("worker-crashed", True)
     with pytest.raises(WorkerGone, match="cannot be started"):
@@ -116,7 +112,7 @@ def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path: Pa
     "arguments", ["detect --deep", "run --devices fake:cpu --ops add --sizes 64 --quick --no-save"]
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
-def test_a_shell_that_limits_memory_meets_no_bug(kilobytes: int, arguments: str, tmp_path: Path) -> None:
+def test_a_shell_that_limits_memory_meets_no_bug(kilobytes, arguments, tmp_path):
     """Whatever fails there, and how far it came, depends on the libraries; what is said of it does not."""
     line = f"ulimit -v {kilobytes}; exec {sys.executable} -m gpubench {arguments} --no-progress"
     done = subprocess.run(

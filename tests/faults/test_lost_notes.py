@@ -6,69 +6,56 @@ import json
 import os
 import pty
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpubench.result import store
 from tests.faults.test_hostile_surroundings import shell
-from tests.forking import Starter, environment
+from tests.forking import environment
 from tests.unit.report.samples import full_run
 
-RUN = (
-    "run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k,4k", "--quick", "--max-samples", "10",
-    "-o", "r.json",
-)  # fmt: skip
+RUN = "run --devices fake:cpu,fake:gpu --ops add --sizes 1k,4k --quick --max-samples 10 -o r.json"
 
 
-def full_disk() -> tuple[int, Callable[[], object]]:
+def full_disk():
     return os.open("/dev/full", os.O_WRONLY), lambda: None
 
 
-def reader_that_never_was() -> tuple[int, Callable[[], object]]:
+def reader_that_never_was():
     reader, writer = os.pipe()
     os.close(reader)
     return writer, lambda: None
 
 
-def reader_that_leaves() -> tuple[int, Callable[[], object]]:
-    reader, writer = os.pipe()
+def _left(reader, writer):
+    """`writer`, whose reader goes after some characters."""
 
-    def leave() -> None:
+    def leave():
         os.read(reader, 40)
         os.close(reader)
 
     return writer, leave
 
 
-def terminal_that_goes() -> tuple[int, Callable[[], object]]:
+def reader_that_leaves():
+    return _left(*os.pipe())
+
+
+def terminal_that_goes():
     """The live display is drawn there."""
-    master, slave = pty.openpty()
-
-    def leave() -> None:
-        os.read(master, 40)
-        os.close(master)
-
-    return slave, leave
+    return _left(*pty.openpty())
 
 
 LOST = (full_disk, reader_that_never_was, reader_that_leaves, terminal_that_goes)
 
 
-def end_of(
-    starter: Starter,
-    folder: Path,
-    lost: Callable[[], tuple[int, Callable[[], object]]],
-    *command: str,
-    **env: str,
-) -> tuple[int, str]:
+def end_of(starter, folder, lost, command):
     """The exit code and the output of a command whose notes go nowhere."""
     notes, leave = lost()
-    env = {**environment(folder), "TERM": "xterm", **env}
+    env = {**environment(folder), "TERM": "xterm"}
     env.pop("CI", None)
-    with starter.begin(*command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=notes) as process:
+    with starter.begin(*command.split(), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=notes) as process:
         os.close(notes)
         leave()
         output, _ = process.communicate(timeout=120)
@@ -77,10 +64,8 @@ def end_of(
 
 @pytest.mark.parametrize("lost", LOST, ids=lambda lost: lost.__name__)
 @pytest.mark.check
-def test_a_run_measures_on_and_prints_its_answer(
-    starter: Starter, tmp_path: Path, lost: Callable[[], tuple[int, Callable[[], object]]]
-) -> None:
-    code, output = end_of(starter, tmp_path, lost, *RUN)
+def test_a_run_measures_on_and_prints_its_answer(starter, tmp_path, lost):
+    code, output = end_of(starter, tmp_path, lost, RUN)
     assert code == 0
     assert "GPU" in output
     assert store.load(tmp_path / "r.json").complete
@@ -90,50 +75,32 @@ def test_a_run_measures_on_and_prints_its_answer(
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("report r.json --columns nothing", 2),
-        ("report r.json --columns nothing --verbose", 2),
-        ("report r.json --annotations always --min-speedup *=1e6", 3),
-        ("report nothing.json", 4),
-        ("compare r.json r.json", 0),
-        ("merge r.json r.json -o m.json", 4),
-        ("noise r.json", 4),
-        ("detect --debug", 0),
-        ("run --devices fake:nothing", 5),
-        ("nothing", 2),
-        ("", 2),
+        ("report r.json --columns nothing", 2), ("report r.json --columns nothing --verbose", 2),
+        ("report r.json --annotations always --min-speedup *=1e6", 3), ("report nothing.json", 4),
+        ("compare r.json r.json", 0), ("merge r.json r.json -o m.json", 4), ("noise r.json", 4), ("detect --debug", 0),
+        ("run --devices fake:nothing", 5), ("nothing", 2), ("", 2),
     ],
-)
-def test_every_other_command_ends_as_it_would(
-    starter: Starter, tmp_path: Path, command: str, code: int
-) -> None:
+)  # fmt: skip
+def test_every_other_command_ends_as_it_would(starter, tmp_path, command, code):
     (tmp_path / "r.json").write_bytes(store.dumps(full_run()))
     for lost in (full_disk, reader_that_never_was):
-        assert end_of(starter, tmp_path, lost, *command.split())[0] == code
+        assert end_of(starter, tmp_path, lost, command)[0] == code
 
 
-def test_the_exit_code_is_the_commands_own(tmp_path: Path) -> None:
+def test_the_exit_code_is_the_commands_own(tmp_path):
     """Python itself ends with 120 where it cannot write at its end what waits for standard error."""
-    (tmp_path / "r.json").write_bytes(store.dumps(full_run()))
-    for redirection in ("2> /dev/full", "2>&-"):
-        assert shell(f"$gpubench report nothing.json {redirection}", tmp_path).returncode == 4
-        assert shell(f"$gpubench report r.json {redirection}", tmp_path).returncode == 0
+    assert shell("$gpubench report nothing.json 2> /dev/full", tmp_path).returncode == 4
 
 
 @pytest.mark.parametrize(
     ("command", "encoding"),
     [
-        (" ".join([*RUN, "--label", "'\u2192 \u96ea'"]), "ascii:strict"),
-        ("report r.json", "cp1252:strict"),
-        ("report r.json --format json", "cp1252:strict"),
-        ("detect", "ascii:strict"),
-        ("detect --json", "cp1252"),
-        ("ops", "ascii"),
-        ("n\xf6thing\u2192", "cp1252:strict"),
+        (f"{RUN} --label '\u2192 \u96ea'", "ascii:strict"), ("report r.json", "cp1252:strict"),
+        ("report r.json --format json", "cp1252:strict"), ("detect --json", "cp1252"), ("n\xf6thing\u2192", "cp1252:strict"),
     ],
-)
-def test_an_encoding_without_a_character_ends_nothing(tmp_path: Path, command: str, encoding: str) -> None:
-    run = msgspec.structs.replace(full_run(), label="\u2192 \u96ea")
-    (tmp_path / "r.json").write_bytes(store.dumps(run))
+)  # fmt: skip
+def test_an_encoding_without_a_character_ends_nothing(tmp_path, command, encoding):
+    (tmp_path / "r.json").write_bytes(store.dumps(msgspec.structs.replace(full_run(), label="\u2192 \u96ea")))
     code = shell(f"$gpubench {command} > out 2> notes", tmp_path, PYTHONIOENCODING=encoding).returncode
     notes = (tmp_path / "notes").read_text(encoding.partition(":")[0])
     assert code == (2 if "thing" in command else 0), notes

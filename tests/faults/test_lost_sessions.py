@@ -8,35 +8,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubench.base.errors import GpubenchError
 from gpubench.result import store
-from gpubench.result.run import Measurement, Run, failures_of
-from tests.forking import Starter, drives_a_device, environment
+from gpubench.result.run import Measurement, failures_of
+from tests.forking import children, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
-PLAN = (
-    "--devices", "numpy:0", "--ops", "add", "--sizes", "512k", "--implementations", "library", "--max-time", "100ms",
-)  # fmt: skip
+PLAN = "--devices numpy:0 --ops add --sizes 512k --implementations library --max-time 100ms".split()
 
 
-def workers(of: int) -> list[int]:
-    """The processes that drive a device for the run `of`."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == of and drives_a_device(int(folder.name)):
-                found.append(int(folder.name))
-    return found
-
-
-def sampled(file: Path, session: int) -> bool:
+def sampled(file, session):
     """Whether the run has taken samples in this session."""
     try:
         run = store.load(file)
@@ -46,23 +31,18 @@ def sampled(file: Path, session: int) -> bool:
     return any(block.session == session for block in blocks)
 
 
-Interfered = Callable[..., tuple[int, Run, str]]
-
-
 @pytest.fixture
-def interfered(tmp_path: Path, starter: Starter) -> Interfered:
+def interfered(tmp_path, starter):
     """A run of which the workers meet an accident in these sessions: exit code, result, what it said."""
 
-    def ended(*arguments: str, sessions: set[int], interfere: Callable[[int], None]) -> tuple[int, Run, str]:
+    def ended(*arguments, sessions, interfere):
         with open(tmp_path / "err", "w") as err:
-            process = starter.begin(
-                "run", *arguments, "--no-progress",
-                cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=err,
-            )  # fmt: skip
+            command, env = ("run", *arguments, "--no-progress"), environment(tmp_path)
+            process = starter.begin(*command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=err)
             left = set(sessions)
             while process.poll() is None and left:
                 if sampled(tmp_path / "r.json.part", min(left)):
-                    for worker in workers(process.pid):
+                    for worker in filter(drives_a_device, children(process.pid)):
                         interfere(worker)
                     left.discard(min(left))
                 time.sleep(0.02)
@@ -73,16 +53,16 @@ def interfered(tmp_path: Path, starter: Starter) -> Interfered:
     return ended
 
 
-def kill(worker: int) -> None:
+def kill(worker):
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)
 
 
-def used(run: Run) -> list[int]:
+def used(run):
     return sorted({block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks})
 
 
-def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered: Interfered) -> None:
+def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered):
     code, run, said = interfered(*PLAN, "--sessions", "6", "-o", "r.json", sessions={1, 3, 4}, interfere=kill)
     assert code == 1
     (case,) = run.outcomes
@@ -97,9 +77,7 @@ def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered:
     assert "Traceback" not in said
 
 
-def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(
-    interfered: Interfered, tmp_path: Path, gpubench: Any
-) -> None:
+def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(interfered, tmp_path, gpubench):
     first = gpubench("run", *PLAN, "--sessions", "3", "-o", "r.json", "-q")
     assert first.returncode == 0, first.stderr
     before = store.load(tmp_path / "r.json")
@@ -114,7 +92,7 @@ def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(
     assert again.returncode == 0, "what broke in an earlier call is not held against this one"
 
 
-def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered: Interfered) -> None:
+def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered):
     code, run, _ = interfered(*PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
         interfere=lambda worker: os.kill(worker, signal.SIGSTOP),
     )  # fmt: skip
@@ -124,15 +102,14 @@ def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered: I
     assert {0, 2} <= set(used(run))
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, gpubench: Any, starter: Starter) -> None:
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path, gpubench, starter):
     """kill -9 of the run itself: the old file stands, what was measured is beside it, and `report` finds it."""
     made = gpubench("run", *PLAN, "--sessions", "2", "--append", "r.json", "-q")
     assert made.returncode == 0, made.stderr
     old = (tmp_path / "r.json").read_bytes()
     before = used(store.load(tmp_path / "r.json"))
-    process = starter.begin(
-        "run", "--append", "r.json", "--sessions", "50", "-q", cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    command, nowhere = ("run", "--append", "r.json", "--sessions", "50", "-q"), subprocess.DEVNULL
+    process = starter.begin(*command, cwd=tmp_path, env=environment(tmp_path), stdout=nowhere, stderr=nowhere)
     while not sampled(tmp_path / "r.json.part", before[-1] + 2):
         assert process.poll() is None
         time.sleep(0.01)

@@ -23,7 +23,7 @@ LOOKING = (
 SETTINGS = "[run]\nsessions = 'none'\n[report]\nformat = 'none'\n"
 
 
-def test_what_the_user_keeps_changes_no_test(tmp_path: Path) -> None:
+def test_what_the_user_keeps_changes_no_test(tmp_path):
     user = tmp_path / "user"
     folders = {
         name: user / folder
@@ -48,7 +48,7 @@ def test_what_the_user_keeps_changes_no_test(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in user.rglob("*") if path.is_file()} == planted
 
 
-def test_each_test_has_folders_of_its_own(home: Path) -> None:
+def test_each_test_has_folders_of_its_own(home):
     assert list(home.iterdir()) == []
     assert store.user_data_dir().is_relative_to(home)
     configuration = installation.user_folder(installation.CONFIGURATION, os.environ, sys.platform)

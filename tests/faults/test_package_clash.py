@@ -21,7 +21,7 @@ RECORD = "gpubench/__init__.py,sha256=47DEQpj8HBSa,0\ngpubench/main.py,sha256=py
 CLASH = "gpubench 1.0.0 installs a folder gpubench too"
 
 
-def distribution(site: Path, folder: str = "gpubench-1.0.0.dist-info", **files: str | bytes) -> Path:
+def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
     """A distribution in `site`, as pip leaves it."""
     info = site / folder
     info.mkdir(parents=True)
@@ -31,11 +31,9 @@ def distribution(site: Path, folder: str = "gpubench-1.0.0.dist-info", **files: 
     return site
 
 
-def gpubench(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(site)}, check=False,
-    )  # fmt: skip
+def gpubench(*arguments, site, cwd):
+    command, env = [sys.executable, "-m", "gpubench", *arguments], {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=env, check=False)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def gpubench(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProc
     [({"RECORD": RECORD}, "json"), ({"top_level_txt": "other\ngpubench\n"}, "table"), ({"RECORD": "gpubench.py,,\n"}, "table")],
     ids=["RECORD", "top_level.txt", "a module"],
 )  # fmt: skip
-def test_detect_names_it(tmp_path: Path, files: dict[str, str], format: str) -> None:
+def test_detect_names_it(tmp_path, files, format):
     site = distribution(tmp_path / "site", METADATA=METADATA, **files)
     ended = gpubench("detect", "--debug", "--quiet", "--format", format, site=site, cwd=tmp_path)
     assert ended.returncode == 0
@@ -60,21 +58,15 @@ def test_detect_names_it(tmp_path: Path, files: dict[str, str], format: str) -> 
     [("gpubench_cli-0.0.9.dist-info", "gpubench-cli"), ("GPUbench.CLI-0.0.9.dist-info", "GPUbench_CLI")],
 )
 @pytest.mark.check
-def test_our_own_distribution_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
-) -> None:
+def test_our_own_distribution_is_none(tmp_path, monkeypatch, folder, name):
     distribution(tmp_path, folder, METADATA=METADATA.replace("gpubench", name), RECORD=RECORD)
-    distribution(
-        tmp_path,
-        "plugin-1.dist-info",
-        METADATA=METADATA.replace("gpubench", "plugin"),
-        RECORD="gpubench_x/a.py,,\n",
-    )
+    metadata = METADATA.replace("gpubench", "plugin")
+    distribution(tmp_path, "plugin-1.dist-info", METADATA=metadata, RECORD="gpubench_x/a.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert find_clash() is None
 
 
-def test_spoiled_metadata_of_others_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spoiled_metadata_of_others_hides_nothing(tmp_path, monkeypatch):
     junk = b"\xff\xfe\0" * 100
     distribution(tmp_path, "a-1.dist-info", METADATA=junk, RECORD=junk, top_level_txt=junk)
     distribution(tmp_path, "b-1.dist-info", RECORD=RECORD)
@@ -88,10 +80,8 @@ def test_spoiled_metadata_of_others_hides_nothing(tmp_path: Path, monkeypatch: p
     assert not set("".join(found)) & set("; ~\x1b\u202e")
 
 
-def test_the_page_for_unexpected_failures_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> int:
+def test_the_page_for_unexpected_failures_names_it(tmp_path, monkeypatch, capsys):
+    def fail(*_):
         raise RuntimeError("oops")
 
     monkeypatch.setattr("gpubench.cli.command.run_app", fail)
@@ -106,24 +96,16 @@ def test_the_page_for_unexpected_failures_names_it(
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def site(tmp_path):
     """Our package as it lies in site-packages."""
     copy_gpubench(tmp_path / "site")
     return tmp_path / "site"
 
 
-FILES = [
-    "__init__.py",
-    "cli/__init__.py",
-    "cli/exit.py",
-    "cli/command.py",
-    "base/errors.py",
-    "base/streams.py",
-]
-
-
-@pytest.mark.parametrize(("file", "theirs"), list(zip(FILES, ["", "torch = None\n"] * 3, strict=True)))
-def test_a_file_that_it_overwrote(site: Path, tmp_path: Path, file: str, theirs: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "theirs"), [("__init__.py", ""), ("cli/exit.py", "torch = None\n"), ("base/errors.py", "")]
+)
+def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     distribution(site, METADATA=METADATA, RECORD=f"gpubench/{file},,\n")
     (site / "gpubench" / file).write_text(theirs)
     (tmp_path / "folder").mkdir()
@@ -141,19 +123,18 @@ def test_a_file_that_it_overwrote(site: Path, tmp_path: Path, file: str, theirs:
 
 
 # tests/architecture/test_wheel.py removes the first: here Python would find that one in the checkout.
-@pytest.mark.parametrize("file", ["cli/__init__.py", "cli/command.py", "base/errors.py"])
-def test_a_file_that_went_with_it(site: Path, tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize("file", ["cli/__init__.py", "base/errors.py"])
+def test_a_file_that_went_with_it(site, tmp_path, file):
     """`pip uninstall gpubench` removes the files that both brought; then no other package is there to be named."""
     (site / "gpubench" / file).unlink()
     (tmp_path / "folder").mkdir()
-    reported = ""
-    for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
-        reported += gpubench(*arguments, site=site, cwd=tmp_path / "folder").stderr
+    commands = (["--version"], ["run", "--nonsense"], ["schema"])
+    reported = "".join(gpubench(*words, site=site, cwd=tmp_path / "folder").stderr for words in commands)
     assert "  why: files of gpubench are missing or replaced\n" in reported
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 
 
-def test_a_package_that_gpubench_needs_is_missing(site: Path, tmp_path: Path) -> None:
+def test_a_package_that_gpubench_needs_is_missing(site, tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())", "ops"],
         cwd=site, capture_output=True, text=True, timeout=300, check=False,

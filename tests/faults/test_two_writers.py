@@ -5,36 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubench.result import store
-from tests.forking import Starter, environment
+from tests.forking import environment
 
 PLAN = (
-    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--quick",
-    "--min-samples", "5", "--max-samples", "5",
-)  # fmt: skip
-
-
-Start = Callable[..., "subprocess.Popen[str]"]
+    "--devices fake:cpu,fake:gpu --ops add --sizes 1k --regimes resident-queued --quick --min-samples 5 --max-samples 5"
+).split()
 
 
 @pytest.fixture
-def start(tmp_path: Path, starter: Starter) -> Start:
-    def begin(*arguments: str) -> subprocess.Popen[str]:
+def start(tmp_path, starter):
+    def begin(*arguments):
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         return starter.begin(
-            "run", *arguments, "--no-progress", cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
+            "run", *arguments, "--no-progress", cwd=tmp_path, env=environment(tmp_path), **streams
+        )
 
     return begin
 
 
-def test_two_appends_at_once_add_the_sessions_of_both(tmp_path: Path, gpubench: Any, start: Start) -> None:
+def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start):
     assert gpubench("run", *PLAN, "-o", "ap.json", "-q").returncode == 0
     both = [start("--append", "ap.json", "--sessions", "4", "--lock-timeout", "120s") for _ in range(2)]
     said = [process.communicate(timeout=200)[1] for process in both]
@@ -45,7 +38,7 @@ def test_two_appends_at_once_add_the_sessions_of_both(tmp_path: Path, gpubench: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.json"], "no lock is left"
 
 
-def test_the_second_is_refused_and_told_who_writes(tmp_path: Path, gpubench: Any, start: Start) -> None:
+def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
     for option in ("-o", "--append"):
         first = start(*PLAN, "--sessions", "500", option, "r.json")
         while not (tmp_path / "r.json.part").exists():
@@ -63,7 +56,7 @@ def test_the_second_is_refused_and_told_who_writes(tmp_path: Path, gpubench: Any
         os.unlink(tmp_path / "r.json")
 
 
-def test_a_killed_writer_holds_nothing(tmp_path: Path, gpubench: Any, start: Start) -> None:
+def test_a_killed_writer_holds_nothing(tmp_path, gpubench, start):
     first = start(*PLAN, "--sessions", "500", "-o", "r.json")
     while not (tmp_path / "r.json.part").exists():
         assert first.poll() is None
@@ -74,9 +67,7 @@ def test_a_killed_writer_holds_nothing(tmp_path: Path, gpubench: Any, start: Sta
 
 
 @pytest.mark.check
-def test_a_file_of_somebody_else_beside_the_result_is_not_touched(
-    tmp_path: Path, gpubench: Any, start: Start
-) -> None:
+def test_a_file_of_somebody_else_beside_the_result_is_not_touched(tmp_path, gpubench, start):
     (tmp_path / "r.json.part").write_text("half a download")
     ended = gpubench("run", *PLAN, "-o", "r.json")
     assert ended.returncode == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,60 +17,37 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.report.layout import RenderOptions
 from gpubench.result import store
-from gpubench.result.run import Run
 
 RESULTS = Path(__file__).parents[2] / "results"
 # Assigned stages; stages; a split; identical GPUs; GPUs that work together.
-STORED = (
-    "20261124T104405Z-f972ed75",
-    "20261123T175721Z-079482ca",
-    "20261124T200505Z-377ffcce",
-    "20261124T193435Z-a67af8ce",
-)
-PLACES = (
-    "assignment_times",
-    "stages",
-    "identical_gpus",
-    "together",
-    "beside_s",
-    "gpu_share",
-    "parts",
-    "params",
-    "flops",
-    "bytes",
-)
+STORED = "20261124T104405Z-f972ed75 20261123T175721Z-079482ca 20261124T200505Z-377ffcce 20261124T193435Z-a67af8ce".split()
+PLACES = "assignment_times stages identical_gpus together beside_s gpu_share parts params flops bytes".split()
 FORMATS = ("plain", "json", "csv")
 
 
-def small(name: str) -> Any:
+def small(name):
     """The stored result with the cases of one op and size alone."""
     (path,) = RESULTS.glob(f"*/{name}.json.gz")
     document = json.loads(gzip.decompress(path.read_bytes()))
     outcomes = document["outcomes"]
     chosen = next(
-        (one["case"] for one in outcomes if one.get("stages") or one.get("assignment_times")),
-        outcomes[0]["case"],
+        (o["case"] for o in outcomes if o.get("stages") or o.get("assignment_times")), outcomes[0]["case"]
     )
-    document["outcomes"] = [
-        one
-        for one in outcomes
-        if (one["case"]["op"], one["case"]["params"]) == (chosen["op"], chosen["params"])
-    ]
+    wanted = chosen["op"], chosen["params"]
+    document["outcomes"] = [o for o in outcomes if (o["case"]["op"], o["case"]["params"]) == wanted]
     return document
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def places(value, path=()):
     yield path, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from places(item, (*path, key))
 
 
-def spoiled(
-    document: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]
-) -> Iterator[tuple[str, Any]]:
+def spoiled(document, wanted, change):
     """The document with one kind of value changed, all at once and the first alone, kind by kind."""
-    kinds: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+    kinds = {}
     for path, value in places(document):
         if path and wanted(value) and any(key in PLACES for key in path):
             kinds.setdefault(tuple(str(key) if isinstance(key, str) else "#" for key in path), []).append(path)
@@ -85,7 +62,7 @@ def spoiled(
             yield f"{'.'.join(kind)} ({'all' if chosen is paths else 'one'})", changed
 
 
-def read(run: Run, other: Run) -> None:
+def read(run, other):
     analyses = report.analyse_runs([run])
     for name in FORMATS:
         report.draw_report(analyses, name, RenderOptions())
@@ -101,7 +78,7 @@ CHANGES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_it_is_reported_or_refused(how: str) -> None:
+def test_it_is_reported_or_refused(how):
     """Each kind of value once, in the first result that has it."""
     broken, tried = [], set()
     for name in STORED:

@@ -55,6 +55,24 @@ def drives_a_device(pid: int) -> bool:
     return False
 
 
+def children(of: int) -> set[int]:
+    """The processes whose parent is `of`."""
+    pids = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == of:
+                pids.add(int(folder.name))
+    return pids
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is neither gone nor waiting for whoever adopted it to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Starter:
     """Starts `python -m gpubench`, by forking where that makes no difference."""
 

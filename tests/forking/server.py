@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -37,19 +39,7 @@ OTHERS = (
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
 # Variables that are read while Python or a library starts.
-READ_AT_START = (
-    "PYTHON",
-    "LD_",
-    "LC_",
-    "LANG",
-    "TZ",
-    "OMP_",
-    "OPENBLAS_",
-    "MKL_",
-    "NUMEXPR_",
-    "NUMBA_",
-    "COVERAGE_",
-)
+READ_AT_START = tuple("PYTHON LD_ LC_ LANG TZ OMP_ OPENBLAS_ MKL_ NUMEXPR_ NUMBA_ COVERAGE_".split())
 
 
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -102,15 +92,20 @@ def import_all() -> None:
             importlib.import_module(name)
 
 
-def know_documents() -> None:
-    """What msgspec finds out about a type when it is first decoded stays with the type: a tenth of a short run."""
-    import msgspec
+def rehearse() -> None:
+    """Read and show a document: types, regular expressions and tables that are made once are there in each fork, a
+    quarter of a short run. What depends on the packages of a process is forgotten."""
+    from gpubench import kernels
+    from gpubench.base.plugins import sections
+    from gpubench.cli import main
 
-    from gpubench.result.machine import Machine
-    from gpubench.result.run import Run
-
-    for kind in (Machine, Run):
-        msgspec.json.Decoder(kind)
+    document = os.path.join("tests", "unit", "store", "fixtures", "version-4.json")
+    for command in (["--full"], ["--format", "json"], ["--format", "html"]):
+        nowhere = io.StringIO()
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            assert main(["report", document, *command]) == 0
+    kernels.groups()
+    sections.declarations.cache_clear()
 
 
 def import_as_a_worker_does() -> None:
@@ -212,6 +207,7 @@ def become(
         os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
+    alter(env)
     gc.enable()
     code: object = 0
     try:
@@ -228,6 +224,16 @@ def become(
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit((code or 0) & 0xFF)
+
+
+def alter(env: Mapping[str, str]) -> None:
+    """Set what the variable TESTS_ALTER names, as "module:NAME=VALUE module:NAME=VALUE": tests wait for parts of seconds
+    where users wait for seconds. A program that is not forked takes its time."""
+    for change in env.get("TESTS_ALTER", "").split():
+        place, _, value = change.partition("=")
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(module), name)
+        setattr(sys.modules[module], name, ast.literal_eval(value))
 
 
 def run_program(arguments: Sequence[str]) -> None:
@@ -300,7 +306,7 @@ if __name__ == "__main__":
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     import_as_a_worker_does()
     leave_the_load_unread()
-    know_documents()
+    rehearse()
     gc.collect()
     gc.freeze()
     serve(sys.argv[1])

@@ -27,37 +27,28 @@ def ran(run):
     )  # fmt: skip
 
 
-def test_every_collective_runs_on_the_first_device_group_of_a_size_and_pairs_on_each(ran):
+def test_collectives_of_device_groups(ran, gpubench):
+    """Each runs on the first group of a size, and pairs on each; times follow the slowest link."""
     assert ran.code == 0, ran.err
     device_groups = {}
     for outcome in ran.outcomes.values():
         assert outcome["type"] == "measurement"
         device_groups.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
-    for name, found in device_groups.items():
+    for name, groups in device_groups.items():
         second = "group:fake:2+3" if kernels.load(name).collective.pairwise else "group:fake:0-3"
-        assert found == {"group:fake:0+1", second}
+        assert groups == {"group:fake:0+1", second}
     assert set(device_groups) == set(kernels.groups()["collective"])
-
-
-def test_times_follow_the_slowest_link(ran):
     n = LENGTH
     assert sample(ran, "p2p", n, "group:fake:0+1") == pytest.approx(1e-5 + n / 5e10, rel=0.01)
     assert sample(ran, "p2p", n, "group:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
     assert sample(ran, "allreduce", n, "group:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e10, rel=0.01)
-
-
-def test_a_device_group_says_which_gpus_it_has_and_nothing_of_their_identity_is_kept(ran):
     for device in ran.result["devices"]:
-        assert (device["backend"], device["kind"]) == ("group", "gpu")
-        assert not device.get("identities")
-
-
-def test_the_report_ends_with_both_rates(ran, gpubench):
+        assert (device["backend"], device["kind"], bool(device.get("identities"))) == ("group", "gpu", False)
     assert " ".join(ran.out.split()).startswith("Between 4 GPUs: p2p ")
     assert "allreduce 0-3" in ran.out
-    full = gpubench("report", str(ran.folder / "r.json"), "--full").stdout
-    assert "allreduce, 4 ranks by fake on group:fake:0-3" in full
-    document = json.loads(gpubench("report", str(ran.folder / "r.json"), "--format", "json").stdout)
+    path = str(ran.folder / "r.json")
+    assert "allreduce, 4 ranks by fake on group:fake:0-3" in gpubench("report", path, "--full").stdout
+    document = json.loads(gpubench("report", path, "--format", "json").stdout)
     rows = {(row["op"], row["device_id"]): row for row in document["collectives"]}
     four = rows["allreduce", "group:fake:0-3"]
     assert four["busbw"] == pytest.approx(1.5 * four["algbw"], rel=1e-4)
@@ -73,7 +64,7 @@ def test_a_link_that_lies_gives_no_time(run):
 
 def test_a_link_that_hangs_costs_its_cases_and_the_next_one_runs(run):
     devices = "group:fake:link-hangs,group:fake:0+1"
-    ran = run("--ops", "p2p", "--devices", devices, "--sizes", "1m", "--case-timeout", "2s", env=FOUR)
+    ran = run("--ops", "p2p", "--devices", devices, "--sizes", "1m", "--case-timeout", "1s", env=FOUR)
     assert ran.code == 1
     found = {outcome["case"]["device_id"]: outcome for outcome in ran.outcomes.values()}
     assert found["group:fake:link-hangs"]["reason"] == "timeout"
@@ -105,7 +96,7 @@ def test_beside_other_ops_device_groups_are_left_to_the_collectives(run):
 def test_a_pair_below_half_of_its_peers_is_named(run):
     pairs = "group:fake:0+1,group:fake:0+2,group:fake:1+2"
     ran = run(
-        "--ops", "p2p", "--devices", pairs, "--sizes", "4m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
+        "--ops", "p2p", "--devices", pairs, "--sizes", "1m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
     )
     assert "link-slow: p2p on group:fake:1+2" in " ".join(ran.out.split())
     assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"group:fake:1+2"}

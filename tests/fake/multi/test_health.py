@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from gpubench.cli.selection import LINKS
+from tests.fake.multi.test_scaling import AT_ONCE
 
 SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allreduce=96k")
 SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
@@ -36,7 +37,7 @@ def test_one_gpu_has_no_links_to_look_at(run):
 def test_equal_gpus_work_at_once_unless_somebody_turns_that_off(run):
     ran = run(
         "--ops", "health", "--sizes", "copy=1m", "--filter", "copy/*", "--devices", "fake:gpu0,fake:gpu1",
-        env={"GPUBENCH_FAKE_GPUS": "2"},
+        env={"GPUBENCH_FAKE_GPUS": "2", "TESTS_ALTER": AT_ONCE},
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert {one["gpus"] for one in ran.result["together"] if one["phase"] == "together"} == {2}

@@ -9,15 +9,13 @@ ASSIGNED = "mlp_forward/n=16/float32/tuned/{}@hybrid:fake:gpu"
 REGIMES = ("resident-waited", "transfer-always")
 
 
-@pytest.fixture(scope="module")
-def ran(run):
-    return run(
+def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fastest(run):
+    """Both sides alone are measured with it in every block."""
+    regimes = ",".join((*REGIMES, "resident-queued"))
+    ran = run(
         "--ops", "mlp_forward", "--sizes", "16", "--devices", DEVICES, "--sessions", "2", "--max-samples", "5",
-        "--regimes", ",".join((*REGIMES, "resident-queued")),
+        "--regimes", regimes,
     )  # fmt: skip
-
-
-def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fastest(ran):
     assert ran.code == 0, ran.err
     for regime in REGIMES:
         outcome = ran.outcomes[ASSIGNED.format(regime)]
@@ -30,18 +28,9 @@ def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fast
         times = {block["assignment"]: min(block["wall_s"]) for block in swept}
         assert {block["assignment"] for block in main} == {min(times, key=times.__getitem__)}
         assert set(main[0]["assignment"]) == {"c", "g"}, "a mixture wins"
-
-
-def test_both_sides_alone_are_measured_with_it_in_every_block(ran):
-    for regime in REGIMES:
-        for block in ran.outcomes[ASSIGNED.format(regime)]["blocks"]:
-            assert set(block["beside_s"]) == {"cpu", "gpu"}
-            if block.get("phase", "main") == "main":
-                assert min(block["beside_s"].values()) > 1.05 * max(block["wall_s"])
-
-
-def test_an_assigned_workload_has_no_queued_regime(ran):
-    assert not [key for key in ran.outcomes if "queued" in key and "hybrid" in key]
+        assert all(set(block["beside_s"]) == {"cpu", "gpu"} for block in outcome["blocks"])
+        assert all(min(block["beside_s"].values()) > 1.05 * max(block["wall_s"]) for block in main)
+    assert not [key for key in ran.outcomes if "queued" in key and "hybrid" in key], "it has no queued regime"
 
 
 def test_a_gpu_that_fails_costs_the_case(run):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +21,15 @@ from tests.faults.packages import install
 
 PATIENCE_S = 120
 START_UP = {
-    "prints": "print('hello')",
-    "prints to both": "import sys; print('hello'); print('hello', file=sys.stderr)",
-    "ends no line": "import os; os.write(1, b'hello')",
+    "writes in each way": (
+        "import ctypes, os, sys; print('hello'); print('hello', file=sys.stderr); os.write(1, bytes(range(256)))\n"
+        'ctypes.CDLL(None).printf(b\'hello\'); print(\'{"records": []}\'); print(\'{"kind": "phase", "name": "x"}\')\n'
+        "import atexit, pathlib, site, tempfile; atexit.register(print, 'bye')\n"
+        "folder = pathlib.Path(tempfile.mkdtemp())\n"
+        "(folder / 'x.pth').write_text('import sys; print(1); sys.stdout.flush()'); site.addsitedir(str(folder))\n"
+        "os.write(1, b'no end of a line')"
+    ),
     "writes much": "import os; [os.write(1, b'x' * 65536) for _ in range(40)]",
-    "writes bytes": "import os; os.write(1, bytes(range(256)))",
-    "writes in C": "import ctypes; ctypes.CDLL(None).printf(b'hello')",
-    "speaks JSON": 'print(\'{"records": []}\'); print(\'{"kind": "phase", "name": "x"}\')',
     "goes on": (
         "import os, threading\n"
         "def noise():\n while True: os.write(1, b'noise')\n"
@@ -39,7 +40,6 @@ START_UP = {
         "def noise():\n while True: os.write(copy, b'noise'); time.sleep(0.001)\n"
         "threading.Thread(target=noise, daemon=True).start()"
     ),
-    "prints as it ends": "import atexit; atexit.register(print, 'bye')",
     "no stdout": "import sys; sys.stdout = None; sys.stderr = None",
     "another stdout": "import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
     "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
@@ -49,15 +49,11 @@ START_UP = {
     "reads": "import sys; sys.stdin.read()",
     "raises": "raise RuntimeError('no')",
     "exits": "raise SystemExit(3)",
-    "a .pth file": (
-        "import pathlib, site, tempfile\nfolder = pathlib.Path(tempfile.mkdtemp())\n"
-        "(folder / 'x.pth').write_text('import sys; print(1); sys.stdout.flush()')\nsite.addsitedir(str(folder))"
-    ),
 }
 OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
 
 
-def list_numpy() -> list[str]:
+def list_numpy():
     (listing,) = list_devices(["numpy"], PATIENCE_S)
     assert listing.reason is None, (listing.detail, listing.hint)
     return [device.id for device in listing.devices]
@@ -68,9 +64,7 @@ EVERY_CHILD = ("writes much", "closes descriptors", "reads")
 
 
 @pytest.mark.parametrize("kind", START_UP)
-def test_start_up_code_of_others_costs_no_child(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_up_code_of_others_costs_no_child(kind, tmp_path, monkeypatch):
     op = tmp_path.name
     site = install(tmp_path, op, OP.format(op), ops={op: f"{op}:OP"})
     (site / "sitecustomize.py").write_text(START_UP[kind])
@@ -84,9 +78,7 @@ def test_start_up_code_of_others_costs_no_child(
     assert foreign.load(op).name == op
 
 
-def test_a_node_of_a_cluster_reports_without_what_others_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_of_a_cluster_reports_without_what_others_print(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import ctypes; print('hello'); ctypes.CDLL(None).printf(b'hello')"
     )
@@ -96,7 +88,7 @@ def test_a_node_of_a_cluster_reports_without_what_others_print(
     assert json.loads(result)["name"] == "gpubench-detect"
 
 
-def interpreter(folder: Path, before: str, then: str = 'exec "$PYTHON" "$@"') -> str:
+def interpreter(folder, before, then='exec "$PYTHON" "$@"'):
     """A program that stands where Python should, as a wrapper of a cluster's modules does."""
     path = folder / "python"
     path.write_text(f"#!/bin/sh\nPYTHON={sys.executable}\n{before}\n{then}\n")
@@ -107,16 +99,12 @@ def interpreter(folder: Path, before: str, then: str = 'exec "$PYTHON" "$@"') ->
 @pytest.mark.parametrize(
     "before", ["echo hello", "printf hello", "printf '\\n\\n'", "head -c 200000 /dev/zero"],
 )  # fmt: skip
-def test_what_is_written_before_python_starts_is_told_apart(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_before_python_starts_is_told_apart(before, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, before))
     assert list_numpy() == ["numpy:0"]
 
 
-def test_a_worker_that_says_nothing_of_ours_names_what_it_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_says_nothing_of_ours_names_what_it_said(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, "echo 'license \033[31mexpired'", "exit 0"))
     (listing,) = list_devices(["numpy"], PATIENCE_S)
     assert listing.reason == "worker-crashed"
@@ -128,7 +116,7 @@ def test_a_worker_that_says_nothing_of_ours_names_what_it_said(
     assert "sitecustomize" in (blas.provider.hint or "")
 
 
-def test_a_message_of_any_length_comes_whole() -> None:
+def test_a_message_of_any_length_comes_whole():
     code = (
         "from gpubench.base.child_main import Messages; import os\n"
         "messages = Messages()\n"
@@ -147,17 +135,18 @@ def test_a_message_of_any_length_comes_whole() -> None:
 # ---------------------------------------------------------------- spare workers
 
 
-def test_a_child_that_was_reaped_refuses_a_line_as_one_that_ended_does() -> None:
+def test_a_child_that_was_reaped_refuses_a_line_as_one_that_ended_does():
     child = processes.Child([sys.executable, "-c", "pass"])
     child.kill()
     with pytest.raises(OSError, match="closed"):
         child.write(b"anybody?\n")
 
 
-def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path, monkeypatch):
     (tmp_path / "numpy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     spares = Spares()
-    with contextlib.closing(CloseSpares(spares)):
+    with contextlib.ExitStack() as ends:
+        ends.callback(spares.end)
         spares.keep("numpy", alive := Worker())
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         spares.keep("numpy", dead := Worker())
@@ -170,13 +159,3 @@ def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path: Path, monkeypat
         with pytest.raises(WorkerGone):
             dead.ask(protocol.ListDevices(id=dead.next_id, backend="numpy"), PATIENCE_S)
         alive.kill()
-
-
-class CloseSpares:
-    """Ends what a test leaves."""
-
-    def __init__(self, spares: Spares) -> None:
-        self._spares = spares
-
-    def close(self) -> None:
-        self._spares.end()
