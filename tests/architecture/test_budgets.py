@@ -21,14 +21,11 @@ def test_no_package_weighs_more_than_its_budget():
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("x = 1\n", 3),
-        ('"""A docstring."""\n# a comment\n\nx = 1\n', 3),
-        ('def f():\n    "A docstring."\n    return "a string"\n', 7),
-        ('x = f"{a} and {b!r:>{c}}"\n', 3),
-        ('x = """one\ntwo\nthree"""\n', 3),
-        ('x = """one\ntwo\nthree\nfour"""\n', 2 + 10),
+        ("x = 1\n", 3), ('"""A docstring."""\n# a comment\n\nx = 1\n', 3),
+        ('def f():\n    "A docstring."\n    return "a string"\n', 7), ('x = f"{a} and {b!r:>{c}}"\n', 3),
+        ('x = """one\ntwo\nthree"""\n', 3), ('x = """one\ntwo\nthree\nfour"""\n', 2 + 10),
         ('x = f"""one {a}\ntwo\nthree\nfour"""\n', 2 + 14),
     ],
-)
+)  # fmt: skip
 def test_what_weighs_how_much(text, tokens):
     assert weight.weigh(text) == tokens

@@ -16,18 +16,9 @@ from tests.unit.report import sides
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-4.json"
 HEAVY = {
-    "numpy",
-    "cupy",
-    "cupyx",
-    "torch",
-    "wgpu",
-    "rich",
-    "altair",
-    "vl_convert",
-    "pynvml",
-    "cpuinfo",
+    "numpy", "cupy", "cupyx", "torch", "wgpu", "rich", "altair", "vl_convert", "pynvml", "cpuinfo",
     "threadpoolctl",
-}
+}  # fmt: skip
 NEVER = {"pydantic", "scipy", "pandas", "matplotlib", "asyncio"}
 
 _PROGRAM = """
@@ -59,32 +50,16 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "also_absent"),
     [
-        (
-            ["--version"],
-            {"typer", "msgspec", "psutil", "argparse", "gpubench.base.errors", "gpubench.cli.exit"},
-        ),
+        (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.base.errors", "gpubench.cli.exit"}),
         (["--help"], {"msgspec", "psutil", "gpubench.result", "gpubench.measure", "tomllib"}),
-        (
-            ["ops"],
-            {
-                "psutil",
-                "msgspec",
-                "gpubench.result",
-                "gpubench.measure",
-                "gpubench.detect",
-                "gpubench.kernels.contract",
-            },
-        ),
+        (["ops"], {"psutil", "msgspec", "gpubench.result", "gpubench.measure", "gpubench.detect", "gpubench.kernels.contract"}),
         (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels.templates"}),
-        (
-            ["report", str(FIXTURE), "--format", "markdown"],
-            {"psutil", "gpubench.measure", "gpubench.kernels.templates"},
-        ),
+        (["report", str(FIXTURE), "--format", "markdown"], {"psutil", "gpubench.measure", "gpubench.kernels.templates"}),
         (["report", str(FIXTURE), "--format", "json"], {"psutil", "gpubench.measure"}),
         (["detect", "--sysroot", ".", "--format", "json"], {"gpubench.measure"}),
     ],
     ids=lambda value: " ".join(Path(word).name for word in value) if isinstance(value, list) else "",
-)
+)  # fmt: skip
 @pytest.mark.check
 def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent: set[str]) -> None:
     modules = loaded(arguments, tmp_path)

@@ -26,13 +26,10 @@ def script():
 @pytest.mark.parametrize(
     ("name", "blocks"),
     [
-        ("README.md", 1),
-        ("docs/advice.md", 1),
-        ("docs/claims.md", 1),
-        ("docs/tutorial.md", 1),
+        ("README.md", 1), ("docs/advice.md", 1), ("docs/claims.md", 1), ("docs/tutorial.md", 1),
         ("docs/workloads.md", 1),
     ],
-)
+)  # fmt: skip
 def test_the_blocks_are_fresh(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert len(re.findall(r"^<!-- gpubench (?:report|advise) ", text, re.M)) >= blocks

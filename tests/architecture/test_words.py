@@ -20,18 +20,8 @@ PARTICIPLE = re.compile(
     r"[a-z]*(ed|drawn|told|said|chosen|taken|given|kept|built|held|known|left|found|made|written|shown)"
 )
 VERBS = {
-    "need",
-    "seed",
-    "feed",
-    "speed",
-    "embed",
-    "exceed",
-    "proceed",
-    "rebuild",
-    "unified",
-    "embedded",
-    "hundred",
-}
+    "need", "seed", "feed", "speed", "embed", "exceed", "proceed", "rebuild", "unified", "embedded", "hundred",
+}  # fmt: skip
 # Names that say nothing of what they hold.
 EMPTY = {
     "found", "one", "ours", "theirs", "wanted", "kept", "given", "known", "told", "said", "asked", "row", "left",

@@ -18,18 +18,8 @@ def theirs(tmp_path_factory):
     """What hyperfine itself writes about one command, scanned over a parameter."""
     path = tmp_path_factory.mktemp("hyperfine") / "export.json"
     command = [
-        "hyperfine",
-        "--runs",
-        "3",
-        "--style",
-        "none",
-        "--export-json",
-        str(path),
-        "-L",
-        "n",
-        "1,2",
-        "true {n}",
-    ]
+        "hyperfine", "--runs", "3", "--style", "none", "--export-json", str(path), "-L", "n", "1,2", "true {n}",
+    ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return json.loads(path.read_text())
 

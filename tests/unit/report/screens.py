@@ -302,9 +302,7 @@ SCREENS = {
 }  # fmt: skip
 # The same with every device in a row of its own.
 BY_DEVICE = {
-    "two backends by device": lambda: two_backends(
-        {WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}
-    ),
+    "two backends by device": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}),
     "one card, two names": lambda: one_card(WEBGPU, ("Test GPU", "Apple GPU")),
     "one card, two adapters": lambda: one_card(SECOND),
-}
+}  # fmt: skip

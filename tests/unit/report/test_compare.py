@@ -7,10 +7,12 @@ import statistics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.base.errors import InputError
+from gpubench.compare import judge
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import CasePair, CaseValues, smallest_effect
 from gpubench.compare.pairing import print_differences, take_turns
@@ -355,10 +357,31 @@ def test_a_number_that_cannot_be_true_is_not_compared(seconds):
     assert told == [("not-comparable", "implausible"), ("SAME", None)]
 
 
-def test_noise_is_unsure_and_says_how_many_sessions_it_takes():
-    noise = [row for row in compared(*pair(sigma=0.12, seed=4)).cases if row.reason == "noise"]
-    assert noise
-    assert all(row.verdict == "UNSURE" and (row.sessions_needed or 6) > 5 for row in noise)
+def test_noise_is_unsure_and_says_how_many_sessions_it_takes(monkeypatch):
+    def needed():
+        return [
+            row.sessions_needed for row in compared(*pair(sigma=0.05, seed=4)).cases if row.reason == "noise"
+        ]
+
+    for most, first in ((41, 41), (40, None)):
+        monkeypatch.setattr(judge, "MOST_SESSIONS", most)
+        assert needed() == [first, 20, 17, 14]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "off"),
+    [
+        (UNSET, [1.0], []), ([1.0], UNSET, []), ([], [], []), ([1.0, 2.0], [1.0, 2.0 + 1e-10], []), ([3.0, 4.0], [3.0, 4.5], ["0.136"]),
+        ([1.0], [1.0, 2.0], ["inf"]), ([0.0], [0.0], []), ([], [1.0], ["inf"]),
+    ],
+)  # fmt: skip
+def test_other_results_of_a_function_are_a_difference(base, new, off):
+    sides = [
+        a_run([replace(timed(CASES[0], [1e-3] * 5), answer=answer)], second=i)
+        for i, answer in enumerate((base, new))
+    ]
+    told = [row for row in compared(*sides).differences if row.field.startswith("results of ")]
+    assert [(row.value, row.id) for row in told] == [(value, FIRST) for value in off]
 
 
 def sides_of(logs, slow):

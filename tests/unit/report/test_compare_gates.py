@@ -52,7 +52,9 @@ def test_another_label_hides_neither_throttling_nor_noise():
     assert {row.reason for row in compared(base, contended(throttled(new))).cases} == {"throttled"}
 
 
-@pytest.mark.parametrize(("k", "alpha", "possible"), [(5, 0.003, False), (6, 0.003, True), (10, 1e-3, True)])
+@pytest.mark.parametrize(
+    ("k", "alpha", "possible"), [(5, 0.003, False), (5, 1 / 252, True), (6, 0.003, True), (10, 1e-3, True)]
+)
 def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possible):
     options = CompareOptions(fail_on=("slower",), alpha=alpha)
     alike = compared(*pair(k=k, cases=CASES[:1]), options)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import gpubench
 from gpubench import kernels
+from gpubench.analysis import machine
 from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key, case_groups, contender_set, first_to_know
 from gpubench.analysis.policy import UNKNOWN, Policy, size_and_others
@@ -53,6 +54,7 @@ def agreed(run, op, n, regime=QUEUED, **words):
     assert (found.device_id, found.basis) == (want.device_id, want.basis)
     assert found.expected_s == (pytest.approx(want.time.estimate, rel=1e-12) if want.time else None)
     assert (found.gain is None) == (want.gain is None)
+    assert found.advice == want
     return found, want
 
 
@@ -274,6 +276,17 @@ def test_a_folder_leaves_experiments_out_and_a_file_does_not(tmp_path, odd):
     every_cpu = replace(RUN.settings, threads=this_host().cpu.available.value)  # as `run` writes it
     save(replace(here, settings=every_cpu), tmp_path / "20250101T000000Z-00000002.json")
     assert Policy.load(tmp_path).choose("matmul", shape=1024).basis == "measured"
+
+
+def test_a_folder_speaks_through_its_newest_files_alone(tmp_path, monkeypatch):
+    """Of three files the oldest alone knows relu; two are read, then one."""
+    here = replace(RUN, machine=this_host())
+    for year, op in ((2024, "relu"), (2025, "matmul"), (2026, "matmul")):
+        rows = [row for row in here.outcomes if row.case.op == op]
+        save(replace(here, outcomes=rows), tmp_path / f"{year}0101T000000Z-00000001.json")
+    for most, ops in ((3, ("matmul", "relu")), (2, ("matmul",))):
+        monkeypatch.setattr(machine, "MOST_FILES", most)
+        assert Policy.load(tmp_path).ops == ops
 
 
 def test_asking_imports_nothing_heavy(tmp_path):

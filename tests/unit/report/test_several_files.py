@@ -80,5 +80,13 @@ def test_markdown_rows_keep_their_shape():
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
+@pytest.mark.parametrize(("starts", "count"), [((6,), 12), ((7, 14), 20)])
+def test_beside_a_step_there_is_none_and_several_are_told(starts, count):
+    """Where it is moved by a run or two the test is as sure: the slowest run of a side does not count."""
+    noise = random.Random(1)
+    times = [2.0 ** sum(i >= start for start in starts) * (1 + noise.gauss(0, 0.01)) for i in range(count)]
+    assert tuple(step.run for step in find_steps({"a": times}, 0.1)["a"]) == starts
+
+
 def test_letters_never_run_out():
     assert [letter(i) for i in (0, 25, 26, 52)] == ["A", "Z", "A1", "A2"]

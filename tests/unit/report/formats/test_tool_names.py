@@ -13,15 +13,13 @@ from tests.unit.report.samples import full_run, interrupted_run, tool_run
 
 NAMES = {
     "gha-smaller": lambda text: [row["name"] for row in json.loads(text)],
-    "gha-bigger": lambda text: [
-        row["name"].removesuffix(" rate").removesuffix(" speedup") for row in json.loads(text)
-    ],
+    "gha-bigger": lambda text: [row["name"].removesuffix(" rate").removesuffix(" speedup") for row in json.loads(text)],
     "bmf": lambda text: list(json.loads(text)),
     "pytest-benchmark": lambda text: [row["fullname"] for row in json.loads(text)["benchmarks"]],
     "hyperfine": lambda text: [row["command"] for row in json.loads(text)["results"]],
     "google-benchmark": lambda text: [row["run_name"] for row in json.loads(text)["benchmarks"]],
     "go": lambda text: [row.name for row in go_text.read(text)],
-}
+}  # fmt: skip
 
 
 def names(run, format):
