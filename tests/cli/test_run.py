@@ -1,28 +1,102 @@
-"""`run` as a command on scripted devices: what it writes where, plans, checks and options that only show."""
+"""`run` as a command on scripted devices: what it writes where, plans, checks, skips and writes down."""
 
 import csv
 import gzip
+import io
 import json
 import socket
 
 import pytest
 
-from gpubench import kernels
+from gpubench import backends, kernels
+from gpubench.base.errors import BackendUnavailable
+from gpubench.cli import selection
+from gpubench.measure import protocol
+from gpubench.measure.worker import main as worker
+from tests.detect.trees import at
 
-FAKE = ("--devices", "fake:cpu,fake:gpu", "--quick", "--min-samples", "5", "--max-time", "50ms")
-ADD = (*FAKE, "--ops", "add", "--sizes", "1k")
+BOTH = "run --devices fake:cpu,fake:gpu"
+FAKE = f"{BOTH} --quick --min-samples 5 --max-time 50ms"
+ADD, QUEUED = f"{FAKE} --ops add --sizes 1k", "--regimes resident-queued"
+MATMUL = f"{FAKE} {QUEUED} --ops matmul --sizes 64"
+SIDES = ("resident@fake:cpu", "resident-queued@fake:gpu")
 
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_every_kind_of_output_at_once(gpubench, tmp_path):
+@pytest.fixture
+def run(gpubench, tmp_path):
+    """Run a command line to the exit code; its end, and the document that it saved as r.json."""
+
+    def start(words, code=0):
+        ended = gpubench(*words.split())
+        assert ended.returncode == code, ended.stderr
+        saved = tmp_path / "r.json"
+        return ended, json.loads(saved.read_text()) if saved.exists() else {}
+
+    return start
+
+
+def measured(shape, sides=SIDES):
+    return {f"{shape}/float32/library/{side}": "measurement" for side in sides}
+
+
+FLAT, NAMED = "softmax/n={},columns=256/float32/library/{}", "matmul/n=64/float32/tuned-{}/{}"
+# What is typed, the exit code, parts of what is printed, facts of the document, and how each case ended.
+ROWS = {
+    "gates and claims that were asked for": (
+        f"{ADD} --no-save --claims builtin --min-speedup add=1000", 3, ["min-speedup add=1000: FAILED", "Claims: "], {}, None),
+    "a dry run tells what will be skipped": (f"{FAKE} --ops add --sizes 1G --dtypes f64,f32 --dry-run", 0, ["out-of-memory"], {}, None),
+    "a check finds a wrong result": (
+        "run --devices fake:wrong --ops add --sizes 1k --check-only --no-save", 1, ["add on fake gave wrong numbers"], {}, None),
+    "inputs of one value carry a warning": (f"{ADD} {QUEUED} --inputs zeros --full", 0, ["zeros"], {"warnings.0.code": "inputs-not-random"}, None),
+    "page-locked arrays without a GPU": (
+        "run --mode cpu --ops add --sizes 1k --sessions 1 --page-locked --full", 0, ["--page-locked has no effect: no GPU is measured"], {}, None),
+    "every shape": (
+        f"{FAKE} {QUEUED} --ops matmul,add --sizes 64 --params m=16,32,k=8 --params matmul:batch=3", 0, ["k=8 m=16"],
+        {"selection.params": {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}},
+        {**{id: end for shape in ("n=64,k=8,m=16", "n=64,k=8,m=32", "n=64,batch=3") for id, end in measured(f"matmul/{shape}").items()},
+         **measured("add/n=64")}),  # add has no such params: it stays as it is
+    "a shape that does not fit a size": (
+        f"{FAKE} {QUEUED} --ops softmax --sizes 1000,1024 --params columns=256", 0, [], {},
+        {FLAT.format(n, side): end for n, end in ((1000, "shape"), (1024, "measurement")) for side in SIDES}),
+    "an implementation that is missing, where nobody named it": (f"{ADD} {QUEUED}", 0, [], {}, measured("add/n=1024")),
+    "an implementation that is missing": (
+        f"{ADD} {QUEUED} --implementations all", 0, [], {},
+        measured("add/n=1024") | {f"add/n=1024/float32/tuned/{side}": "no-implementation" for side in SIDES}),
+    "variants that a backend lacks": (
+        f"{MATMUL} --variant naive,tiled --variant naive", 0, [], {"selection.variants": ["naive", "tiled"]},
+        measured("matmul/n=64") | {NAMED.format(name, side): "no-implementation" for name in ("naive", "tiled") for side in SIDES}),
+    "TF32, which is a row of CuPy's alone, and no autotuning": (
+        f"{MATMUL} --allow-tf32 --no-autotune --full", 0, ["adds no row"],
+        {"selection.variants": ["tf32"], "settings.autotune": False, "warnings.*.code": ["no-tf32"]}, measured("matmul/n=64")),
+    "a check times no candidates": (
+        f"{MATMUL} --check-only", 0, [], {"settings.autotune": False, "warnings": []}, measured("matmul/n=64")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_asked_for_is_printed_and_written_down(run, name):
+    words, code, parts, facts, ends = ROWS[name]
+    ended, document = run(words if "--no-save" in words or "--dry-run" in words else f"{words} -o r.json", code)
+    text = " ".join(ended.stdout.split())
+    assert [part for part in parts if part not in text] == []
+    assert {path: at(document, path) for path in facts} == facts
+    if ends is not None:
+        assert {
+            outcome["id"]: outcome.get("reason", outcome["type"]) for outcome in document["outcomes"]
+        } == ends
+        assert all(
+            outcome["check"]["ok"] for outcome in document["outcomes"] if outcome["type"] == "measurement"
+        )
+
+
+def test_every_kind_of_output_at_once(run, tmp_path):
     names = ["r.json", "r.json.gz", "r.md", "r.csv", "r.txt"]
-    ended = gpubench("run", *ADD, *(part for name in names for part in ("-o", name)))
-    assert ended.returncode == 0, ended.stderr
+    ended, plain = run(f"{ADD} -o {' -o '.join(names)}")
     assert files(tmp_path) == sorted(names)
-    plain = json.loads((tmp_path / "r.json").read_bytes())
     assert json.loads(gzip.decompress((tmp_path / "r.json.gz").read_bytes())) == plain
     assert plain["name"] == "gpubench-result"
     assert "| " in (tmp_path / "r.md").read_text()
@@ -33,148 +107,97 @@ def test_every_kind_of_output_at_once(gpubench, tmp_path):
     assert {"saved r.json", "saved r.json.gz"} <= set(ended.stdout.splitlines())
 
 
-def test_report_says_the_same_as_run_did(gpubench, tmp_path):
+def test_report_says_the_same_as_run_did_and_json_is_the_result_document(run):
     for format in ("plain", "markdown", "csv"):
-        ran = gpubench("run", *ADD, "--format", format, "-o", f"{format}.json")
-        assert ran.returncode == 0, ran.stderr
-        reported = gpubench("report", f"{format}.json", "--format", format)
-        assert reported.stdout == ran.stdout
+        ran, _ = run(f"{ADD} --format {format} -o {format}.json")
+        assert run(f"report {format}.json --format {format}")[0].stdout == ran.stdout
+    ended, document = run(f"{ADD} --format json -o r.json")
+    assert json.loads(ended.stdout) == document
 
 
-def test_json_on_stdout_is_the_result_document(gpubench, tmp_path):
-    ended = gpubench("run", *ADD, "--format", "json", "-o", "r.json")
-    assert (ended.returncode, json.loads(ended.stdout)) == (0, json.loads((tmp_path / "r.json").read_text()))
-
-
-def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(gpubench, tmp_path):
-    ended = gpubench("run", *ADD, "--regimes", "resident-queued")
-    assert ended.returncode == 0
+def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(run, tmp_path):
+    ended, _ = run(f"{ADD} {QUEUED}")
     (path,) = files(tmp_path)
     assert path.startswith("results/")
     assert f"saved {path}" in ended.stdout.splitlines()
     said = [line for line in ended.stdout.splitlines() if not line.startswith("saved ")]
-    assert gpubench("report").stdout.splitlines() == said
-    full = gpubench("run", *ADD, "--regimes", "resident-queued", "--full", "-o", "r.json")
-    assert gpubench("report", "r.json", "--full").stdout == full.stdout
+    assert run("report")[0].stdout.splitlines() == said
+    full, _ = run(f"{ADD} {QUEUED} --full -o r.json")
+    assert run("report r.json --full")[0].stdout == full.stdout
     assert "saved r.json" in full.stderr.splitlines()
 
 
 @pytest.mark.parametrize(
     "asked", ["", "--full", "-o -", "--format table", "--sections speedup", "--columns n", "--sort time"]
 )
-def test_who_asks_for_more_than_the_answer_gets_the_report_and_no_save_keeps_nothing(gpubench, tmp_path, asked):
-    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", *asked.split())
-    assert (ended.returncode, files(tmp_path)) == (0, []), ended.stderr
+def test_who_asks_for_more_than_the_answer_gets_the_report_and_no_save_keeps_nothing(run, tmp_path, asked):
+    ended, _ = run(f"{ADD} {QUEUED} --no-save {asked}")
+    assert files(tmp_path) == []
     assert ("Speedup" in ended.stdout) == bool(asked)
     assert ended.stdout.startswith("add at n = 1 K, queued on the GPU: ") or asked
     assert "saved" not in ended.stdout
 
 
-def test_the_screen_has_the_gates_and_claims_that_were_asked_for(gpubench):
-    ended = gpubench("run", *ADD, "--no-save", "--claims", "builtin", "--min-speedup", "add=1000")
-    assert ended.returncode == 3
-    assert "min-speedup add=1000: FAILED" in ended.stdout
-    assert "Claims: " in ended.stdout
-
-
-def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench, tmp_path):
-    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "4k,1k,1k", "--dry-run", "-o", "r.json")
-    assert (ended.returncode, files(tmp_path)) == (0, [])
+def test_a_dry_run_measures_nothing_and_writes_nothing(run, tmp_path):
+    ended, _ = run(f"{FAKE} --ops add --sizes 4k,1k,1k --dry-run -o r.json")
+    assert files(tmp_path) == []
     ids = [line for line in ended.stdout.splitlines() if "@" in line]
     regimes = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
     cases = ("resident@fake:cpu", *(f"{regime}@fake:gpu" for regime in regimes))
     assert ids == [f"add/n={n}/float32/library/{case}" for n in (1024, 4096) for case in cases]
-    assert "10 cases" in ended.stdout
-    assert ended.stderr == ""
+    assert ("10 cases" in ended.stdout, ended.stderr) == (True, "")
 
 
-def test_a_dry_run_tells_what_will_be_skipped(gpubench):
-    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1G", "--dtypes", "f64,f32", "--dry-run")
-    assert ended.returncode == 0
-    assert "out-of-memory" in ended.stdout
+def test_check_only_checks_without_timing(run):
+    _, document = run(f"{ADD} --check-only -o r.json")
+    ends = [
+        (outcome["type"], outcome["check"]["ok"], outcome.get("blocks", [])) for outcome in document["outcomes"]
+    ]
+    assert ends == [("measurement", True, [])] * 5
 
 
-def test_check_only_checks_without_timing(gpubench, tmp_path):
-    ended = gpubench("run", *ADD, "--check-only", "-o", "r.json")
-    assert ended.returncode == 0, ended.stderr
-    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    assert len(outcomes) == 5
-    for outcome in outcomes:
-        assert outcome["type"] == "measurement"
-        assert outcome["check"]["ok"]
-        assert not outcome.get("blocks")
-
-
-def test_check_only_checks_everything_up_to_the_top_of_each_ladder(gpubench, tmp_path):
+def test_check_only_checks_everything_up_to_the_top_of_each_ladder(run):
     """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
-    ended = gpubench("run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "-o", "r.json")
-    assert ended.returncode == 0, ended.stderr
-    run = json.loads((tmp_path / "r.json").read_text())
-    assert run["settings"]["budget_s"] is None
-    assert {outcome["type"] for outcome in run["outcomes"]} == {"measurement"}
+    words = "run --devices fake:gpu --ops add,softmax --check-only"
+    ended, document = run(f"{words} -o r.json")
+    outcomes = document["outcomes"]
+    assert document["settings"]["budget_s"] is None
+    assert {outcome["type"] for outcome in outcomes} == {"measurement"}
     for name in ("add", "softmax"):
-        sizes = {outcome["case"]["params"]["n"] for outcome in run["outcomes"] if outcome["case"]["op"] == name}
+        sizes = {outcome["case"]["params"]["n"] for outcome in outcomes if outcome["case"]["op"] == name}
         assert (len(sizes), max(sizes)) == (3, kernels.load(name).sizes.high)
-    count = len(run["outcomes"])
-    assert f"{count} cases are right; nothing was timed" in ended.stdout
-    assert f"[ {count}/{count}]" in ended.stderr
-    planned = gpubench("run", "--devices", "fake:gpu", "--ops", "add,softmax", "--check-only", "--dry-run")
-    assert set(planned.stdout.splitlines()) >= {outcome["id"] for outcome in run["outcomes"]}
+    assert f"{len(outcomes)} cases are right; nothing was timed" in ended.stdout
+    assert f"[ {len(outcomes)}/{len(outcomes)}]" in ended.stderr
+    assert set(run(f"{words} --dry-run")[0].stdout.splitlines()) >= {outcome["id"] for outcome in outcomes}
 
 
-def test_a_check_that_its_budget_ends_says_what_it_left_out(gpubench, tmp_path):
-    words = "run --devices fake:gpu --ops add,matmul --check-only --budget 1ms -o r.json"
-    ended = gpubench(*words.split())
-    assert ended.returncode == 124, ended.stderr
-    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    assert {outcome["reason"] for outcome in outcomes} == {"budget"}
-    assert f"{len(outcomes)} of {len(outcomes)} cases were not checked: add and matmul" in ended.stderr
-    assert "cases were not checked" in gpubench("report", "r.json", "--sections", "warnings").stdout
+def test_a_check_that_its_budget_ends_says_what_it_left_out(run):
+    ended, document = run("run --devices fake:gpu --ops add,matmul --check-only --budget 1ms -o r.json", 124)
+    reasons = [outcome["reason"] for outcome in document["outcomes"]]
+    assert set(reasons) == {"budget"}
+    assert f"{len(reasons)} of {len(reasons)} cases were not checked: add and matmul" in ended.stderr
+    assert "cases were not checked" in run("report r.json --sections warnings")[0].stdout
 
 
-def test_check_only_finds_a_wrong_result(gpubench):
-    ended = gpubench(
-        *["run", "--devices", "fake:wrong", "--ops", "add", "--sizes", "1k", "--check-only", "--no-save"]
-    )
-    assert ended.returncode == 1
-    assert "add on fake gave wrong numbers" in ended.stdout
+@pytest.mark.parametrize("option", ["-q", "--no-progress"])
+def test_quiet_and_no_progress(run, option):
+    ended, _ = run(f"{ADD} {QUEUED} {option} -o r.json")
+    assert (ended.stderr, "saved r.json" in ended.stdout + ended.stderr) == ("", True)
 
 
-def test_quiet_and_no_progress(gpubench):
-    quiet = gpubench("run", *ADD, "--regimes", "resident-queued", "-q", "-o", "r.json")
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    assert "saved r.json" in quiet.stdout
-    calm = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-progress", "-o", "r.json")
-    assert calm.stderr == ""
-
-
-def test_what_is_asked_for_is_what_is_measured(gpubench, tmp_path):
-    ended = gpubench(
-        "run", *FAKE, "--ops", "add,relu", "--sizes", "1k", "--sizes", "relu=2k", "--dtypes", "f32,f64",
-        "--regimes", "transfer-once,resident", "--calls", "3", "--skip", "add/*/float64", "-o", "r.json",
-        "--label", "a label", "--tag", "one", "--tag", "two", "--context", "runner=large",
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads((tmp_path / "r.json").read_text())
+def test_what_is_asked_for_is_what_is_measured(run):
+    words = "--ops add,relu --sizes 1k --sizes relu=2k --dtypes f32,f64 --regimes transfer-once,resident --calls 3 --skip add/*/float64"
+    _, result = run(f"{FAKE} {words} -o r.json --label label --tag one --tag two --context runner=large")
     workloads = {o["id"].rsplit("/", 2)[0] for o in result["outcomes"]}
     assert workloads == {"add/n=1024/float32", "relu/n=2048/float32", "relu/n=2048/float64"}
     regimes = {o["id"].split("/")[-1].split("@")[0] for o in result["outcomes"]}
     assert regimes == {"resident", "resident-waited", "resident-queued", "transfer-once-3"}
-    assert (result["label"], result["tags"]) == ("a label", ["one", "two"])
+    assert (result["label"], result["tags"]) == ("label", ["one", "two"])
     assert (result["environment"]["context"], result["selection"]["calls"]) == ({"runner": "large"}, 3)
 
 
-def test_inputs_of_one_value_carry_a_warning(gpubench, tmp_path):
-    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--inputs", "zeros", "--full", "-o", "r.json")
-    assert ended.returncode == 0
-    result = json.loads((tmp_path / "r.json").read_text())
-    assert "inputs-not-random" in [warning["code"] for warning in result["warnings"]]
-    assert "zeros" in ended.stdout
-
-
-def test_the_result_names_no_path_user_or_host(gpubench, tmp_path, home):
-    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "-o", str(tmp_path / "r.json"))
-    assert ended.returncode == 0
+def test_the_result_names_no_path_user_or_host(run, tmp_path, home):
+    run(f"{ADD} {QUEUED} -o {tmp_path / 'r.json'}")
     text = (tmp_path / "r.json").read_text()
     host = socket.gethostname()
     for private in (str(tmp_path), str(tmp_path.parent), f'"{host}', f'{host}"', str(home)):
@@ -182,11 +205,54 @@ def test_the_result_names_no_path_user_or_host(gpubench, tmp_path, home):
     assert "r.json" in json.loads(text)["argv"]
 
 
-def test_the_search_finds_where_the_gpu_begins_to_win(gpubench, tmp_path):
+def test_the_search_finds_where_the_gpu_begins_to_win(run):
     """The script's break-even is known: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12, so n = 16,900 (resident)."""
-    words = "run --devices fake:cpu,fake:gpu --ops add --skip add/n>=2M --budget 4s -o r.json"
-    ended = gpubench(*words.split())
-    assert ended.returncode == 0, ended.stderr
-    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+    run(f"{BOTH} --ops add --skip add/n>=2M --budget 4s -o r.json")
+    report = json.loads(run("report r.json --format json")[0].stdout)
     (found,) = [b for b in report["break_even"] if b["regime"] == "resident-queued"]
     assert (found["verdict"], found["n"]) == ("at", pytest.approx(16_900, rel=0.15))
+
+
+def test_the_search_follows_each_shape_by_itself(run):
+    run(f"{BOTH} --ops matmul --params m=4,64 --budget 5s {QUEUED} --skip matmul/n>=2k -o r.json")
+    report = json.loads(run("report r.json --format json")[0].stdout)
+    assert sorted([found["params"] for found in report["break_even"]], key=str) == [{"m": 4}, {"m": 64}]
+
+
+@pytest.mark.parametrize(
+    ("texts", "sizes"),
+    [
+        (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}), (["matmul=64", "matmul=32"], {"matmul": [32]}),
+        (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
+        (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
+    ],
+)  # fmt: skip
+def test_an_ops_own_sizes_win_wherever_they_stand(texts, sizes):
+    assert selection.parse_sizes(texts, ["add", "matmul", "transpose"]) == sizes
+
+
+@pytest.mark.parametrize("autotune", [True, False])
+def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
+    reported = []
+
+    def open_it(device_id, threads=None, *, autotune=True):
+        reported.append(autotune)
+        raise BackendUnavailable("it need not open")
+
+    monkeypatch.setattr(backends.load("fake"), "open", open_it)
+    request = protocol.Open(
+        id=1, device_id="fake:gpu", threads=None, seed=1, inputs="random", scratch="", since=0.0, autotune=autotune,
+    )  # fmt: skip
+    assert isinstance(worker.DeviceWorker(io.BytesIO()).answer(request), protocol.Refused)
+    assert reported == [autotune]
+
+
+@pytest.mark.parametrize(
+    ("options", "sessions"),
+    [("--budget 60s", 1), ("--budget 4m", 2), ("--budget 5m", 3), ("--budget 2h", 3), ("--budget 5m --sessions 1", 1),
+     ("--budget 5m --quick", 1), ("--budget 5m --sizes 1k", 1), ("--budget 10s --sizes 1k", 1)],
+)  # fmt: skip
+def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(run, options, sessions):
+    """A size that nobody named is known more closely by another session than by more samples of the same one."""
+    ended, _ = run(f"{BOTH} --ops add --dry-run {options}")
+    assert f", {sessions} session{'s' if sessions > 1 else ''}\n" in ended.stdout
