@@ -40,9 +40,9 @@ ON_PCI = {
          "recommendation.mode": "gpu"}),
     "a sleeping card is asked for totals": (
         HOST | pci("0000:03:00.0", "1002", "73bf", "amdgpu", **SUSPENDED, **amdgpu(
-            8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef")),
+            8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef", pp_dpm_sclk="0: 500Mhz *")),
         {**ONE, SIZE: 8 * GIB, "gpus.0.power.state": "suspended", "gpus.0.memory.free_bytes": "not_probed",
-         "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
+         "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", "gpus.0.compute.now_hz": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
     "a sleeping card of unknown size": (HOST | pci(VBIOS, "10de", "2684", "nvidia", **SUSPENDED), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),

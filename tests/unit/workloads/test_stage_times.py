@@ -75,46 +75,49 @@ def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(sess
     assert hasty.span_s == [7.0], "without time for a second round the first one counts"
 
 
-def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch):
+def read(session, monkeypatch, folder, times):
+    """Times of stages whose steps a session reads by `times`, and the launches of each reading."""
     asked = []
+    monkeypatch.setattr(
+        session,
+        "stage_times",
+        lambda steps: (asked.append([id(launch) for launch, _ in steps]), times(steps))[1],
+    )
+    return stages.time_stages(timer_of(session, folder), 0, limit_s=0.0), asked
 
-    def stage_times(steps):
-        asked.append([id(launch) for launch, _ in steps])
-        own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
-        return StageReading(own if len(steps) == 3 else [5.0, 1.0, 2.0, 6.0, 3.0], 1.0, "host")
 
-    monkeypatch.setattr(session, "stage_times", stage_times)
-    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch):
+    own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
+    times = {3: own, 5: [5.0, 1.0, 2.0, 6.0, 3.0]}
+    found, asked = read(
+        session, monkeypatch, tmp_path, lambda steps: StageReading(times[len(steps)], 1.0, "host")
+    )
     (first, long, last), alone = asked
     assert alone == [first, first, long, last, last]
     assert found.alone_s == [[1.0], [2.0 + 3.0]]
 
 
 def test_a_long_chain_is_read_alone_in_groups(session, tmp_path, monkeypatch):
-    asked = []
-
-    def stage_times(steps):
-        asked.append(len(steps))
-        return StageReading([stages.LONG_S / 2] * len(steps), 1.0, "host")
-
-    monkeypatch.setattr(session, "stage_times", stage_times)
     monkeypatch.setattr(stages, "TOGETHER", 2)
-    stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert asked == [3, 2 * 2, 2 * 1]
+    short = stages.LONG_S / 2
+    _, asked = read(
+        session, monkeypatch, tmp_path, lambda steps: StageReading([short] * len(steps), 1.0, "host")
+    )
+    assert [len(steps) for steps in asked] == [3, 2 * 2, 2 * 1]
 
 
-def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(session, tmp_path, monkeypatch):
+def test_stamping_and_recording_are_what_they_add_to_a_plain_chain_and_an_empty_launch(
+    session, tmp_path, monkeypatch
+):
     """Five seconds for each reading of the device's clock."""
-    monkeypatch.setattr(
-        session, "stage_times",
-        lambda steps: StageReading([1.0] * len(steps), 6.0 + 5.0 * len(steps), "event"),
-    )  # fmt: skip
-    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert found.stamping_s == [2 * 5.0], "three stages against one chain"
-
-
-def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch):
     ticks = itertools.count(step=0.5)
+    found, _ = read(
+        session,
+        monkeypatch,
+        tmp_path,
+        lambda steps: StageReading([1.0] * len(steps), 6.0 + 5.0 * len(steps), "event"),
+    )
+    assert found.stamping_s == [2 * 5.0], "three stages against one chain"
     monkeypatch.setattr(session, "clock", lambda: next(ticks))
     session.recording = lambda launch: Recording(0.25, 9.0)
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
