@@ -68,6 +68,9 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
     """Return the report of one run, or of one of several: `options.sections`, those without content left out."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
+    if several:  # what the overview has drawn
+        whole = {maker.key for maker in sections.sections(options.sections, together=True)}
+        makers = [maker for maker in makers if maker.key not in whole]
     if measures_peaks(analysis.run):
         makers.sort(key=lambda maker: maker.key != "roofline")
     return TextDocument(

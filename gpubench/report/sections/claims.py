@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Table, Tone, cells, heads, narrowing, number
 from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.sections.machines import letter
 from gpubench.report.wording import (
     ALWAYS,
     GainStyle,
@@ -35,8 +37,7 @@ _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
 # The longest name of a claim, how a factor is written and what to say of that: for a narrow terminal first.
 _WIDER = "intervals: in a wider terminal or --format markdown"
 _IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
-    (10, short_ratio_text, _WIDER), (20, short_ratio_text, _WIDER), (26, short_ratio_text, _WIDER),
-    (28, ratio_text, ""),
+    *((length, short_ratio_text, _WIDER) for length in (10, 16, 20, 26)), (28, ratio_text, ""),
 )  # fmt: skip
 
 
@@ -46,25 +47,46 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
     rows = claims(analysis)
     if not rows:
         return None
-    counts = Counter(claim.verdict for claim in rows)
-    title = "Claims: " + ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])
-    shares = {claim.tolerance for claim in rows}
     lines = [printable(analysis.baseline)] if any(claim.measured for claim in rows) else []
-    lines.append(
+    return _section([analysis], rows, lines, _table(rows, options.time_unit, full=options.full))
+
+
+@section("claims", order=30, together=True)
+def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
+    """Draw a row per claim, by the first file that measures it."""
+    answers = []
+    for of_claim in zip(*map(claims, analyses), strict=True):
+        measured = (i for i, claim in enumerate(of_claim) if claim.verdict != "not measured")
+        file = next(measured, None)
+        answers.append((of_claim[file or 0], "-" if file is None else letter(file)))
+    if not answers:
+        return None
+    rows, files = zip(*answers, strict=True)
+    lines = [
+        f"{letter(i)}: {analysis.run.started_at}, {printable(analysis.machine)}"
+        for i, analysis in enumerate(analyses)
+    ]
+    lines.append("The first file that measures a claim answers it.")
+    return _section(analyses, rows, lines, _table(rows, options.time_unit, full=options.full, files=files))
+
+
+def _section(
+    analyses: Sequence[Analysis], rows: Sequence[ClaimResult], lines: Sequence[str], table: Table
+) -> Section:
+    counts = Counter(claim.verdict for claim in rows)
+    shares = {claim.tolerance for claim in rows}
+    rule = (
         "The kindest of the measured cases answers a claim; it is confirmed if the whole interval reaches it"
         + (f" less {min(shares) * 100:.3g} %" if len(shares) == 1 else " less its tolerance")
         + ", refuted if none of the interval does."
     )
+    lines = [*lines, rule]
     if any(claim.verdict == "not measured" and claim.reason != NO_OP for claim in rows):
-        gpu = any(device.kind == "gpu" for device in analysis.run.devices)
+        gpu = any(device.kind == "gpu" for analysis in analyses for device in analysis.run.devices)
         where = "" if gpu else ", on a machine with a GPU"
-        lines.append(f"To measure what is not measured{where}: {measuring_command(analysis)}")
-    return Section(
-        title=title,
-        lines=tuple(lines),
-        tables=(_table(rows, options.time_unit, full=options.full),),
-        asked=True,
-    )
+        lines.append(f"To measure what is not measured{where}: {measuring_command(analyses[0])}")
+    title = "Claims: " + ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])
+    return Section(title=title, lines=tuple(lines), tables=(table,), asked=True)
 
 
 def measuring_command(analysis: Analysis) -> str:
@@ -74,11 +96,12 @@ def measuring_command(analysis: Analysis) -> str:
 
 
 _MIXED = "mixed"
+_Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells up to the verdict, and those behind it
 
 
-def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
+def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
     columns = heads(
-        "claim", number("claimed"), number("measured"), "verdict",
+        "claim", number("claimed"), number("measured"), "verdict", bool(files) and "file",
         number("copied", 1), number("CPU claimed", 3),
         number("CPU", 2), number("GPU claimed", 3),
         number("GPU", 2), full and "case",
@@ -95,31 +118,35 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
     tables = []
     for length, style, how in _IMPLEMENTATIONS:
         body = []
-        for claim in rows:
-            body.append(cells(*_cells(claim, unit, length, style), full and _case(claim)))
+        for claim, file in itertools.zip_longest(rows, files):
+            first, rest = _cells(claim, unit, length, style)
+            body.append(cells(*first, bool(files) and file, *rest, full and _case(claim)))
             if claim.also is not None:
-                body.append(cells(*_beside_cells(claim.also, unit), full and claim.also.id))
+                first, rest = _beside_cells(claim.also, unit)
+                body.append(cells(*first, bool(files) and "", *rest, full and claim.also.id))
         tables.append(Table(columns, tuple(body), legend="; ".join(filter(None, [*notes, how]))))
     return narrowing(tables)
 
 
-def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> list[str | Cell]:
+def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> _Halves:
     copied, ratio = claim.with_copies, claim.measured
     base, case = (ratio.baseline, ratio.case) if ratio else (None, None)
     short = length == _IMPLEMENTATIONS[0][0]
     return [
         shorten(claim.claim, length), _claimed_text(claim, unit), _measured_text(claim, unit, style, short=short),
-        Cell(claim.verdict, _tone(claim)), gain_text(copied) + mark(copied.label) if copied else "-",
+        Cell(claim.verdict, _tone(claim)),
+    ], [
+        gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(claim.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(claim.claimed_gpu_s, unit), _time_text(case, unit),
     ]  # fmt: skip
 
 
-def _beside_cells(claim: Speedup, unit: str) -> list[str | Cell]:
+def _beside_cells(claim: Speedup, unit: str) -> _Halves:
     """Return what stands beside the claim above it, and decides nothing."""
     name = f"  {claim.case.case.op} n={claim.case.case.params['n']}"
     gain = gain_text(claim) + mark(claim.label) + _data(claim.case.id)
-    return [name, "", gain, "", "", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit)]
+    return [name, "", gain, ""], ["", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit)]
 
 
 def _time_text(claim: CaseResult | None, unit: str) -> str:

@@ -166,6 +166,15 @@ def test_a_claim_may_be_held_against_other_cases_of_the_device():
     assert verdict(replace(claim, against="add/*/*/library"), [*rows, add]).ratio == pytest.approx(6)
 
 
+def test_of_several_files_the_first_that_measures_a_claim_answers_it():
+    runs = [run_of([measured(case("mul"), 1e-3)]), run_of([measured(case("add"), 1e-3)])]
+    asked = [Claim(claim=name, cases=(name,), cpu_s=1e-3) for name in ("add", "mul", "sum")]
+    text = draw_report(analyse_runs(runs, claims=asked), "plain", RenderOptions(sections=["claims"]))
+    rows = [line.split() for line in text.splitlines() if line.startswith(("add", "mul", "sum"))]
+    assert [(row[0], row[-4]) for row in rows] == [("add", "B"), ("mul", "A"), ("sum", "-")]
+    assert "Claims: 2 confirmed, 1 not measured" in text
+
+
 def test_the_claims_that_come_with_gpubench():
     found = claims_room.load("builtin")
     assert all(claim.cases and claim.document for claim in found)
