@@ -526,7 +526,7 @@ class OpenDevice:
         self._kept.suspects.add(timed, request.case_id)
         if self._turns is not None:
             self._turns.next()
-        on_cpu = self._session.device.kind == "cpu"
+        on_cpu = self._session.device.kind == "cpu" or self._session.device.composed
         with on_first_cpu() if on_cpu else contextlib.nullcontext():
             sampled = timer.sample_block(timed, request, self._since, self._sample_s)
         split = workload.splits.get(request.case_id)
