@@ -1,6 +1,16 @@
-"""Shapes that meet each branch of a kernel, for tests of several backends."""
+"""Shapes that meet each branch of a kernel, and limits of devices, for tests of several backends."""
 
 from __future__ import annotations
+
+from gpubench.kernels.contract.kernel import Limits
+
+# A large GPU through CUDA; the least that WebGPU promises, with and without optional dtypes.
+H200 = Limits(
+    max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
+    multiprocessors=132, float16=True, float64=True, clusters=True,
+)  # fmt: skip
+WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
+SMALLEST = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27, float16=True, float64=True)
 
 # Rows and classes of an argmax: a group a row and a warp a row, whole and ragged ones, fewer classes than lanes.
 ROWS_OF_CLASSES = ((1, 1), (3, 65), (128, 257), (129, 2048), (200, 70), (1000, 3), (1, 2048))

@@ -22,9 +22,3 @@ def test_the_suite(device):
     assert {implementation for _, _, implementation in checked} == {"tuned"}
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation", "unsupported", "limit"}
     assert conformance.LARGE_BYTES > BUFFERS * CHUNK_BYTES  # all staging buffers, and the first a second time
-
-
-def test_the_device_is_told_apart_from_a_gpu(device):
-    assert device.clock is not None
-    assert device.clock.kind == "pass-timestamp"
-    assert device.api == "vulkan"

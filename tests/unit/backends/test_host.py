@@ -17,7 +17,7 @@ from gpubench import kernels
 from gpubench.backends.shared import host
 from gpubench.kernels.contract.op import Given, Op, Operand, Range, Tolerance
 
-ADD, MATMUL, GELU = (kernels.load(name) for name in ("add", "matmul", "gelu"))
+ADD, GELU = (kernels.load(name) for name in ("add", "gelu"))
 
 
 @given(st.sampled_from(kernels.usual()), st.integers(1, 100), st.integers(0, 2**31))
@@ -62,16 +62,6 @@ def test_normal_inputs_are_normal():
     assert abs(x.std() - 1) < 0.02
 
 
-@pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
-def test_inputs_of_one_value(kind, value):
-    assert all((x == value).all() for x in host.random_inputs(ADD, {"n": 9}, "float16", 1, kind))
-
-
-def test_bfloat16_keeps_the_range_of_float32():
-    big = np.full(3, 1e38, np.float32).astype(host.host_dtype("bfloat16"))
-    assert np.isfinite(big.astype(np.float64)).all()
-
-
 # ------------------------------------------------------------------- hashes and memory
 
 
@@ -85,12 +75,6 @@ def test_the_hash_of_an_op_changes_with_its_meaning():
         kernels.load("mul"),
     ]
     assert len({host.op_hash(op) for op in (ADD, *others)}) == 5
-
-
-def test_hashes_of_all_ops_differ():
-    assert len({host.op_hash(kernels.load(name)) for name in kernels.computing_ops()}) == len(
-        kernels.computing_ops()
-    )
 
 
 def test_bytes_that_are_given_have_one_hash_in_every_process():

@@ -23,11 +23,6 @@ def with_tolerance(tolerance, op=ADD):
     return msgspec.structs.replace(op, tolerance=tolerance)
 
 
-def test_the_sentinel_is_not_a_number_everywhere():
-    assert np.isnan(reference.sentinels((3, 5), "float16")).all()
-    assert np.isnan(reference.sentinels((), "float64"))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_halves_have_host_arrays(dtype):
     """Inputs are rounded to the dtype, the sentinel is NaN in it, and a comparison knows its unit round-off."""
@@ -169,11 +164,6 @@ def test_an_error_in_any_slice_is_found():
         got[index] = 2
         check = judging.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
         assert (check.ok, check.index) == (False, [index])
-
-
-def test_scalars_are_compared_too():
-    check = judging.compare(with_tolerance(Tolerance(4)), "float32", np.float32(2), np.asarray(1.0), None)
-    assert (check.ok, check.index) == (False, [])
 
 
 @pytest.fixture(scope="module")

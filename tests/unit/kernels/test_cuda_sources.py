@@ -15,17 +15,8 @@ from gpubench.kernels.contract.op import ITEMSIZE, Dtype
 from gpubench.kernels.templates.elementwise import CudaElement
 from gpubench.kernels.templates.reduce import CudaReduction
 from gpubench.kernels.templates.rows.cuda import cuda_rows
+from tests.shapes import H200
 
-H200 = Limits(
-    max_buffer_bytes=2**37,
-    max_binding_bytes=2**37,
-    max_workgroup_bytes=49152,
-    max_workgroup_threads=1024,
-    multiprocessors=132,
-    float16=True,
-    float64=True,
-    clusters=True,
-)
 OLDER = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=80)
 DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 OPS = {

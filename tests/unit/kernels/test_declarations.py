@@ -1,6 +1,7 @@
 """Every op file declares a complete op, and listing or loading one is cheap."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from gpubench import backends, kernels
 from gpubench.base.errors import Unsupported
 from gpubench.base.plugins import wings
 from gpubench.cli import options, selection
-from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Op, SessionCall
+from tests.shapes import H200
 
 OPS = [kernels.load(name) for name in kernels.usual()]
 LANGUAGES = {
@@ -121,8 +122,7 @@ def test_a_split_names_inputs_and_their_axes(op):
 @pytest.mark.parametrize(
     ("n", "columns"),
     [
-        (1, 1), (3, 3), (1000, 1000), (1021, 1021), (1024, 1024), (1025, 205), (2048, 1024),
-        (4099, 4099), (65521, 65521), (65537, 1), (65536, 1024), (2**24, 1024), (3 * 65536, 1024),
+        (1, 1), (1000, 1000), (1024, 1024), (1025, 205), (2048, 1024), (65521, 65521), (65537, 1),
     ],
 )  # fmt: skip
 def test_the_rows_of_softmax(n, columns):
@@ -160,18 +160,18 @@ def test_gemv_takes_other_rows_when_told():
 @pytest.mark.parametrize("backend", ["cupy", "wgpu"])
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_every_declared_dtype_has_a_kernel_or_a_reason(op, backend):
-    limits = Limits(
-        max_buffer_bytes=2**34, max_binding_bytes=2**30, float16=True, float64=True, multiprocessors=132
-    )
     refused = {}
     for dtype in op.dtypes:
         kernel = op.kernel(backend, dtype)
         try:
-            assert kernel is None or kernel.library or kernel.build({"n": 1000}, dtype, limits).passes
+            assert kernel is None or kernel.library or kernel.build({"n": 1000}, dtype, H200).passes
         except Unsupported as refusal:
             refused[kernel.language, dtype] = refusal.reason
     # WGSL has no bfloat16, and no exponential in float64.
     assert refused.items() <= {("wgsl", "bfloat16"): "no-dtype", ("wgsl", "float64"): "no-dtype"}.items()
+    if backend == "wgpu":
+        text = op.kernel("wgpu", "float32").build({"n": 1000}, "float32", H200).passes[0].source
+        assert (("wgsl", "float64") in refused) == bool(re.search(r"\b(exp|tanh|pow)\w*\(", text))
 
 
 def test_the_matmul_ladder_is_selectable_and_the_best_comes_first():

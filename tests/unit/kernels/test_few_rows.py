@@ -8,17 +8,13 @@ import msgspec
 import pytest
 
 from gpubench import kernels
-from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct
 from gpubench.kernels.contract.op import Op
 from gpubench.kernels.templates import ceil_div
 from gpubench.kernels.templates.matmul import few_rows
+from tests.shapes import H200, SMALLEST
 
 OPS = [kernels.load(name) for name in kernels.groups()["layers"] if name.startswith("linear")]
-H200 = Limits(
-    max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
-    multiprocessors=132, float16=True, float64=True,
-)  # fmt: skip
-SMALLEST = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27, float16=True, float64=True)
 SOFTWARE = msgspec.structs.replace(SMALLEST, software=True)
 SHAPES = [(256, 256), (768, 256), (256, 1024), (10, 512), (257, 33), (1, 1), (100_000, 64)]
 

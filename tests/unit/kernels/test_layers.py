@@ -10,17 +10,14 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
-from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct
 from gpubench.kernels.contract.op import Op, each
 from gpubench.result.case import Case
+from tests.shapes import H200
 
 EVERY = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
 # A workload has the kernels of its stages; what runs on the host has none.
 OPS = [op for op in EVERY if not op.stages and op.host is None]
-H200 = Limits(
-    max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
-    multiprocessors=132, float16=True, float64=True, clusters=True,
-)  # fmt: skip
 STEP = 1e-4
 
 
@@ -100,34 +97,22 @@ def test_attention_is_a_softmax_for_each_head_and_token():
 @pytest.mark.parametrize(
     "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
 )
-def test_a_token_over_the_cache_sees_what_the_last_of_all_tokens_sees(params):
-    n, width = params["n"], params["width"]
-    whole = {"n": n, "width": width, "heads": params["heads"]}
+def test_a_token_sees_over_the_cache_or_joining_it_what_the_last_of_all_tokens_sees(params):
+    n, whole = params["n"], {name: params[name] for name in ("n", "width", "heads")}
     (qkv,) = random_inputs(kernels.load("attention"), whole, "float64", seed=1)
     want = kernels.load("attention").at(whole).expr(np, qkv)[-1:]
-    cache = np.full((params.get("room", n), 2 * width), np.nan)
-    kernels.load("cache_append").expr(np, qkv, np.array([0], np.int32), cache)
-    op = kernels.load("attention_cached").at(params)
-    last = np.array([n - 1], np.int32)
-    np.testing.assert_allclose(op.expr(np, qkv[-1:], last, cache), want, atol=1e-12)
-    (given,) = (x for x in random_inputs(op, params, "float32", seed=1) if x.dtype == np.int32)
+    append = kernels.load("cache_append").expr
+    before, last = np.full((params.get("room", n), 2 * params["width"]), np.nan), np.array([n - 1], np.int32)
+    append(np, qkv[:-1], np.array([0], np.int32), before)
+    cache = before.copy()
+    append(np, qkv[-1:], last, cache)
+    over = kernels.load("attention_cached").at(params)
+    np.testing.assert_allclose(over.expr(np, qkv[-1:], last, cache), want, atol=1e-12)
+    found, kept = kernels.load("attention_append").at(params).expr(np, qkv[-1:], last, before)
+    np.testing.assert_array_equal(kept, cache)
+    np.testing.assert_array_equal(found, over.expr(np, qkv[-1:], last, cache))
+    (given,) = (x for x in random_inputs(over, params, "float32", seed=1) if x.dtype == np.int32)
     assert given == last, "measured alone, it sees n tokens"
-
-
-@pytest.mark.parametrize(
-    "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
-)
-def test_a_token_that_joins_the_cache_sees_what_it_sees_of_one_that_has_it(params):
-    n, width = params["n"], params["width"]
-    (qkv,) = random_inputs(kernels.load("attention"), {**params, "n": n}, "float64", seed=1)
-    cache, last = np.full((params.get("room", n), 2 * width), np.nan), np.array([n - 1], np.int32)
-    kernels.load("cache_append").expr(np, qkv[:-1], np.array([0], np.int32), cache)
-    before = cache.copy()
-    found, kept = kernels.load("attention_append").at(params).expr(np, qkv[-1:], last, cache)
-    kernels.load("cache_append").expr(np, qkv[-1:], last, before)
-    np.testing.assert_array_equal(kept, before)
-    want = kernels.load("attention_cached").at(params).expr(np, qkv[-1:], last, before)
-    np.testing.assert_array_equal(found, want)
 
 
 def test_ties_of_argmax_go_to_the_lowest_place():

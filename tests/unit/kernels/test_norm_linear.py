@@ -11,19 +11,15 @@ from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, Limits
+from gpubench.kernels.contract.kernel import CudaPass, CudaProduct
 from gpubench.kernels.contract.op import ITEMSIZE, Op
 from gpubench.kernels.templates.matmul import few_rows
 from gpubench.result.case import Case
 from tests.judging import compare
+from tests.shapes import H200, SMALLEST
 
 OPS = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
 LAYER = {"norm_linear": "linear", "norm_linear_gelu": "linear_gelu"}
-H200 = Limits(
-    max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
-    multiprocessors=132, float16=True, float64=True, clusters=True,
-)  # fmt: skip
-SMALLEST = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27, float16=True, float64=True)
 SHAPES = [(256, 256), (256, 1024), (768, 256), (10, 512), (257, 33), (1, 1), (40, 5000)]
 BYTES = {"f32": 4, "f64": 8, "vec2<f32>": 8, "vec2<f64>": 16, "vec4<f32>": 16, "vec4<f64>": 32}
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -21,19 +21,15 @@ from gpubench.kernels.templates.matmul import (
     split,
     wgsl,
 )
+from tests.shapes import WEBGPU
 
 OP = kernels.load("matmul")
 REGISTER, TILED, NAIVE = OP.tuned["wgpu"]
-WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
 # As an H200 tells them through WebGPU: without the number of its multiprocessors.
 H200 = Limits(
-    max_buffer_bytes=4292870144,
-    max_binding_bytes=2147483644,
-    max_workgroup_bytes=49152,
-    max_workgroup_threads=1024,
-    float16=True,
-    float64=True,
-)
+    max_buffer_bytes=4292870144, max_binding_bytes=2147483644, max_workgroup_bytes=49152, max_workgroup_threads=1024,
+    float16=True, float64=True,
+)  # fmt: skip
 SOFTWARE = msgspec.structs.replace(H200, software=True)
 
 

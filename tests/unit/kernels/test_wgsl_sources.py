@@ -18,21 +18,12 @@ from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
 from gpubench.kernels.templates.wgsl import vectors
 from tests.examples import examples
+from tests.shapes import H200, WEBGPU
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
 MATRICES = [name for name, op in OPS.items() if op.group == "matrix"]
 VECTORS = [name for name in OPS if name not in MATRICES]
 DTYPES = ("float32", "float64", "float16")
-WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
-H200 = Limits(
-    max_buffer_bytes=4292870144,
-    max_binding_bytes=2147483644,
-    max_workgroup_bytes=49152,
-    max_workgroup_threads=1024,
-    multiprocessors=132,
-    float16=True,
-    float64=True,
-)
 BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16}
 
 limits = st.builds(

@@ -53,7 +53,6 @@ def test_launches_last_long_enough_and_not_much_longer(fixed_s, launch_s):
 @pytest.mark.parametrize(("device", "so"), [("fake:no-clock", True), ("fake:gpu", False), ("fake:cpu", False)])
 def test_only_a_gpu_without_a_clock_needs_it(device, so):
     assert timer.derives(backends.load("fake").open(device)) is so
-
-
-def test_a_split_has_no_hot_time_of_its_own():
-    assert not timer.derives(SimpleNamespace(device=SimpleNamespace(kind="hybrid", clock=None)))
+    assert not timer.derives(SimpleNamespace(device=SimpleNamespace(kind="hybrid", clock=None))), (
+        "nor does a split"
+    )

@@ -42,24 +42,17 @@ def asked(monkeypatch):
     return found, gpus
 
 
-def test_only_cpus_are_asked_for_where_another_backend_has_the_gpu(asked):
+@pytest.mark.parametrize(("names", "who_has_gpus", "yielding", "requests", "kinds"), [
+    # It is asked for its CPUs where another backend has the GPU, and again where nobody has one.
+    ([FIRST, YIELDING], [FIRST, YIELDING], True, [(FIRST, False), (YIELDING, True)], [["gpu"], ["cpu"]]),
+    ([FIRST, YIELDING], [YIELDING], True, [(FIRST, False), (YIELDING, False), (YIELDING, True)], [[], ["gpu", "cpu"]]),
+    # Who is asked for by name or alone is asked for all.
+    ([YIELDING], [], True, [(YIELDING, False)], [["cpu"]]),
+    ([FIRST, YIELDING], [], False, [(FIRST, False), (YIELDING, False)], [[], ["cpu"]]),
+])  # fmt: skip
+def test_a_backend_that_yields_is_asked_for_its_cpus(asked, names, who_has_gpus, yielding, requests, kinds):
     found, gpus = asked
-    gpus.update({FIRST: True, YIELDING: True})
-    listings = targets.list_devices([FIRST, YIELDING], yielding=True)
-    assert sorted(found) == sorted([(FIRST, False), (YIELDING, True)])
-    assert [[one.kind for one in listing.devices] for listing in listings] == [["gpu"], ["cpu"]]
-
-
-def test_its_gpus_are_asked_for_where_nobody_else_has_one(asked):
-    found, gpus = asked
-    gpus.update({YIELDING: True})
-    listings = targets.list_devices([FIRST, YIELDING], yielding=True)
-    assert found[-1] == (YIELDING, False)
-    assert [one.kind for one in listings[1].devices] == ["gpu", "cpu"]
-
-
-@pytest.mark.parametrize(("names", "yielding"), [([YIELDING], True), ([FIRST, YIELDING], False)])
-def test_who_is_asked_for_by_name_or_alone_is_asked_for_all(asked, names, yielding):
-    found, _ = asked
-    targets.list_devices(names, yielding=yielding)
-    assert all(not host_only for _, host_only in found)
+    gpus.update(dict.fromkeys(who_has_gpus, True))
+    listings = targets.list_devices(names, yielding=yielding)
+    assert sorted(found) == sorted(requests)
+    assert [[one.kind for one in listing.devices] for listing in listings] == kinds

@@ -126,14 +126,14 @@ def listed(monkeypatch):
     def patch(*devices: Device) -> list[str]:
         asked: list[str] = []
 
-        def answer(names, deadline_s=None, *, yielding=False, spares=None, threads=None):
+        def listing(name: str) -> Listing:
+            own = tuple(device for device in devices if device.backend == name)
+            missing = Listing(name, reason="unavailable", detail=f"no {name} here")
+            return Listing(name, own, ("library",)) if own else missing
+
+        def answer(names, *_, **__):
             asked.extend(names)
-            return [
-                Listing(name, tuple(d for d in devices if d.backend == name), ("library",))
-                if any(d.backend == name for d in devices)
-                else Listing(name, reason="unavailable", detail=f"no {name} here")
-                for name in names
-            ]
+            return [listing(name) for name in names]
 
         monkeypatch.setattr(targets, "list_devices", answer)
         monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu"))

@@ -61,16 +61,12 @@ def test_sizes_of_the_grid_are_whole_and_few(ladder, n):
 
 
 @given(ladders)
-def test_ladders_rise_to_their_tops(ladder):
-    for sizes in (ladder.sizes(), ladder.rungs()):
+def test_ladders_rise_to_their_tops_and_rungs_are_seven_at_most_in_whole_granules(ladder):
+    rungs = ladder.rungs()
+    for sizes in (ladder.sizes(), rungs):
         assert sizes == sorted(set(sizes))
         assert sizes[-1] == ladder.high
         assert sizes[0] <= ladder.low * 1.2 + ladder.granule
-
-
-@given(ladders)
-def test_rungs_are_seven_at_most_in_whole_granules(ladder):
-    rungs = ladder.rungs()
     assert len(rungs) <= 7
     assert rungs[0] == ladder.low
     assert all(n % ladder.granule == 0 for n in rungs)

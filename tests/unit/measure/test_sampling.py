@@ -281,16 +281,6 @@ def test_a_flush_writes_all_of_the_host_and_asks_the_device():
     assert reported == ["flush", "sync"] * 2
 
 
-def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
-    sent = []
-    session = backends.load("fake").open("fake:gpu")
-    session.upload = lambda buffer, host: sent.append(host.nbytes)
-    flush = Flush(session, 10)
-    flush()
-    flush.close()
-    assert sent == [256 << 20]
-
-
 @pytest.mark.parametrize("offers", [True, False])
 def test_a_split_flushes_its_gpu(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""

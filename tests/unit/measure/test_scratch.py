@@ -78,22 +78,22 @@ def test_references_stay_until_those_measured_longest_ago_have_no_room(temporary
     made.remove()
 
 
-@pytest.mark.parametrize("name", ["gpubench-2026-results", "gpubench-999999-abc", "gpubench-scratch-notes"])
-def test_a_folder_that_is_not_ours_stays(temporary, name):
-    theirs = temporary / name
-    theirs.mkdir()
-    (theirs / "x.npy").write_bytes(b"theirs")
+@pytest.mark.parametrize(
+    "name", ["gpubench-2026-results", "gpubench-999999-abc", "gpubench-scratch-notes", None]
+)
+def test_a_folder_that_is_not_ours_stays_and_a_link_to_one_that_is_is_not_followed(
+    temporary, tmp_path_factory, name
+):
+    theirs = temporary / (name or "gpubench-scratch-link")
+    if name is None:
+        process, orphan = start(tmp_path_factory.mktemp("elsewhere"), "dies")
+        process.wait()
+        theirs.symlink_to(orphan)
+    else:
+        theirs.mkdir()
+        (theirs / "x.npy").write_bytes(b"x")
     Scratch().remove()
-    assert (theirs / "x.npy").read_bytes() == b"theirs"
-
-
-def test_a_link_to_a_folder_of_ours_is_not_followed(temporary, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    process, orphan = start(elsewhere, "dies")
-    process.wait()
-    (temporary / "gpubench-scratch-link").symlink_to(orphan)
-    Scratch().remove()
-    assert (elsewhere / orphan.rpartition("/")[2] / "x.npy").exists()
+    assert (theirs / "x.npy").read_bytes() == b"x"
 
 
 def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_removed(temporary):

@@ -57,16 +57,14 @@ def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, tempera
     assert absent == {}
 
 
-def test_what_the_driver_does_not_list_is_named():
+@pytest.mark.parametrize(("place", "answers", "why"), [
+    ("0000:99:00.0", {}, "NVML lists no such GPU"),
+    ("0000:06:00.0", {"nvmlInit": Nvml.NVMLError("Driver Not Loaded")}, "NVML: Driver Not Loaded"),
+])  # fmt: skip
+def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers, why):
     absent = {}
-    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:99:00.0")], absent, cards()) == {}
-    assert absent == {"cupy:0": "NVML lists no such GPU"}
-
-
-def test_a_driver_that_refuses_is_a_reason_and_no_exception():
-    absent, driver = {}, cards(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))
-    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:06:00.0")], absent, driver) == {}
-    assert absent == {"cupy:0": "NVML: Driver Not Loaded"}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci=place)], absent, cards(**answers)) == {}
+    assert absent == {"cupy:0": why}
 
 
 def device(name, kind="gpu", gpu_id=None, identity=None):

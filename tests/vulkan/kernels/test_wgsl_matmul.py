@@ -9,14 +9,13 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
-from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
+from tests.shapes import WEBGPU
 from tests.vulkan.computing import check_program, of_op
 
 pytestmark = pytest.mark.vulkan
 
 OP = kernels.load("matmul")
-WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
 
 
 def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: int, **turned: int) -> None:

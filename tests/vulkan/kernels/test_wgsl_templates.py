@@ -165,7 +165,7 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_transpose_of_any_sides(session, dtype, lowered):
     limits = able(session, dtype, **lowered)
-    sides = [
+    for m, n in (
         (1, 1),
         (1, 257),
         (257, 1),
@@ -176,8 +176,7 @@ def test_transpose_of_any_sides(session, dtype, lowered):
         (136, 264),
         (33, 31),
         (36, 100),
-    ]
-    for m, n in sides:
+    ):
         x = values((m, n), dtype)
         got = launch(session, transpose.build_wgsl(m, n, dtype, limits), {"x": x}, (n, m))
         assert got.tobytes() == x.T.tobytes(), (m, n)
