@@ -11,7 +11,8 @@ implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaPass, NumbaProgram, by_backend
@@ -25,9 +26,12 @@ from gpubench.kernels.templates.attention import (
     by_heads,
     cut,
     fits,
+    head_by_head,
+    join,
     out_shape,
     qkv_shape,
     torch_attention,
+    weights_by_blocks,
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
 
@@ -39,56 +43,31 @@ _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 def _flops(params: Params) -> int:
     """Count the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
     of = by_heads(params)
-    pairs = of.n * (of.n + 1) // 2
-    return 4 * of.width * pairs + 5 * of.heads * pairs
+    return (4 * of.width + 5 * of.heads) * of.pairs
 
 
-def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    q, k, v = cut(xp, qkv, heads)
-    n, e = q.shape[1:]
+def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+    q, k, v = cut(xp, qkv, heads, tokens)
+    n, e = q.shape[2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    out = powers / xp.sum(powers, axis=-1, keepdims=True) @ v
-    return xp.reshape(xp.moveaxis(out, 0, 1), (n, heads * e))
+    return join(xp, powers / xp.sum(powers, axis=-1, keepdims=True) @ v)
 
 
-def _by_blocks(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[int, slice, Array, Array]]:
-    """(head, rows, powers, their sums) of rows that follow each other: no n x n array is needed, and a block stays in
-    the caches."""
-    q, k, _ = cut(xp, qkv, heads)
-    n, e = q.shape[1:]
-    most = max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // max(n, 1)))
-    late = xp.triu(xp.ones((most, most), dtype=bool), 1)
-    for head in range(heads):
-        keys = xp.ascontiguousarray(xp.moveaxis(k[head], 0, 1))
-        for start in range(0, n, most):
-            stop = min(start + most, n)
-            powers = q[head, start:stop] / math.sqrt(e) @ keys[:, :stop]
-            powers[:, start:][late[: stop - start, : stop - start]] = -math.inf
-            powers -= xp.max(powers, axis=-1, keepdims=True)
-            xp.exp(powers, out=powers)
-            yield head, slice(start, stop), powers, xp.sum(powers, axis=-1, keepdims=True)
-
-
-def _weigh(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
-    """The sums of the rows of v, heads x n x e, with the weights of each query: n x heads x e."""
-    out = xp.empty((v.shape[1], heads, v.shape[2]), dtype=qkv.dtype)
-    for head, rows, powers, total in _by_blocks(xp, qkv, heads):
-        out[rows, head] = powers @ v[head, : rows.stop] / total
+def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
+    """Return the sums of the rows of v with the weights of each query. A block of weights stays in the caches."""
+    out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // max(len(v), 1)))
+    for rows, seen, weights in weights_by_blocks(xp, q, k, most):
+        out[rows] = weights @ v[seen]
     return out
 
 
-def _reference(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    return xp.reshape(_weigh(xp, qkv, heads, cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
-
-
-def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
+def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
-    q, k, v = cut(xp, qkv, heads)
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
-    slack = 1 + lengths * xp.max(longest, axis=-1, initial=0.0)[:, None] / math.sqrt(q.shape[-1])
-    return xp.reshape(_weigh(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
+    slack = 1 + lengths * xp.max(longest, initial=0.0) / math.sqrt(q.shape[-1])
+    return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
 
 
 def _with_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params, str, Limits], Any]:
@@ -106,7 +85,7 @@ _WORK = 8  # elements of an elementwise op that a pair of tokens costs as much a
 def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Keys and values copied, then the queries, on each number of threads worth a trial."""
     blocks, size = ceil_div(max(of.n, 1), _KEYS), max(4, ITEMSIZE[dtype])
-    pairs = ceil_div(ceil_div(of.n, _QUERIES), 2)
+    heads, pairs = of.sequences * of.heads, ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
         prelude=numba_prelude(dtype), dtype=dtype, real="float32" if dtype == "float16" else dtype, keys=_KEYS,
         e=of.e, scale=1 / of.e**0.5, **_FOUR,
@@ -114,16 +93,16 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         passes = (
-            NumbaPass("pack", ("qkv", "packed", None, None), of.heads * blocks, m=of.n, s=of.heads),
-            NumbaPass("attend", ("qkv", "packed", "scores", "out"), of.heads * pairs, m=of.n, s=of.heads),
+            NumbaPass("pack", ("qkv", "packed", None, None), heads * blocks, m=of.n, s=of.heads),
+            NumbaPass("attend", ("qkv", "packed", "scores", "out"), heads * pairs, m=of.n, s=of.heads),
         )
         scratch = {
-            "packed": of.heads * blocks * 2 * _KEYS * of.e * size,
+            "packed": heads * blocks * 2 * _KEYS * of.e * size,
             "scores": threads * _QUERIES * (blocks * _KEYS + of.e) * size,
         }
         return NumbaProgram(source, passes * (of.n > 0), threads, scratch)
 
-    return numba_candidates(_WORK * of.heads * of.n * (of.n + 1) // 2, limits, program, streamed=False)
+    return numba_candidates(_WORK * of.heads * of.pairs, limits, program, streamed=False)
 
 
 def _four(line: str, indentation: int) -> str:
@@ -156,7 +135,7 @@ def pack(qkv, packed, unused, out, first, last, slot, m, s):
         head, start = unit // blocks, unit % blocks * KEYS
         at = unit * BOTH
         for j in range(min(KEYS, m - start)):
-            k = (start + j) * 3 * line + line + head * E
+            k = (head // s * m + start + j) * 3 * line + line + head % s * E
             for d in range(E):
                 packed[at + d * KEYS + j] = load(qkv[k + d])
                 packed[at + KEYS * E + j * E + d] = load(qkv[k + line + d])
@@ -232,9 +211,10 @@ def add(scores, p, packed, v, result, count):
 @scalar
 def four(qkv, packed, scores, out, head, row, blocks, base, result, m, line):
     last = min(row + 3, m - 1)
-    q = row * 3 * line + head * E
-    r1, r2 = min(row + 1, last) * 3 * line + head * E, min(row + 2, last) * 3 * line + head * E
-    r3 = last * 3 * line + head * E
+    column, begin = head * E % line, head * E // line * m
+    at = begin * 3 * line + column
+    q, r3 = at + row * 3 * line, at + last * 3 * line
+    r1, r2 = at + min(row + 1, last) * 3 * line, at + min(row + 2, last) * 3 * line
     for start in range(0, last + 1, KEYS):
         k = (head * blocks + start // KEYS) * BOTH
         score(qkv, q, r1, r2, r3, packed, k, scores, base + start * 4, min(KEYS, last + 1 - start))
@@ -253,7 +233,7 @@ def four(qkv, packed, scores, out, head, row, blocks, base, result, m, line):
         add(scores, base + start * 4, packed, v, result, min(KEYS, last + 1 - start))
     for r in range(last + 1 - row):
         for d in range(E):
-            out[(row + r) * line + head * E + d] = store(scores[result + r * E + d])
+            out[(begin + row + r) * line + column + d] = store(scores[result + r * E + d])
 
 
 @kernel({dtype!r}, {real!r}, {real!r}, {dtype!r})
@@ -284,11 +264,10 @@ OPS = (
         flops=_flops,
         blas=("numpy", "torch"),
         fits=fits,
-        takes=("heads",),
         expr=_expr,
-        reference=_reference,
+        reference=partial(head_by_head, _weigh),
         library={"torch": torch_attention},
-        tolerance=Tolerance(8, scale=_scale),
+        tolerance=Tolerance(8, scale=partial(head_by_head, _scale)),
         slow=SLOW_HALVES,
         tuned=by_backend(
             compiled_kernel(_with_heads(_compile)), _with_heads(build_cuda), _with_heads(build_wgsl)

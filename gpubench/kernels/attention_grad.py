@@ -12,7 +12,6 @@ ds^T q and dv = p^T g, the first two over sqrt(e). Source: Dao and others, arXiv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,12 +22,17 @@ from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
     LOWEST,
     Heads,
+    begin_of,
     by_heads,
     cut,
     fits,
+    head_by_head,
+    join,
     out_shape,
     qkv_shape,
+    sequences_text,
     torch_attention,
+    weights_by_blocks,
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
@@ -41,26 +45,12 @@ _STATISTICS = 3  # of a query: its largest score, one over the sum of the powers
 def _flops(params: Params) -> int:
     """Count five products of each pair of tokens, and eleven operations on its score."""
     of = by_heads(params)
-    return (10 * of.width + 11 * of.heads) * (of.n * (of.n + 1) // 2)
+    return (10 * of.width + 11 * of.heads) * of.pairs
 
 
-def _by_head(xp: Array, x: Array, heads: int) -> Array:
-    """Rows of a token cut into heads x n x e: a view."""
-    return xp.moveaxis(xp.reshape(x, (len(x), heads, x.shape[1] // heads)), 0, 1)
-
-
-def _join_tokens(xp: Array, *parts: Array) -> Array:
-    """Return dq, dk and dv as rows of tokens."""
-    rows = [
-        xp.reshape(xp.moveaxis(part, 0, 1), (part.shape[1], part.shape[0] * part.shape[2])) for part in parts
-    ]
-    return xp.concatenate(rows, axis=1)
-
-
-def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS) -> Array:
-    q, k, v = cut(xp, qkv, heads)
-    g = _by_head(xp, dout, heads)
-    n, by = q.shape[1], 1 / math.sqrt(q.shape[2])
+def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+    q, k, v, g = (*cut(xp, qkv, heads, tokens), *cut(xp, dout, heads, tokens, 1))
+    n, by = q.shape[2], 1 / math.sqrt(q.shape[3])
     scores = (q * by) @ xp.moveaxis(k, -1, -2)
     scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
@@ -68,34 +58,20 @@ def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS) -> Array:
     dp = g @ xp.moveaxis(v, -1, -2)
     ds = p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
     turned, weights = xp.moveaxis(ds, -1, -2), xp.moveaxis(p, -1, -2)
-    return _join_tokens(xp, ds @ k * by, turned @ q * by, weights @ g)
+    return join(xp, ds @ k * by, turned @ q * by, weights @ g)
 
 
-def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS) -> Any:
+def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS, tokens: int | None = None) -> Any:
     with torch.enable_grad():
         own = qkv.detach().requires_grad_()
-        return torch.autograd.grad(torch_attention(torch, own, heads), own, dout)[0]
-
-
-def _by_blocks(np: Any, q: Array, k: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield (queries, the keys that they see, their weights) of one head."""
-    n, by = len(q), 1 / math.sqrt(q.shape[1])
-    late = np.triu(np.ones((_ROWS, _ROWS), dtype=bool), 1)
-    for start in range(0, n, _ROWS):
-        rows, seen = slice(start, min(start + _ROWS, n)), slice(min(start + _ROWS, n))
-        p = (q[rows] * by) @ k[seen].T
-        p[:, start:][late[: len(p), : len(p)]] = -math.inf
-        p -= np.max(p, axis=1, keepdims=True)
-        np.exp(p, out=p)
-        p /= np.sum(p, axis=1, keepdims=True)
-        yield rows, seen, p
+        return torch.autograd.grad(torch_attention(torch, own, heads, tokens), own, dout)[0]
 
 
 def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
     """Return dq, dk and dv of one head, block by block of its queries."""
     by = 1 / math.sqrt(q.shape[1])
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-    for rows, seen, p in _by_blocks(np, q, k):
+    for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):
         dv[seen] += p.T @ g[rows]
         ds = g[rows] @ v[seen].T
         ds -= np.sum(p * ds, axis=1, keepdims=True)
@@ -111,8 +87,8 @@ def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Arra
     by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-    for rows, seen, p in _by_blocks(np, q, k):
-        p *= (1 + lengths[0][rows] * np.max(lengths[1]) * by)[:, None]
+    for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):
+        p *= (1 + lengths[0][rows] * np.max(lengths[1], initial=0.0) * by)[:, None]
         dv[seen] += p.T @ np.abs(g[rows])
         ds = np.outer(lengths[3][rows], lengths[2][seen])
         ds = p * (ds + np.sum(p * ds, axis=1, keepdims=True))
@@ -121,31 +97,22 @@ def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Arra
     return dq, dk, dv
 
 
-def _of_heads(
-    gradient: Callable[..., tuple[Array, Array, Array]], np: Any, qkv: Array, dout: Array, heads: int = _HEADS
-) -> Array:
-    if not len(qkv):
-        return np.zeros_like(qkv)
-    inputs = (*cut(np, qkv, heads), _by_head(np, dout, heads))
-    results = [gradient(np, *map(np.ascontiguousarray, own)) for own in zip(*inputs, strict=True)]
-    return _join_tokens(np, *(np.stack(part) for part in zip(*results, strict=True)))
-
-
 def _build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     of = by_heads(params)
 
     def launch(arrays: Any, output: Array) -> None:
-        inputs = (*cut(np, arrays[0], of.heads), _by_head(np, arrays[1], of.heads))
+        inputs = (*cut(np, arrays[0], of.heads, of.n), *cut(np, arrays[1], of.heads, of.n, 1))
         wide = np.float64 if output.dtype == np.float64 else np.float32
-        made = output.reshape(of.n, 3, of.heads, of.e)
+        made = output.reshape(of.sequences, of.n, 3, of.heads, of.e)
 
         def some(first: int, last: int) -> None:
-            for head in range(first, last):
-                parts = _gradient(np, *(np.ascontiguousarray(x[head], wide) for x in inputs))
+            for unit in range(first, last):
+                at, head = divmod(unit, of.heads)
+                parts = _gradient(np, *(np.ascontiguousarray(x[at, head], wide) for x in inputs))
                 for place, part in enumerate(parts):
-                    made[:, place, head] = part
+                    made[at, :, place, head] = part
 
-        blocks.multiply(some, of.heads if of.n else 0, 1)
+        blocks.multiply(some, of.sequences * of.heads if of.n else 0, 1)
 
     return launch
 
@@ -163,16 +130,17 @@ def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
         return CudaProgram(())
     text = f"""const int E = {of.e}, SHARED_BY = {_SHARED_BY}, ROWS = {_THREADS // _SHARED_BY};
 const int WIDTH = {math.gcd(of.e, lanes(dtype))};
+{sequences_text(of)}
 const real LOWEST = real({LOWEST});
 {_CUDA}"""
-    grid = (ceil_div(of.n, _THREADS // _SHARED_BY), of.heads, 1)
-    arguments = ("qkv", "dout", "out", "statistics", of.n, of.width)
+    grid = (ceil_div(of.rows, _THREADS // _SHARED_BY), of.heads, 1)
+    arguments = ("qkv", "dout", "out", "statistics", of.rows, of.width)
     steps = tuple(
         kernel_pass(f"attention_grad_{part}", dtype, text, grid, _THREADS, arguments)
         for part in ("queries", "keys")
     )
     size = 8 if dtype == "float64" else 4
-    return CudaProgram(steps, {"statistics": _STATISTICS * size * of.heads * of.n})
+    return CudaProgram(steps, {"statistics": _STATISTICS * size * of.heads * of.rows})
 
 
 _CUDA = """
@@ -215,7 +183,7 @@ gpubench_attention_grad_queries(const stored* __restrict__ qkv, const stored* __
   load(q, qkv + read * line + head, real(rsqrt(real(E))));
   load(g, dout + read * width + head, real(1));
   real top = LOWEST, total = 0, slope = 0;
-  for (long long j = part; j <= read; j += SHARED_BY) {
+  for (long long j = BEGIN(read) + part; j <= read; j += SHARED_BY) {
     load(other, qkv + j * line + width + head, real(1));
     const real score = product(q, other);
     load(other, qkv + j * line + 2 * width + head, real(1));
@@ -236,7 +204,7 @@ gpubench_attention_grad_queries(const stored* __restrict__ qkv, const stored* __
   }
   const real by = real(1) / total;
   slope *= by;
-  for (long long j = part; j <= read; j += SHARED_BY) {
+  for (long long j = BEGIN(read) + part; j <= read; j += SHARED_BY) {
     load(other, qkv + j * line + 2 * width + head, real(1));
     const real dp = product(g, other);
     load(other, qkv + j * line + width + head, real(1));
@@ -262,7 +230,7 @@ gpubench_attention_grad_keys(const stored* __restrict__ qkv, const stored* __res
   real k[E], v[E], q[E], g[E], dk[E] = {}, dv[E] = {};
   load(k, qkv + read * line + width + head, real(1));
   load(v, qkv + read * line + 2 * width + head, real(1));
-  for (long long i = read + part; i < n; i += SHARED_BY) {
+  for (long long i = read + part; i < END(read); i += SHARED_BY) {
     load(q, qkv + i * line + head, real(rsqrt(real(E))));
     load(g, dout + i * width + head, real(1));
     const real* own = statistics + (blockIdx.y * n + i) * 3;
@@ -289,14 +257,14 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """Two dispatches, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
     require_storage(dtype, limits, exact=False)
     of, names = by_heads(params), ("qkv", "dout", "out", "statistics")
-    size, held = ITEMSIZE[dtype] * of.n * of.width, 4 * _STATISTICS * of.heads * of.n
+    size, held = ITEMSIZE[dtype] * of.rows * of.width, 4 * _STATISTICS * of.heads * of.rows
     require_bindings({"qkv": 3 * size, "dout": size, "out": 3 * size, "statistics": held}, limits)
-    grid = require_grid(limits, ceil_div(of.n, _GROUP), of.heads)
+    grid = require_grid(limits, ceil_div(of.rows, _GROUP), of.heads)
     if of.n == 0:
         return WgslProgram(())
     sources = _wgsl_sources(of, whole_units(dtype, of.e))
     return WgslProgram(
-        tuple(WgslPass(text, grid, names, uniform=(of.n,)) for text in sources), {"statistics": held}
+        tuple(WgslPass(text, grid, names, uniform=(of.rows,)) for text in sources), {"statistics": held}
     )
 
 
@@ -327,6 +295,8 @@ def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
     begin = f"""  let head = group.y * {units}u;
   if (row >= p.n) {{ return; }}"""
     token = f"{3 * across}u + head"
+    several, own = of.sequences > 1, begin_of("row", of)
+    oldest, behind = (own, f"{own} + {of.n}u") if several else ("0u", "p.n")
     queries = f"""  let row = (groups.x - 1u - group.x) * {_GROUP}u + thread;
 {begin}
   let q = load_qkv(row * {token});
@@ -334,7 +304,7 @@ def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
   var top = f32({LOWEST});
   var total = 0.0;
   var slope = 0.0;
-  for (var j = 0u; j <= row; j++) {{
+  for (var j = {oldest}; j <= row; j++) {{
     let score = product(q, load_qkv(j * {token} + {across}u)) * {by};
     let highest = max(top, score);
     let before = exp(top - highest);
@@ -345,7 +315,7 @@ def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
   }}
   slope = slope / total;
   var dq = {kind}();
-  for (var j = 0u; j <= row; j++) {{
+  for (var j = {oldest}; j <= row; j++) {{
     let k = load_qkv(j * {token} + {across}u);
     let dp = product(g, load_qkv(j * {token} + {2 * across}u));
     let ds = exp(product(q, k) * {by} - top) / total * (dp - slope) * {by};
@@ -362,7 +332,7 @@ def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
   let v = load_qkv(row * {token} + {2 * across}u);
   var dk = {kind}();
   var dv = {kind}();
-  for (var i = row; i < p.n; i++) {{
+  for (var i = row; i < {behind}; i++) {{
     let q = load_qkv(i * {token});
     let g = load_dout(i * {across}u + head);
     let own = (group.y * p.n + i) * 3u;
@@ -393,11 +363,10 @@ OPS = (
         flops=_flops,
         blas=("numpy", "torch"),
         fits=fits,
-        takes=("heads",),
         expr=_expr,
-        reference=partial(_of_heads, _gradient),
+        reference=partial(head_by_head, _gradient),
         library={"torch": _torch},
-        tolerance=Tolerance(8, scale=partial(_of_heads, _bound)),
+        tolerance=Tolerance(8, scale=partial(head_by_head, _bound)),
         slow=SLOW_HALVES,
         tuned={
             "numpy": (Kernel("numpy", _build_cpu, dtypes=("float32", "float64", "float16")),),

@@ -40,6 +40,9 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
     params = rank_params(case.params, ranks)
+    # Without `tokens` all rows are one sequence, which ranks cannot share.
+    if (unfit := op.fits({"tokens": case.params["n"], **params})) is not None:
+        return Unsupported(f"each of {ranks} ranks has {params['n']} rows, but {unfit}", reason="shape")
     by_id = {own[1].id: own for own in (_on_rank(stage, params, case, session) for stage in op.stages)}
     refusals = (session.supports(stage_op, _adapt_case(stage_op, own)) for stage_op, own in by_id.values())
     return next((why for why in refusals if why is not None and why.reason != "not-compiled"), None)

@@ -9,7 +9,7 @@ _OPS = {
     "networks": (
         "mlp_backward", "mlp_forward", "mlp_step", "ffn", "multi_head_attention", "transformer_block", "inference",
     ),
-    "training": ("mlp_sgd", "mlp_adam", "transformer_step"),
+    "training": ("mlp_sgd", "mlp_adam", "transformer_step", "transformer_sgd"),
 }  # fmt: skip
 WING = Wing(
     ops={name: f"gpubench.workloads.{module}:{name}" for module, names in _OPS.items() for name in names},

@@ -1,9 +1,9 @@
-"""Training: three steps of the perceptron, each on a batch of its own, with the update of the weights; and a
-transformer's block with the gradients of all that it reads.
+"""Training: three steps of the perceptron or of a transformer's block, each on a batch of its own, with the update of
+the weights; and that block with the gradients of all that it reads.
 
-mlp_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch is the three steps: weights and
-moments go from step to step on the device, and the next launch begins with the same weights again. So no number drifts
-however often a launch is timed, and float64 can judge what three steps leave.
+mlp_sgd, transformer_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch is the three steps:
+weights and moments go from step to step on the device, and the next launch begins with the same weights again. So no
+number drifts however often a launch is timed, and float64 can judge what three steps leave.
 
 Adam's mean square begins with small numbers in place of 0: from 0 the first step is the rate times the sign of the
 gradient, and where a gradient is nearly 0 round-off decides that.
@@ -11,13 +11,27 @@ gradient, and where a gradient is nearly 0 round-off decides that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.kernels.contract.op import Array, Ids, Ladder, Op, Params, Repeat, Stage, Tolerance, Values, each
+from gpubench.kernels.contract.op import (
+    Array,
+    Ids,
+    Ladder,
+    Op,
+    Params,
+    Repeat,
+    Shape,
+    Stage,
+    Tolerance,
+    Values,
+    each,
+)
+from gpubench.kernels.templates.attention import ATTENTION_PARAMS
 from gpubench.kernels.templates.matmul import norms
 from gpubench.kernels.updates import SQUARES
 from gpubench.workloads.networks import (
@@ -26,14 +40,11 @@ from gpubench.workloads.networks import (
     CLASSES,
     FORWARD,
     GROWTH,
-    HEADED,
-    HIDDEN,
     LOSS,
     MLP_PARAMS,
     MLP_SIZES,
     MLP_WEIGHTS,
     PARAMS,
-    PIXELS,
     all_tokens,
     to_widths,
     width,
@@ -42,37 +53,39 @@ from gpubench.workloads.networks import (
 from gpubench.workloads.workload import workload
 
 STEPS = 3
-# Numbers of a row, and of each weight.
-_SHAPES = {
-    "w1": (HIDDEN, PIXELS * HIDDEN),
-    "b1": (HIDDEN, 0),
-    "w2": (CLASSES, HIDDEN * CLASSES),
-    "b2": (CLASSES, 0),
-}
-# By 8 for each stage on the longest way through a step: hidden, logits, loss, grad_h, grad_w1, update.
-_UNITS = 8 * 6 * STEPS
+_LAST = f"loss.{STEPS - 1}"
+WeightShape = Callable[[Params], Shape]
+Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
-def _update(op: str, weight: str, reads: str, write: str) -> Stage:
+def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
     """One pass over a weight; `{w}` stands for it in the names of values."""
-    columns, count = _SHAPES[weight]
-    shape = {"n": count, "columns": columns} if count else {"n": columns}
-    return Stage(
-        "update", op, tuple(reads.format(w=weight).split()), (write.format(w=weight),),
-        lambda params: {**shape, "step": params["step"]},
-    )  # fmt: skip
+
+    def own(params: Params) -> Params:
+        extents = shape(params)
+        columns = {"columns": extents[-1]} if len(extents) > 1 else {}
+        return {"n": math.prod(extents), **columns, "step": params["step"]}
+
+    return Stage("update", op, tuple(reads.format(w=weight).split()), (write.format(w=weight),), own)
 
 
-def _sgd(weight: str) -> tuple[Stage, ...]:
-    return (_update("sgd", weight, "{w} d{w}", "{w}+"),)
+def _sgd(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
+    return (_update("sgd", weight, "{w} d{w}", "{w}+", shape),)
 
 
-def _adam(weight: str) -> tuple[Stage, ...]:
+def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
     return (
-        _update("adam_mean", weight, "{w}_mean d{w}", "{w}_mean+"),
-        _update("adam_square", weight, "{w}_square d{w}", "{w}_square+"),
-        _update("adam", weight, "{w} {w}_mean+ {w}_square+", "{w}+"),
+        _update("adam_mean", weight, "{w}_mean d{w}", "{w}_mean+", shape),
+        _update("adam_square", weight, "{w}_square d{w}", "{w}_square+", shape),
+        _update("adam", weight, "{w} {w}_mean+ {w}_square+", "{w}+", shape),
     )
+
+
+def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
+    """Return the shape that the first stage with that weight gives it."""
+    stage = next(stage for stage in stages if weight in stage.reads)
+    operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
+    return lambda params: operand.shape(stage.params(params))
 
 
 def _of_step(value: str) -> str:
@@ -80,11 +93,11 @@ def _of_step(value: str) -> str:
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
-def _steps(update: Callable[[str], tuple[Stage, ...]]) -> Repeat:
-    stages = (*FORWARD[:2], *LOSS, *BACKWARD, *(stage for weight in MLP_WEIGHTS for stage in update(weight)))
+def _steps(stages: Sequence[Stage], update: Update, weights: Iterable[str]) -> Repeat:
+    updates = (stage for weight in weights for stage in update(weight, _shape_of(weight, stages)))
     named = (
         replace(stage, reads=tuple(map(_of_step, stage.reads)), writes=tuple(map(_of_step, stage.writes)))
-        for stage in stages
+        for stage in (*stages, *updates)
     )
     return Repeat("step", STEPS, tuple(named))
 
@@ -136,32 +149,44 @@ def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 
+def _name_results(weights: Iterable[str]) -> list[str]:
+    """Return the names of the weights after all steps."""
+    return [f"{weight}.{STEPS}" for weight in weights]
+
+
 def _training(
-    *, name: str, group: str, summary: str, update: Callable[[str], tuple[Stage, ...]], **moments: Values
-) -> Op:
-    last = STEPS - 1
-    judged: dict[str, Any] = {f"loss.{last}": _swing(name, f"loss.{last}")}
-    for weight in MLP_WEIGHTS:
-        value = f"{weight}.{STEPS}"
-        judged[value] = Tolerance(_UNITS, scale=_largest_weight, slack=_swing(name, value))
-    batches: dict[str, Values] = {"x": "normal", "labels": Ids(lambda params: CLASSES)}
+    *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
+    moments: Mapping[str, Values] | None = None, **declared: Any,
+) -> Op:  # fmt: skip
+    """Three steps of `stages` and of the `update` of all weights."""
+    batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
-        name=name, group=group, summary=summary, params=MLP_PARAMS, sizes=MLP_SIZES, stages=(_steps(update),),
+        group="network", stages=(_steps(stages, update, weights),),
         inputs={f"{x}.{step}": values for step in range(STEPS) for x, values in batches.items()},
-        weights={f"{weight}.0": values for weight, values in MLP_WEIGHTS.items()}
-        | {f"{weight}_{moment}.0": values for weight in MLP_WEIGHTS for moment, values in moments.items()},
-        outputs={f"loss.{last}": "activation", **{f"{weight}.{STEPS}": "weight" for weight in MLP_WEIGHTS}},
-        judged=judged, averaged=tuple(f"d{weight}.{step}" for step in range(STEPS) for weight in MLP_WEIGHTS),
+        weights={f"{weight}.0": values for weight, values in weights.items()}
+        | {f"{weight}_{moment}.0": values for weight in weights for moment, values in (moments or {}).items()},
+        outputs={_LAST: "activation", **dict.fromkeys(_name_results(weights), "weight")},
+        averaged=tuple(f"d{weight}.{step}" for step in range(STEPS) for weight in weights), **declared,
     )  # fmt: skip
 
 
-mlp_sgd = _training(
-    name="mlp_sgd", group="network", summary="three steps of training mlp_forward: mlp_step and w - 0.125 dw",
-    update=_sgd,
-)  # fmt: skip
-mlp_adam = _training(
-    name="mlp_adam", group="network", summary="three steps of training mlp_forward by Adam, with its moments",
-    update=_adam, mean="zeros", square=SQUARES,
+def _perceptron(name: str, summary: str, update: Update, **moments: Values) -> Op:
+    # By 8 for each stage on the longest way through a step: hidden, logits, loss, grad_h, grad_w1, update.
+    judged: dict[str, Any] = {
+        value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=_swing(name, value))
+        for value in _name_results(MLP_WEIGHTS)
+    }
+    return _training(
+        name=name, summary=summary, params=MLP_PARAMS, sizes=MLP_SIZES, update=update, weights=MLP_WEIGHTS,
+        stages=(*FORWARD[:2], *LOSS, *BACKWARD), classes=lambda params: CLASSES, moments=moments,
+        judged={_LAST: _swing(name, _LAST), **judged},
+    )  # fmt: skip
+
+
+mlp_sgd = _perceptron("mlp_sgd", "three steps of training mlp_forward: mlp_step and w - 0.125 dw", _sgd)
+mlp_adam = _perceptron(
+    "mlp_adam", "three steps of training mlp_forward by Adam, with its moments", _adam,
+    mean="zeros", square=SQUARES,
 )  # fmt: skip
 
 
@@ -207,7 +232,7 @@ def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
     )
 
 
-BLOCK = (
+BLOCK_FORWARD = (
     Stage("norm1", "layernorm", ("x", "scale1", "shift1"), ("n1",), _norm),
     Stage("qkv", "linear", ("n1", "wqkv", "bqkv"), ("qkv",), to_widths(1, 3)),
     Stage("heads", "attention", ("qkv",), ("o",), with_heads(all_tokens)),
@@ -216,6 +241,8 @@ BLOCK = (
     Stage("ffn_in", "linear", ("n2", "win", "bin"), ("u",), to_widths(1, GROWTH)),
     Stage("gelu", "gelu", ("u",), ("g",), _numbers_of(GROWTH)),
     Stage("ffn_out", "linear_add", ("g", "wout", "bout", "a"), ("y",), to_widths(GROWTH, 1)),
+)
+BLOCK_BACKWARD = (
     *_product_grads("g", "y", "out", GROWTH, 1),
     Stage("grad_u", "gelu_grad", ("u", "dg"), ("du",), _numbers_of(GROWTH)),
     *_product_grads("n2", "u", "in", 1, GROWTH),
@@ -227,7 +254,20 @@ BLOCK = (
 )
 transformer_step = workload(
     name="transformer_step", group="network", summary="transformer_block, and the gradients of x and all its weights",
-    params=PARAMS, sizes=Ladder(low=1, high=2048), options=HEADED, stages=BLOCK,
-    inputs={"x": "normal", "dy": "normal"}, weights=BLOCK_WEIGHTS,
+    params=PARAMS, sizes=Ladder(low=1, high=2048), options=ATTENTION_PARAMS["options"],
+    stages=(*BLOCK_FORWARD, *BLOCK_BACKWARD), inputs={"x": "normal", "dy": "normal"}, weights=BLOCK_WEIGHTS,
     outputs={"y": "activation", "dx": "activation", **{f"d{weight}": "weight" for weight in BLOCK_WEIGHTS}},
+)  # fmt: skip
+_BLOCK_LOSS = Stage(
+    "loss", "cross_entropy", ("y", "labels"), ("loss", "dy"),
+    lambda params: {"n": params["n"], "classes": width(params)},
+)  # fmt: skip
+# Of each step 20 stages lie on the longest way, which ends at scale1: 8 units each in a gradient, one in a weight, of
+# which the update takes an eighth.
+_BLOCK_TOLERANCE = Tolerance(20 * STEPS, scale=_largest_weight)
+transformer_sgd = _training(
+    name="transformer_sgd", summary="three steps of training transformer_block: its gradients and w - 0.125 dw",
+    params=PARAMS, sizes=Ladder(low=1, high=2048), options=ATTENTION_PARAMS["options"],
+    stages=(*BLOCK_FORWARD, _BLOCK_LOSS, *BLOCK_BACKWARD), update=_sgd, weights=BLOCK_WEIGHTS, classes=width,
+    judged=dict.fromkeys(_name_results(BLOCK_WEIGHTS), _BLOCK_TOLERANCE),
 )  # fmt: skip

@@ -29,7 +29,7 @@ def shapes(op: Op) -> list[Params]:
     """The usual shape, and combinations of small ones that the op has."""
     options = (
         dict(zip(op.options, chosen, strict=True))
-        for chosen in itertools.product((3, 12), repeat=len(op.options))
+        for chosen in itertools.product(*((33, 11) if name == "tokens" else (3, 12) for name in op.options))
     )
     found: list[Params] = [{"n": 1}, {"n": 7}, *({"n": 33, **chosen} for chosen in options)]
     return [params for params in found if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]

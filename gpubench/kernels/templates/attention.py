@@ -9,13 +9,14 @@ are few queries. No array of scores is ever written.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape
+from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape, each
 from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
 from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
 from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
@@ -36,9 +37,20 @@ CACHE_THREADS = 256  # of a head of one token; as many elements as it may have
 class Heads(msgspec.Struct, frozen=True):
     """The shapes of tokens and heads."""
 
-    n: int  # tokens
+    n: int  # tokens of a sequence
     heads: int  # heads of a token
     e: int  # elements of a head
+    sequences: int = 1  # one behind the other
+
+    @property
+    def rows(self) -> int:
+        """Tokens of all sequences."""
+        return self.sequences * self.n
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a token and one that it sees, over all sequences."""
+        return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
     def width(self) -> int:
@@ -54,19 +66,26 @@ ATTENTION_PARAMS: dict[str, Any] = {
     "options": {
         "width": f"elements of a token ({_WIDTH})",
         "heads": f"heads, which divide the width ({_HEADS})",
+        "tokens": "tokens of a sequence, which divide n; a token sees its own sequence alone (n)",
     },
+    "takes": ("heads", "tokens"),
 }
 
 
 def by_heads(params: Params) -> Heads:
-    heads = params.get("heads", _HEADS)
-    return Heads(params["n"], heads, params.get("width", _WIDTH) // heads)
+    n, heads = params["n"], params.get("heads", _HEADS)
+    tokens = params.get("tokens", n) if n else 0
+    return Heads(tokens, heads, params.get("width", _WIDTH) // heads, n // tokens if n else 1)
 
 
 def fits(params: Params) -> str | None:
     width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
-    whole = heads >= 1 and width >= heads and width % heads == 0
-    return None if whole else f"{heads} heads do not divide a width of {width}"
+    if not (heads >= 1 and width >= heads and width % heads == 0):
+        return f"{heads} heads do not divide a width of {width}"
+    n, tokens = params["n"], params.get("tokens", params["n"])
+    if n == 0 or (tokens >= 1 and n % tokens == 0):
+        return None
+    return f"{n} tokens are no whole number of sequences of {tokens}: choose `tokens` so that it divides n"
 
 
 def qkv_shape(params: Params) -> Shape:
@@ -77,17 +96,52 @@ def out_shape(params: Params) -> Shape:
     return (params["n"], params.get("width", _WIDTH))
 
 
-def cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
-    """q, k and v as heads x n x e: views."""
-    split = xp.reshape(qkv, (qkv.shape[0], 3, heads, qkv.shape[1] // (3 * heads)))
-    q, k, v = (xp.moveaxis(split[:, i, :, :], 0, 1) for i in range(3))
-    return q, k, v
+def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:
+    """Return `count` parts of rows of tokens, such as q, k and v, as sequences x heads x tokens x e: views."""
+    n, columns = rows.shape
+    tokens = tokens or n
+    shape = (n // tokens if n else 1, tokens, count, heads, columns // (count * heads))
+    split = xp.reshape(rows, shape)
+    return tuple(xp.moveaxis(split[:, :, i], 1, 2) for i in range(count))
 
 
-def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
-    q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return out[0].transpose(0, 1).reshape(len(qkv), -1)
+def join(xp: Array, *parts: Array) -> Array:
+    """Return parts of sequences x heads x tokens x e as rows of tokens, beside each other."""
+    sequences, heads, tokens, e = parts[0].shape
+    rows = [xp.reshape(xp.moveaxis(part, 1, 2), (sequences * tokens, heads * e)) for part in parts]
+    return xp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
+
+
+def head_by_head(
+    formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = _HEADS,
+    tokens: int | None = None,
+) -> Array:  # fmt: skip
+    """Return the results of `formula(xp, q, k, v, *others)`, which is about one head of one sequence, for all."""
+    inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
+    shape = inputs[0].shape
+    flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)
+    results = [each(formula(xp, *map(xp.ascontiguousarray, own))) for own in zip(*flat, strict=True)]
+    return join(xp, *(xp.reshape(xp.stack(part), shape) for part in zip(*results, strict=True)))
+
+
+def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
+    """Yield (queries, the keys that they see, their weights) of one head, at most `most` queries at a time: no n x n
+    array is needed."""
+    n, by = len(q), 1 / math.sqrt(q.shape[1])
+    late = xp.triu(xp.ones((most, most), dtype=bool), 1)
+    for start in range(0, n, most):
+        rows, seen = slice(start, min(start + most, n)), slice(min(start + most, n))
+        p = (q[rows] * by) @ k[seen].T
+        p[:, start:][late[: len(p), : len(p)]] = -math.inf
+        p -= xp.max(p, axis=1, keepdims=True)
+        xp.exp(p, out=p)
+        p /= xp.sum(p, axis=1, keepdims=True)
+        yield rows, seen, p
+
+
+def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
+    q, k, v = cut(torch, qkv, heads, tokens)
+    return join(torch, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
 # ---------------------------------------------------------------- queries and threads
@@ -120,8 +174,8 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")
-    rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.n > LANES else 1
-    warps = of.heads * ceil_div(max(of.n, 1), LANES * rows)
+    rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.rows > LANES else 1
+    warps = of.heads * ceil_div(max(of.rows, 1), LANES * rows)
     queries = QueryLayout(rows, 1)
     while queries.parts < _MOST_PARTS:
         more = QueryLayout(rows, 2 * queries.parts)
@@ -168,7 +222,20 @@ def require_threads(of: Heads) -> None:
         raise Unsupported(why, reason="limit")
 
 
+def begin_of(token: str, of: Heads) -> str:
+    """Return the text of the first token of a token's sequence, where there are several."""
+    return f"({token} - {token} % {of.n}u)"
+
+
 # ---------------------------------------------------------------- CUDA
+
+
+def sequences_text(of: Heads) -> str:
+    """Return what a row sees, as macros: with one sequence no instruction is about sequences."""
+    single = of.sequences == 1
+    return f"""#define BEGIN(row) {"0" if single else begin_of("(row)", of)}
+#define END(row) {"n" if single else f"(BEGIN(row) + {of.n})"}
+#define SEES(row, key) ((key) <= (row){"" if single else " && (key) >= BEGIN(row)"})"""
 
 
 def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
@@ -177,7 +244,7 @@ def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
     queries = layout(of, 8 if dtype == "float64" else 4, limits)
     if of.n == 0:
         return CudaProgram(())
-    grid, arguments = (ceil_div(of.n, queries.group_rows), of.heads, 1), ("qkv", "out", of.n, of.width)
+    grid, arguments = (ceil_div(of.rows, queries.group_rows), of.heads, 1), ("qkv", "out", of.rows, of.width)
     step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
     return CudaProgram((step,))
 
@@ -186,6 +253,7 @@ def _cuda_source(of: Heads, queries: QueryLayout, dtype: str) -> str:
     return f"""const int E = {of.e}, ROWS = {queries.rows}, PARTS = {queries.parts};
 const real LOWEST = real({LOWEST});
 const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};
+{sequences_text(of)}
 {_KERNEL}"""
 
 
@@ -234,7 +302,7 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
   }
   const long long behind = first + ACROSS * ROWS < n ? first + ACROSS * ROWS : n;
   #pragma unroll 1
-  for (long long j = (long long)part * KEYS; j < behind; j += PARTS * KEYS) {
+  for (long long j = BEGIN(first) + (long long)part * KEYS; j < behind; j += PARTS * KEYS) {
     real p[ROWS][KEYS];
     #pragma unroll
     for (int t = 0; t < KEYS; ++t) {
@@ -250,7 +318,7 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
           for (int r = 0; r < ROWS; ++r) score[r] += own.q[r][u * WIDTH + i] * wide(unit.lane[i]);
       }
       #pragma unroll
-      for (int r = 0; r < ROWS; ++r) p[r][t] = j + t <= row[r] ? score[r] : LOWEST;
+      for (int r = 0; r < ROWS; ++r) p[r][t] = SEES(row[r], j + t) ? score[r] : LOWEST;
     }
     #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -323,14 +391,16 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
 def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
     require_storage(dtype, limits, exact=False)
-    size = ITEMSIZE[dtype] * of.n * of.width
+    size = ITEMSIZE[dtype] * of.rows * of.width
     require_bindings({"qkv": 3 * size, "out": size}, limits)
     queries = layout(of, 4, limits)
-    grid = require_grid(limits, ceil_div(of.n, queries.group_rows), of.heads)
+    grid = require_grid(limits, ceil_div(of.rows, queries.group_rows), of.heads)
     if of.n == 0:
         return WgslProgram(())
     storage = whole_units(dtype, of.e)
-    return WgslProgram((WgslPass(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.n,)),))
+    return WgslProgram(
+        (WgslPass(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.rows,)),)
+    )
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -406,9 +476,11 @@ class _Text(msgspec.Struct, frozen=True):
 
     def _keys(self) -> list[str]:
         rows, step = range(self.layout.rows), self.layout.parts * KEYS
+        several = self.of.sequences > 1
+        begin = f"{begin_of('first', self.of)} + " if several else ""
         lines = [
             f"  let behind = min(first + {self.layout.group_rows}u, p.n);",
-            f"  for (var j = part * {KEYS}u; j < behind; j += {step}u) {{",
+            f"  for (var j = {begin}part * {KEYS}u; j < behind; j += {step}u) {{",
         ]
         for t in range(KEYS):
             lines += [f"    var s{r}_{t}: f32;" for r in rows]
@@ -416,7 +488,9 @@ class _Text(msgspec.Struct, frozen=True):
             lines += [f"      {line}" for line in self._parts("k", "key")]
             for r in rows:
                 score = " + ".join(self.storage.product(f"q{r}_{i}", f"k{i}") for i in range(self.parts))
-                lines.append(f"      s{r}_{t} = select(f32({LOWEST}), {score}, j + {t}u <= row{r});")
+                seen = f"j + {t}u <= row{r}"
+                seen += f" && j + {t}u >= {begin_of(f'row{r}', self.of)}" if several else ""
+                lines.append(f"      s{r}_{t} = select(f32({LOWEST}), {score}, {seen});")
             lines.append("    }")
         for r in rows:
             highest = f"top{r}"

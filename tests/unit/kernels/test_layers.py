@@ -94,6 +94,21 @@ def test_attention_is_a_softmax_for_each_head_and_token():
         np.testing.assert_allclose(formula(np, qkv), want, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["attention", "attention_grad"])
+def test_a_token_sees_its_own_sequence_alone(name):
+    params = {"n": 15, "width": 6, "heads": 2}
+    op = kernels.load(name)
+    inputs = random_inputs(op, params, "float64", seed=1)
+    alone = op.at(params)
+    want = np.concatenate([alone.expr(np, *(x[at : at + 5] for x in inputs)) for at in (0, 5, 10)])
+    several = op.at({**params, "tokens": 5})
+    for formula in (several.expr, several.reference):
+        np.testing.assert_allclose(formula(np, *inputs), want, atol=1e-12)
+    assert op.flops({**params, "tokens": 5}) == 3 * op.flops({**params, "n": 5})
+    for tokens in (0, 4, 30):
+        assert "choose `tokens` so that it divides n" in op.fits({**params, "tokens": tokens})
+
+
 @pytest.mark.parametrize(
     "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
 )

@@ -198,26 +198,32 @@ def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
     assert plan.with_ranks(given, ops, device_groups) == given
 
 
-def trained(tmp_path, ranks=2):
+SEQUENCES = {"n": 32, "width": 12, "heads": 3, "tokens": 8}
+
+
+def trained(tmp_path, ranks=2, name="mlp_sgd", params=None):
     """A checked launch of three steps on a device group, and its workspace."""
-    op, device = kernels.load("mlp_sgd"), f"group:numpy:{ranks}"
+    op, device = kernels.load(name), f"group:numpy:{ranks}"
     session = backends.load("group").open(device, 1)
-    asked = Case(op.name, op.group, {"n": 8}, "float32", "tuned", "resident-waited", device)
+    asked = Case(op.name, op.group, params or {"n": 8}, "float32", "tuned", "resident-waited", device)
     assert refusal(session, op, asked) is None
     workspace = kind_of(op)(session, op, asked, 1, "random", tmp_path)
     return gate(workspace, asked, lambda phase: None).launch, workspace
 
 
+@pytest.mark.parametrize(
+    ("name", "params", "last"), [("mlp_sgd", {"n": 8}, "b2.3"), ("transformer_sgd", SEQUENCES, "bout.3")]
+)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_train_agree_with_float64_and_with_each_other(ranks, tmp_path):
-    launch, workspace = trained(tmp_path, ranks)
+def test_ranks_that_train_agree_with_float64_and_with_each_other(ranks, name, params, last, tmp_path):
+    launch, workspace = trained(tmp_path, ranks, name, params)
     assert len(launch.ranks) == ranks
     launch.run(2)  # each launch begins with the same weights
     workspace.verify(launch)
     weights = [rank.parts[-1].buffer for rank in launch.ranks]
     assert all(same.tobytes() == weights[0].tobytes() for same in weights)
     weights[-1][0] += 1
-    with pytest.raises(Wrong, match=rf"rank {ranks - 1} has another b2.3 than rank 0"):
+    with pytest.raises(Wrong, match=rf"rank {ranks - 1} has another {last} than rank 0"):
         workspace.verify(launch)
     workspace.release()
 
@@ -235,7 +241,13 @@ def test_an_exchange_comes_before_gradients_are_read():
     assert [stages[0].name for stages, _ in parts] == ["hidden", "update", "update", "update"]
 
 
-def test_a_batch_without_equal_parts_is_refused():
-    op = kernels.load("mlp_sgd")
-    asked = Case(op.name, op.group, {"n": 9}, "float32", "tuned", "resident-waited", "group:numpy:2")
-    assert refusal(backends.load("group").open("group:numpy:2", 1), op, asked).reason == "shape"
+@pytest.mark.parametrize(("name", "params", "why"), [
+    ("mlp_sgd", {"n": 9}, "a batch of 9 has no equal parts for 2 ranks"),
+    ("transformer_sgd", {"n": 8}, "each of 2 ranks has 4 rows, but 4 tokens are no whole number of sequences of 8"),
+    ("transformer_sgd", {**SEQUENCES, "n": 24}, "12 tokens are no whole number of sequences of 8"),
+])  # fmt: skip
+def test_a_batch_without_equal_parts_is_refused(name, params, why):
+    op = kernels.load(name)
+    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", "group:numpy:2")
+    refused = refusal(backends.load("group").open("group:numpy:2", 1), op, asked)
+    assert (refused.reason, why in refused.detail) == ("shape", True), refused.detail

@@ -62,7 +62,7 @@ def test_the_costs_are_those_of_the_formulas(name, flops, size, n):
 
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
 def test_shapes_of_the_results_are_those_declared(op):
-    for params in ({"n": 1}, {"n": 5, **dict.fromkeys(op.options, 2)}):
+    for params in ({"n": 1}, {"n": 6, **dict.fromkeys(op.options, 2)}):
         bound = op.at(params)
         for formula in (bound.expr, bound.reference):
             results = each(formula(np, *inputs_of(op, params)))
@@ -138,6 +138,33 @@ def test_the_gradients_of_a_block_are_those_of_its_result():
         step[place] = 1e-5
         up, down = (block.reference(np, *{**values, name: values[name] + s}.values()) for s in (step, -step))
         assert gradient[place] == pytest.approx(np.sum((up - down) * dy) / 2e-5, rel=1e-6, abs=1e-8), name
+
+
+def test_three_steps_of_a_block_take_the_mean_gradient_of_its_sequences(tmp_path):
+    """And the tolerance tells them from those of two steps."""
+    params, sequence = {"n": 256, "width": 24, "heads": 3, "tokens": 32}, {"n": 32, "width": 24, "heads": 3}
+    op, block = kernels.load("transformer_sgd"), kernels.load("transformer_step").at(sequence)
+    inputs = random_inputs(op, params, "float32", 1)
+    values = dict(zip((x.name for x in op.inputs), map(widen, inputs), strict=True))
+    weights = {x.name.removesuffix(".0"): values[x.name] for x in op.inputs if x.role == "weight"}
+    names = [output.name.removeprefix("d") for output in block.outputs[2:]]
+    for step in range(3):
+        before, sums = weights, dict.fromkeys(names, 0)
+        for rows in (slice(at, at + 32) for at in range(0, 256, 32)):
+            x, labels = (values[f"{name}.{step}"][rows] for name in ("x", "labels"))
+            y, *_ = block.reference(np, x, np.zeros_like(x), *weights.values())
+            powers = np.exp(y)
+            dy = (powers / powers.sum(axis=1, keepdims=True) - np.eye(24)[labels]) / 256
+            _, _, *gradients = block.reference(np, x, dy, *weights.values())
+            sums = {name: sums[name] + gradient for name, gradient in zip(names, gradients, strict=True)}
+        weights = {name: weight - 0.125 * sums[name] for name, weight in weights.items()}
+    bound = op.at(params)
+    _, *trained = bound.reference(np, *map(widen, inputs))
+    [allowed] = {output.tolerance.units * 2.0**-24 for output in op.outputs[1:]}
+    for output, got in zip(op.outputs[1:], trained, strict=True):
+        name = output.name.removesuffix(".3")
+        np.testing.assert_allclose(got, weights[name], atol=1e-12)
+        assert np.mean(np.abs(got - before[name]) > allowed) > 0.5, name
 
 
 @pytest.mark.parametrize("name", ["mlp_sgd", "mlp_adam"])
