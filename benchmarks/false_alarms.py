@@ -32,8 +32,7 @@ import msgspec
 from gpubench.analysis.samples import observations, used_sessions
 from gpubench.base.units import parse_sizes
 from gpubench.compare.comparison import CompareOptions, JudgedCase
-from gpubench.compare.noise import noise, permutations
-from gpubench.compare.two_runs import compare
+from gpubench.compare.two_runs import compare, noise, permutations
 from gpubench.curves import stats
 from gpubench.result import store
 from gpubench.result.run import Measurement, Run

@@ -39,7 +39,7 @@ PARTS = {
     "curves": (
         tuple(
             f"gpubench/curves/{name}.py"
-            for name in ("process", "relatives", "threshold", "time_curve")
+            for name in ("relatives", "threshold", "time_curve")
         ),
         ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
     ),
@@ -50,7 +50,7 @@ PARTS = {
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
     "compare": (
-        tuple(f"gpubench/compare/{name}.py" for name in ("judge", "noise", "pairing", "two_runs")),
+        tuple(f"gpubench/compare/{name}.py" for name in ("judge", "pairing", "two_runs")),
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in ("verdict_rule", "max_t", "compare_gates", "noise", "compare")
@@ -86,7 +86,7 @@ EQUIVALENT = (
     ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
-    ("curves/process.py", "chance += sum(", "p or q", "a pair has both or is none"),
+    ("curves/time_curve.py", "chance += sum(", "p or q", "a pair has both or is none"),
     ("curves/time_curve.py", "steps = max(1,", "1.5000000000000002e-09", "no size lies at that very distance"),
     (
         "measure/points.py",
@@ -107,7 +107,7 @@ EQUIVALENT = (
         "steps + 2",
         "beyond the last size no curve is looked at",
     ),
-    ("curves/process.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
+    ("curves/time_curve.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
     (
         "curves/relatives.py",
@@ -134,8 +134,13 @@ EQUIVALENT = (
         "any time that is always the same will do",
     ),
     ("store/files.py", "return file.read(MAX_BYTES + 1)", "+ 2", "any byte too many is too many"),
-    ("store/limits.py", "MAX_", "", "bounds with room on both sides; tests hold what is done at each of them"),
-    ("store/limits.py", "_require(source, 'bytes in one", "default=1", "no text is within every limit"),
+    (
+        "store/document.py",
+        "MAX_",
+        "",
+        "bounds with room on both sides; tests hold what is done at each of them",
+    ),
+    ("store/document.py", "_require(source, 'bytes in one", "default=1", "no text is within every limit"),
     ("store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
     ("store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
     ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),

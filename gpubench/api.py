@@ -146,7 +146,7 @@ class Result:
 
         Raises UsageError for a suffix that no format has, and GpubenchError for a file that cannot be written.
         """
-        from gpubench.cli import rendering
+        from gpubench.cli import delivery
         from gpubench.report.layout import RenderOptions
         from gpubench.result import store
 
@@ -154,8 +154,8 @@ class Result:
             store.save(self.run, path)
             self.path = path
             return
-        style = rendering.ReportStyle(rendering.format_of(str(path)), RenderOptions(), brief=True, quiet=True)
-        rendering.write_report([self._analysis], style, style.format, str(path))
+        style = delivery.ReportStyle(delivery.format_of(str(path)), RenderOptions(), brief=True, quiet=True)
+        delivery.write_report([self._analysis], style, style.format, str(path))
 
 
 class DetectedMachine:
@@ -311,14 +311,14 @@ def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
 
 def _measure(options: Any, began: float) -> Result:
     """Measure what the options say. `began`: the monotonic time from which a budget counts."""
-    from gpubench.cli import progress, resume, saving
+    from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
 
     options = options.replace(quiet=options.quiet or not shows_progress())
     with progress.show(options, os.environ) as display:
         spec = progress.tell(display, options, lambda tell: resume.request(options, began=began, tell=tell))
         finished = runner.run(spec, display, lambda _: None)
-    return Result(saving.read_back(finished))
+    return Result(delivery.read_back(finished))
 
 
 def shows_progress() -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from gpubench.analysis.estimate import CALLS, CaseResult, case_results
 from gpubench.analysis.machine import connect_marks, machine_line, marks
 from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, break_evens, ids_beside, speedups
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval
 from gpubench.result.case import DEVICE_GROUP, Case, SeriesKey

@@ -16,7 +16,7 @@ from gpubench.analysis.estimate import CALLS, CHECK_ONLY, HOST_STAGE, NO_SAMPLES
 from gpubench.analysis.machine import fact
 from gpubench.analysis.speedup import BreakEven, CpuCode, cpu_codes, earliest, fastest, pair_ratio
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Extent, extent, largest_error, threshold
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Failure, Run
 

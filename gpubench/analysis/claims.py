@@ -21,7 +21,7 @@ from gpubench.curves import stats
 from gpubench.curves.stats import IntervalLike
 from gpubench.result.case import Case, selector
 from gpubench.result.run import DeviceKind
-from gpubench.result.store import limits
+from gpubench.result.store import document
 
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 Range = tuple[float, float]
@@ -395,17 +395,17 @@ def load(name: str) -> tuple[Claim, ...]:
 def _read(name: str) -> bytes:
     if name == BUILTIN:
         return (resources.files("gpubench.analysis") / "data" / "claims.toml").read_bytes()
-    return disk.read_regular(name, limits.MAX_BYTES + 1)
+    return disk.read_regular(name, document.MAX_BYTES + 1)
 
 
 def _parse(data: bytes, name: str) -> _File:
     try:
         if name.lower().endswith(".json"):
-            limits.require_json(data, f"--claims: {name}")
+            document.require_json(data, f"--claims: {name}")
             file = msgspec.json.decode(data, type=_File, dec_hook=_decode)
         else:
-            file = msgspec.convert(limits.toml(data), _File, dec_hook=_decode)
-        limits.require(f"--claims: {name}", "claims", len(file.claims), limits.MAX_CLAIMS)
+            file = msgspec.convert(document.toml(data), _File, dec_hook=_decode)
+        document.require(f"--claims: {name}", "claims", len(file.claims), document.MAX_CLAIMS)
         if file.name != "gpubench-claims" or file.schema_version != 1:
             own = "this gpubench reads gpubench-claims version 1"
             raise ValueError(f"it is {file.name} version {file.schema_version}; {own}")

@@ -17,7 +17,7 @@ from gpubench.analysis.estimate import CALLS, CaseResult
 from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import ContenderKey, case_series, contender_key, ids_beside
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
 from gpubench.kernels.contract.op import Implementation

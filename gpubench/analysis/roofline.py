@@ -18,7 +18,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, alone, derive_once
 from gpubench.analysis.estimate import CALLS, OVERHEAD, CaseResult
 from gpubench.analysis.samples import workers
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.curves.stats import median
 from gpubench.result.case import FUNCTIONS, QUEUED, TF32, Case
 from gpubench.result.machine import cpu_cache_bytes

@@ -11,8 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.base import units
-from gpubench.base.groups import group_by
+from gpubench.base import group_by, units
 from gpubench.base.messages import WarningCode
 from gpubench.curves import stats
 from gpubench.curves.stats import first_sample_z, median, order_correlation, spread_share

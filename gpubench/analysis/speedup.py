@@ -14,8 +14,8 @@ import msgspec
 from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, declaration
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.analysis.samples import NO_HEADLINE, Label, gravest, workers
+from gpubench.base import group_by
 from gpubench.base.errors import InputError
-from gpubench.base.groups import group_by
 from gpubench.base.installation import NUMBA_MISSING
 from gpubench.curves import Side, Threshold, TimeCurve, TimedSizes, compare, fit, stats
 from gpubench.curves.stats import Interval, IntervalKind

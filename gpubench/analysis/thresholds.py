@@ -21,8 +21,8 @@ from gpubench.analysis.analyse import Analysis, analyse, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import NO_HEADLINE
 from gpubench.analysis.speedup import EQUAL, WIDEST_INTERVAL, BreakEven, Speedup, VerdictKind, earliest, fastest
+from gpubench.base import group_by
 from gpubench.base.errors import UsageError, require_choice, suggest
-from gpubench.base.groups import group_by
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder

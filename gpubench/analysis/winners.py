@@ -30,7 +30,7 @@ from gpubench.analysis.thresholds import (
     size_text,
     threshold_text,
 )
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.curves import TAIL, Margin, stats
 from gpubench.result.case import MAPPED, QUEUED, WAITED, CellKey, SeriesKey, beside_size
 from gpubench.result.machine import (

@@ -36,9 +36,9 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.backends.shared.in_place import InPlaceSession, PageLocked, PageLockedMemory
+from gpubench.base import AMD, INTEL, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint
-from gpubench.base.vendors import AMD, INTEL, NVIDIA
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Dtype, Implementation, Op, Operand, Params, Shape, Stored, each
 from gpubench.result.case import TF32, Case

@@ -476,10 +476,10 @@ def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path 
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from gpubench.result.store import limits
+    from gpubench.result.store import document
 
     try:
-        return limits.toml(disk.read_regular(path, limits.MAX_TOML_BYTES + 1))
+        return document.toml(disk.read_regular(path, document.MAX_TOML_BYTES + 1))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError("bad-config", f"the configuration file {path} cannot be read", why=why) from error

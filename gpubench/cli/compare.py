@@ -12,9 +12,8 @@ from gpubench.base.errors import ExitCode, InputError, UsageError, require_choic
 from gpubench.cli.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from gpubench.cli.ci import CiChannels
+    from gpubench.cli.ci import CiChannels, CiOutcome
     from gpubench.compare.comparison import CompareOptions, Comparison, Thresholds
-    from gpubench.report.ci import CiOutcome
     from gpubench.report.layout import RenderOptions
     from gpubench.result.case import Case
     from gpubench.result.run import Run
@@ -31,14 +30,14 @@ class ComparisonPlan(NamedTuple):
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:
     """Check what needs no result. Raises UsageError and InputError."""
-    from gpubench.cli import ci, rendering
+    from gpubench.cli import ci, delivery
     from gpubench.report.comparison import FORMATS
     from gpubench.result import store
 
     output = options.output
     to_terminal = output in (None, "-") and sys.stdout.isatty()
-    name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
-    style = rendering.look(
+    name = require_choice(delivery.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
+    style = delivery.look(
         options, to_terminal=to_terminal, time_unit=options.time_unit, full=options.full
     )  # fmt: skip
     plan = ComparisonPlan(name, style, ci.channels(options, os.environ), check(options))
@@ -56,7 +55,7 @@ def compare(options: ComparisonOptions) -> int:
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     """Compare the files of the options as planned. Return the exit code."""
-    from gpubench.cli import rendering
+    from gpubench.cli import delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render
     from gpubench.report.layout import RenderOptions
@@ -67,16 +66,14 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     require_matches(options, [run for _, run in (base, *new)])
     comparison = comparing(base, new, checked)
     plain = RenderOptions(time_unit=options.time_unit)
-    rendering.write(
-        channels.comment(render(comparison, name, style), name), options.output, quiet=options.quiet
-    )
+    delivery.write(channels.comment(render(comparison, name, style), name), options.output, quiet=options.quiet)
     channels.tell(lambda: _outcome(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1]))
     return _exit_code(comparison, checked)
 
 
 def _outcome(comparison: Comparison) -> CiOutcome:
     """Return what a continuous integration is told."""
-    from gpubench.report.ci import of_comparison
+    from gpubench.cli.ci import of_comparison
 
     return of_comparison(comparison)
 
@@ -97,7 +94,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     thresholds.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
         fail_on=None if options.fail_on is None else ci.failing(options.fail_on, GATES),
-        min_speedups=ci.gates(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
+        min_speedups=ci.parse_gates(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
         advisory=options.advisory, allow_different_machine=options.allow_different_machine,

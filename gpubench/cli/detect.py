@@ -54,7 +54,7 @@ def detect(options: DetectOptions) -> int:
     if format == "json":
         streams.put(detection.to_json(machine) + "\n")
     else:
-        from gpubench.cli.rendering import count_colors
+        from gpubench.cli.delivery import count_colors
 
         color = count_colors(options.color, os.environ, terminal=sys.stdout.isatty())
         print(detection.render(machine, format, color=color, ascii=options.ascii, explain=options.explain))
@@ -134,11 +134,11 @@ def _records(path: Path) -> list[dict[str, Any]]:
     import msgspec
 
     from gpubench.base import disk
-    from gpubench.result.store import limits
+    from gpubench.result.store import document
 
     try:
-        data = disk.read_regular(path, limits.MAX_BYTES + 1)
-        limits.require_json(data, str(path))
+        data = disk.read_regular(path, document.MAX_BYTES + 1)
+        document.require_json(data, str(path))
         document = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:
         raise _unusable(path, error) from error

@@ -11,22 +11,22 @@ from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.cli.options import NoiseOptions, SavingOptions, SelectionOptions, commands
 
 if TYPE_CHECKING:
-    from gpubench.compare.noise import Noise
+    from gpubench.compare.two_runs import Noise
     from gpubench.result.run import Run
 
 
 def noise(options: NoiseOptions) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
-    from gpubench.cli import rendering
-    from gpubench.compare.noise import ALLOWED_SHARE
-    from gpubench.compare.noise import noise as found_in
+    from gpubench.cli import delivery
+    from gpubench.compare.two_runs import ALLOWED_SHARE
+    from gpubench.compare.two_runs import noise as found_in
     from gpubench.report.comparison import render_noise
     from gpubench.report.renderers import DOCUMENT_FORMATS
 
     terminal = sys.stdout.isatty()
-    name = require_choice(rendering.chosen_format(options.format, None, terminal), DOCUMENT_FORMATS, "--format")
-    style = rendering.look(options, to_terminal=terminal)
+    name = require_choice(delivery.chosen_format(options.format, None, terminal), DOCUMENT_FORMATS, "--format")
+    style = delivery.look(options, to_terminal=terminal)
     if options.output is not None:
         _check_output(options.output)
     if options.file is not None:
@@ -38,7 +38,7 @@ def noise(options: NoiseOptions) -> int:
             return run.exit_code
         document, ending = judge_sessions(run, options.sessions), run.exit_code
     if options.output != "-":
-        rendering.write(render_noise(document, name, style, allowed_share=ALLOWED_SHARE), None)
+        delivery.write(render_noise(document, name, style, allowed_share=ALLOWED_SHARE), None)
     if options.output is not None:
         _save(document, options.output)
     if ending:  # what went wrong while measuring outweighs the gate
@@ -83,7 +83,7 @@ def _measure(options: NoiseOptions, began: float) -> Run:
     """The sessions of both sides, measured and saved as `run` does it."""
     import msgspec
 
-    from gpubench.cli import progress, request, saving
+    from gpubench.cli import delivery, progress, request
     from gpubench.cli.exit import tell
     from gpubench.cli.selection import DEFAULT_BUDGET_S
     from gpubench.measure import runner
@@ -92,9 +92,9 @@ def _measure(options: NoiseOptions, began: float) -> Run:
     # Each session searches or repeats as much as one default run measures.
     budget = options.budget or (None if options.sizes else f"{DEFAULT_BUDGET_S * sessions:g}s")
     taken = {name: getattr(options, name) for name in options.measuring()}
-    saving.check_folder([], options)
+    delivery.check_folder([], options)
     plan: Any = commands()["run"](**{**taken, "sessions": sessions, "budget": budget})
-    saver = saving.Saver([], options)
+    saver = delivery.Saver([], options)
     with progress.show(options, os.environ) as display:
         spec = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
         saver.check(spec.run)
@@ -106,13 +106,13 @@ def _measure(options: NoiseOptions, began: float) -> Run:
     if saver.error is not None:
         tell(saver.error)
         finished = msgspec.structs.replace(finished, exit_code=int(ExitCode.FAILED))
-    return saving.read_back(finished)
+    return delivery.read_back(finished)
 
 
 def judge_sessions(run: Run, sessions: int) -> Noise:
     """The noise of what was measured here. Raises GpubenchError where that is too little, with what went wrong as the
     reason and the exit code of the run."""
-    from gpubench.compare.noise import noise
+    from gpubench.compare.two_runs import noise
 
     try:
         return noise(run, sessions)
@@ -176,18 +176,18 @@ def _check_output(path: str) -> None:
 
 def _save(document: Noise, path: str) -> None:
     """Replace `path` by the document, or write it to standard output for -. Raises GpubenchError."""
-    from gpubench.cli import rendering
+    from gpubench.cli import delivery
     from gpubench.result import store
 
     if path == "-":
-        rendering.write(store.dumps(document), None)
+        delivery.write(store.dumps(document), None)
     else:
         store.replace(path, store.dumps(document))
 
 
 def load(path: str) -> Noise:
     """The document in `path`, - for standard input. Raises InputError."""
-    from gpubench.compare.noise import NAME, VERSION, Noise
+    from gpubench.compare.two_runs import NAME, VERSION, Noise
     from gpubench.result import store
 
     return store.loads_as(Noise, *store.read(path), name=NAME, newest=VERSION)

@@ -246,7 +246,7 @@ def _facts(op: Mapping[str, Any]) -> dict[str, str]:
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
-    from gpubench.cli.documents import OpList
+    from gpubench.report.document import OpList
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
     document = OpList(ops=ops, broken=left_out)

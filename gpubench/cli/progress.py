@@ -18,8 +18,8 @@ from gpubench.analysis.findings import stored_finding
 from gpubench.base import BUSY_SHARE, disk, processes, units
 from gpubench.base.errors import GpubenchError
 from gpubench.base.streams import Output, fill, surviving, visible
+from gpubench.cli.delivery import cannot_write
 from gpubench.cli.options import NoiseOptions, RunOptions
-from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
 from gpubench.measure.recorder import (
     BlockDone,
@@ -34,9 +34,9 @@ from gpubench.measure.recorder import (
     Warned,
 )
 from gpubench.measure.schedule import RunSpec, open_curves, plan_workloads
-from gpubench.report import events as lines
+from gpubench.report import document as lines
+from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions, convert, json_line, round_numbers
-from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.report.wording import situation_text
 from gpubench.result.case import RESIDENT, own_names, parse_case_id
 from gpubench.result.run import (

@@ -27,15 +27,15 @@ class Collection(Protocol):
 def report(options: ReportOptions) -> int:
     """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
-    from gpubench.cli import ci, rendering
-    from gpubench.report.ci import of_reports
+    from gpubench.cli import ci, delivery
+    from gpubench.cli.ci import of_reports
     from gpubench.result import store
     from gpubench.result.case import select_cases
 
-    style = rendering.report_style(options, options.output)
+    style = delivery.report_style(options, options.output)
     keep = select_cases(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ)
-    rendering.check_plots(options)
+    delivery.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
     newest = None if options.files else _newest(options.results_dir)
@@ -47,24 +47,24 @@ def report(options: ReportOptions) -> int:
         return whole
     runs = options.runs(documents)
     sources = _runs(documents) if runs is None else [("", run) for run in runs]
-    gates = ci.gates(options.min_speedup or [], options.fail_on)
+    gates = ci.parse_gates(options.min_speedup or [], options.fail_on)
     analyses = reports.analyse_runs(
         [run for _, run in sources],
         baseline=options.baseline,
         keep=keep,
-        claims=rendering.loaded_claims(options.claims),
+        claims=delivery.loaded_claims(options.claims),
         gates=gates,
     )
     ci.require_in_files(gates, analyses)
     named = paths[0] if len(paths) == 1 else "-"
-    command = rendering.report_command(named, store.default_results_dir() if named == newest else None)
+    command = delivery.report_command(named, store.default_results_dir() if named == newest else None)
     if style.screen:
-        rendering.write(style.final_screen(analyses, command, files=[path for path, _ in sources]), None)
+        delivery.write(style.final_screen(analyses, command, files=[path for path, _ in sources]), None)
     else:
-        rendering.write_report(analyses, style, style.format, options.output, channels)
+        delivery.write_report(analyses, style, style.format, options.output, channels)
     if options.open_page:
-        rendering.open_page(analyses, style, [options.output or ""])
-    rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
+        delivery.open_page(analyses, style, [options.output or ""])
+    delivery.write_plots(analyses, options, style.options.sections, style.options.time_unit)
     code = ExitCode.INPUT if damaged else ci.exit_code(analyses)
     channels.tell(lambda: of_reports(analyses, code), lambda: style.render(analyses, "markdown"), paths[0])
     return code

@@ -12,10 +12,10 @@ from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
-    from gpubench.cli.documents import Plan
-    from gpubench.cli.rendering import ReportStyle
+    from gpubench.cli.delivery import ReportStyle
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
+    from gpubench.report.document import Plan
 
 
 def run(options: RunOptions) -> int:
@@ -26,29 +26,29 @@ def run(options: RunOptions) -> int:
 
         options = selection.with_functions(options)
     from gpubench import report
-    from gpubench.cli import ci, claims, progress, rendering, resume, saving
+    from gpubench.cli import ci, delivery, progress, resume
+    from gpubench.cli.request import default_claims
     from gpubench.measure import runner
-    from gpubench.report.ci import of_reports
 
-    saving.require_text(options)
-    rendering.check_plots(options)
+    delivery.require_text(options)
+    delivery.check_plots(options)
     append = resume.result_file(options.append)
-    style = rendering.report_style(options)
-    expected = rendering.loaded_claims(options.claims or claims.default(options))
-    gates = ci.gates(options.min_speedup or [], options.fail_on)
-    outputs = saving.check_outputs([*([append] if append else []), *(options.output or [])], style, options)
+    style = delivery.report_style(options)
+    expected = delivery.loaded_claims(options.claims or default_claims(options))
+    gates = ci.parse_gates(options.min_speedup or [], options.fail_on)
+    outputs = delivery.check_outputs([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ)
     plan_options = options.replace(append=append)
     if options.dry_run:
         streams.put(_plan_text(_plan(_request(plan_options, began, gates, None)), style))
         return 0
-    with saving.lock(outputs, options):
-        saving.keep_part(outputs, resumed=append is not None)
+    with delivery.lock(outputs, options):
+        delivery.keep_part(outputs, resumed=append is not None)
         with progress.show(options, os.environ) as display:
             request = progress.tell(
                 display, plan_options, lambda tell: _request(plan_options, began, gates, tell)
             )
-            saver = saving.Saver(outputs, options)
+            saver = delivery.Saver(outputs, options)
             saver.check(request.run)
             events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
             watched = display.watching(events.watching(saver), style.options)
@@ -60,19 +60,19 @@ def run(options: RunOptions) -> int:
         if not (options.quiet or style.screen):
             for path in saved:
                 print(f"saved {path}", file=sys.stderr)
-        stored = saving.read_back(finished)
+        stored = delivery.read_back(finished)
         analyses = report.analyse_runs([stored], baseline=options.baseline, gates=gates, claims=expected)
-        stored, analyses = saving.judge_gates(stored, analyses, saver)
+        stored, analyses = delivery.judge_gates(stored, analyses, saver)
         events.finish(analyses[0])
-        errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
+        errors = delivery.deliver(stored, analyses, outputs, saved, style, channels)
         if options.open_page:
-            rendering.open_page(analyses, style, outputs)
-        rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
+            delivery.open_page(analyses, style, outputs)
+        delivery.write_plots(analyses, options, style.options.sections, style.options.time_unit)
         channels.tell(
-            lambda: of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),
+            lambda: ci.of_reports(analyses, stored.exit_code), lambda: style.render(analyses, "markdown"),
             next(iter(saved), None),
         )  # fmt: skip
-        return saving.exit_code(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+        return delivery.exit_code(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
@@ -89,9 +89,9 @@ def _plan(request: RunSpec) -> Plan:
     """Return the plan of --dry-run."""
     from collections import Counter
 
-    from gpubench.cli.documents import Plan, SkippedCases
     from gpubench.measure.plan import estimate_seconds
     from gpubench.measure.schedule import plan_workloads
+    from gpubench.report.document import Plan, SkippedCases
 
     workloads, budget_s = plan_workloads(request), request.settings.budget_s
     reasons = Counter((skip.reason, skip.detail) for workload in workloads for skip in workload.skips)

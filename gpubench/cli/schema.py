@@ -13,12 +13,12 @@ _TYPES = {
     "gpubench-result": "gpubench.result.run:Run",
     "gpubench-detect": "gpubench.result.machine:Machine",
     "gpubench-report": "gpubench.report.document:ReportDocument",
-    "gpubench-events": "gpubench.report.events:EventLine",
+    "gpubench-events": "gpubench.report.document:EventLine",
     "gpubench-compare": "gpubench.compare.comparison:Comparison",
-    "gpubench-noise": "gpubench.compare.noise:Noise",
+    "gpubench-noise": "gpubench.compare.two_runs:Noise",
     "gpubench-advise": "gpubench.analysis.advice:Advice",
-    "gpubench-ops": "gpubench.cli.documents:OpList",
-    "gpubench-plan": "gpubench.cli.documents:Plan",
+    "gpubench-ops": "gpubench.report.document:OpList",
+    "gpubench-plan": "gpubench.report.document:Plan",
 }
 
 

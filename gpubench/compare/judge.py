@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import GRAVITY, Label
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.compare.comparison import DeviceChange, JudgedCase, VerdictWord
 from gpubench.curves import stats
 

@@ -5,7 +5,6 @@ the curves of two sides into a `Threshold`. Measuring, the analysis and all abov
 this room. It has pure functions of numbers, and knows no files, ops or devices.
 """
 
-from gpubench.curves.process import Blocks, Kind, kind_of
 from gpubench.curves.relatives import TimedSizes, fit
 from gpubench.curves.threshold import (
     HIGHEST_COST,
@@ -20,7 +19,7 @@ from gpubench.curves.threshold import (
     speedup_at,
     unsure,
 )
-from gpubench.curves.time_curve import TimeCurve
+from gpubench.curves.time_curve import Blocks, Kind, TimeCurve, kind_of
 
 __all__ = [
     "HIGHEST_COST",

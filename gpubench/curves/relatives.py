@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gpubench.curves.process import (
+from gpubench.curves.time_curve import (
     Blocks,
     Conditioned,
     Deviating,
@@ -18,6 +18,7 @@ from gpubench.curves.process import (
     LaunchTime,
     Point,
     Process,
+    TimeCurve,
     Walk,
     Warp,
     dot,
@@ -25,7 +26,6 @@ from gpubench.curves.process import (
     offset_variance,
     points,
 )
-from gpubench.curves.time_curve import TimeCurve
 
 
 class TimedSizes(msgspec.Struct, frozen=True, dict=True):

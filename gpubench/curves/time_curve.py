@@ -1,13 +1,357 @@
-"""The time of one contender over the size, with its uncertainty."""
+"""The time of one contender over the size, with its uncertainty: points, and Gaussian processes over x = ln(size).
+
+They say what is believed of ln(seconds) before and after some points are known.
+
+A process answers two questions about places that it has prepared: the mean at one, and its covariances with others.
+Preparing a place once, and asking about many others at once, makes the answers cheap.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from operator import add, mul
+from typing import Any, Literal, NamedTuple, Protocol
 
-from gpubench.curves.process import CASE, WIDEST, Conditioned, Deviating, Kind, Point, step
+from gpubench.curves.stats import clean_sessions
+from gpubench.result.case import IN_PLACE, copies
+
+Vector = Sequence[float]
+# A pivot is never smaller: two sizes so close that rounding decides count as one.
+LEAST_PIVOT = 1e-12
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The sum of the products; of vectors of unequal length, of the beginning of the longer one."""
+    return sum(map(mul, a, b), 0.0)
+
+
+def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
+    """The lower triangular L with L L' = `matrix`, its rows as long as they are; only the lower half is read."""
+    rows: list[list[float]] = []
+    for i, values in enumerate(matrix):
+        case: list[float] = []
+        for j in range(i):
+            case.append((values[j] - dot(case, rows[j])) / rows[j][j])
+        case.append(math.sqrt(max(values[i] - dot(case, case), LEAST_PIVOT)))
+        rows.append(case)
+    return rows
+
+
+def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
+    """The x with L x = `right`."""
+    x: list[float] = []
+    for case, value in zip(lower, right, strict=True):
+        x.append((value - dot(x, case)) / case[len(x)])
+    return x
+
+
+class Process(Protocol):
+    """A belief about a curve. What `place` returns is opaque to others; only the same process understands it."""
+
+    def place(self, x: float) -> Any:
+        """Prepare x = ln(size)."""
+
+    def mean(self, place: Any) -> float:
+        """The expected ln(seconds) there."""
+
+    def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
+        """The covariance of ln(seconds) at a place with that at each of the others."""
+
+
+# Between two sizes further apart than this factor nothing is known of a curve's shape.
+WIDEST = math.log(20)
+# So many times the variance that chance explains makes a step of what a curve rises in a gap.
+SURE_STEP = 7.0
+
+
+class Warp(NamedTuple):
+    """How much a walk may move up to each place."""
+
+    knots: tuple[float, ...]  # places
+    heights: tuple[float, ...]  # at the knots; straight in between and beyond
+
+    @classmethod
+    def even(cls, low: float, rate: float) -> Warp:
+        """Return a warp with one `rate` of variance everywhere, from 0 at `low`."""
+        return cls((low, low + 1), (0.0, rate))
+
+    @classmethod
+    def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
+        """Return a warp like `even`; where the time between two points changes by more than slopes and chance tell, the
+        whole excess may be one step, which may lie anywhere in the gap."""
+        heights = [0.0]
+        for i, (a, b) in enumerate(itertools.pairwise(points)):
+            heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
+        return cls(tuple(point.x for point in points), tuple(heights))
+
+    def at(self, x: float) -> float:
+        """The variance that a walk from the first knot has gathered at x; never negative."""
+        i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
+        (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
+        return max(low + (high - low) * (x - a) / (b - a), 0.0)
+
+
+def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
+    """Return how much ln(seconds) rises from point `i` to the next beyond the slopes below and above.
+
+    0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
+    single point that lies off is no step. 0 also in a gap that is too wide for the slopes beside it to tell.
+    """
+    if points[i + 1].x - points[i].x > WIDEST:
+        return 0.0
+    excess, chance = _excess(points, i)
+    if excess**2 <= sure * chance:
+        return 0.0
+    for j in (i - 1, i + 1):
+        if 0 <= j < len(points) - 1 and points[j + 1].x - points[j].x <= LEVEL:
+            beside, its_chance = _excess(points, j)
+            if beside**2 / its_chance > excess**2 / chance:
+                return 0.0
+    return excess
+
+
+def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
+    """How far the level above a gap lies over that below it, less the slope beside it, or at an end less STEEP; and the
+    variance of that. Points within LEVEL tell a level together."""
+    low, high = points[i], points[i + 1]
+    gap = high.x - low.x
+    rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
+    right = [point for point in points[i + 1 : i + 4] if point.x - high.x <= LEVEL]
+    below = next((p for p in reversed(points[:i]) if low.x - p.x >= REACH), None)
+    above = next((p for p in points[i + 2 :] if p.x - high.x >= REACH), None)
+    pairs = [pair for pair in ((below, low), (high, above)) if None not in pair]
+    slopes = [(q.y - p.y) / (q.x - p.x) for p, q in pairs if p and q]
+    slope = sum(slopes) / len(slopes) if slopes else STEEP
+    levels = [
+        (sum(p.y - slope * p.x for p in side) / len(side), sum(p.variance for p in side) / len(side) ** 2)
+        for side in (rest, right)
+    ]
+    excess = levels[1][0] - levels[0][0]
+    chance = levels[0][1] + levels[1][1]
+    chance += sum(
+        (gap / (q.x - p.x) / len(slopes)) ** 2 * (p.variance + q.variance) for p, q in pairs if p and q
+    )
+    if len(slopes) < 2:
+        excess = max(0.0, excess - max(0.0, STEEP - slope) * gap)
+    return excess, chance
+
+
+# The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
+REACH = math.log(1.8)
+# Points this near to each other, three at most, tell a level together.
+LEVEL = math.log(1.5)
+
+
+# At an end of a curve, a time that rises faster than this power of n is taken for a step.
+STEEP = 1.2
+
+
+class Walk:
+    """A straight line of unknown level and slope, and a random walk of its height (`warp`) and of its slope (`bend`,
+    variance for each unit of x). Standard deviations: `level` at `low`, and `slope`."""
+
+    def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
+        self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
+        self._level, self._slope = level**2, slope**2
+
+    def place(self, x: float) -> tuple[float, float]:
+        return x - self._low, self._warp.at(x)
+
+    def mean(self, place: tuple[float, float]) -> float:
+        return self._mean
+
+    def covariances(self, place: tuple[float, float], others: Sequence[tuple[float, float]]) -> list[float]:
+        u, s = place
+        level, slope, bend = self._level, self._slope * u, self._bend
+        values = []
+        for v, t in others:
+            near, far = (u, v) if u < v else (v, u)
+            bent = bend * near * near * (3 * far - near) / 6 if near > 0 else 0.0
+            values.append(level + slope * v + (s if s < t else t) + bent)
+        return values
+
+
+class LaunchTime:
+    """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
+    standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
+    the larger of both the larger it is."""
+
+    def __init__(
+        self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
+    ) -> None:
+        self._fixed_s, self._per_n_s, self._power = fixed_s, per_n_s, power
+        self._fixed, self._per_n, self._walk = fixed**2, per_n**2, walk
+
+    def place(self, x: float) -> tuple[float, float, tuple[float, float]]:
+        ratio = (self._per_n_s * math.exp(x) / self._fixed_s) ** self._power
+        height = math.log(self._fixed_s) + math.log1p(ratio) / self._power
+        return height, ratio / (1 + ratio), self._walk.place(x)
+
+    def mean(self, place: tuple[float, float, Any]) -> float:
+        return place[0]
+
+    def covariances(
+        self, place: tuple[float, float, Any], others: Sequence[tuple[float, float, Any]]
+    ) -> list[float]:
+        fixed, per_n = self._fixed * (1 - place[1]), self._per_n * place[1]
+        walked = self._walk.covariances(place[2], [walk for _, _, walk in others])
+        return [fixed * (1 - v) + per_n * v + walk for (_, v, _), walk in zip(others, walked, strict=True)]
+
+
+class Deviating:
+    """A curve that lies off a common one: by as much as another process, independent of it, varies about its mean."""
+
+    def __init__(self, common: Process, own: Process) -> None:
+        self._common, self._own = common, own
+
+    def place(self, x: float) -> tuple[Any, Any]:
+        return self._common.place(x), self._own.place(x)
+
+    def mean(self, place: tuple[Any, Any]) -> float:
+        return self._common.mean(place[0])
+
+    def covariances(self, place: tuple[Any, Any], others: Sequence[tuple[Any, Any]]) -> list[float]:
+        commons = self._common.covariances(place[0], [common for common, _ in others])
+        return list(map(add, commons, self._own.covariances(place[1], [own for _, own in others])))
+
+
+class Conditioned:
+    """A process after some points are known. `likelihood`: ln of the density of these points, before they were."""
+
+    def __init__(self, prior: Process, points: Sequence[Point]) -> None:
+        self.prior = prior
+        self._places = [prior.place(point.x) for point in points]
+        matrix = []
+        for i, (place, point) in enumerate(zip(self._places, points, strict=True)):
+            values = prior.covariances(place, self._places[: i + 1])
+            values[i] += point.variance
+            matrix.append(values)
+        self._lower = cholesky(matrix)
+        rest = [point.y - prior.mean(place) for place, point in zip(self._places, points, strict=True)]
+        self._whitened = solve_lower(self._lower, rest)
+        self.misfit = dot(self._whitened, self._whitened)
+        self.likelihood = -self.misfit / 2 - sum(math.log(case[-1]) for case in self._lower)
+
+    def place(self, x: float) -> tuple[Any, list[float]]:
+        place = self.prior.place(x)
+        return place, solve_lower(self._lower, self.prior.covariances(place, self._places))
+
+    def mean(self, place: tuple[Any, list[float]]) -> float:
+        return self.prior.mean(place[0]) + dot(place[1], self._whitened)
+
+    def covariances(
+        self, place: tuple[Any, list[float]], others: Sequence[tuple[Any, list[float]]]
+    ) -> list[float]:
+        before = self.prior.covariances(place[0], [other for other, _ in others])
+        return [value - dot(place[1], solved) for value, (_, solved) in zip(before, others, strict=True)]
+
+    def at(self, x: float) -> tuple[float, float]:
+        """The mean and the variance of ln(seconds) at x."""
+        place = self.place(x)
+        return self.mean(place), max(0.0, *self.covariances(place, [place]))
+
+
+Kind = Literal["cpu", "waited", "queued", "copied"]
+Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds of each block
+
+
+class Scatter(NamedTuple):
+    """Expected standard deviations of calls, by their length."""
+
+    short: float  # below 50 us
+    middle: float  # below 1 ms
+    long: float  # from 1 ms on
+
+    def of(self, log_seconds: float) -> float:
+        """The one for a call that takes exp(`log_seconds`)."""
+        return self.short if log_seconds < LOG_SHORT else self.middle if log_seconds < LOG_LONG else self.long
+
+
+LOG_SHORT, LOG_LONG = math.log(50e-6), math.log(1e-3)
+# From block to block of one case in one session.
+BLOCK: Mapping[Kind, Scatter] = {
+    "cpu": Scatter(0.15, 0.20, 0.15), "copied": Scatter(0.15, 0.09, 0.09), "queued": Scatter(0.12, 0.05, 0.03),
+    "waited": Scatter(0.09, 0.09, 0.03),
+}  # fmt: skip
+# What a case keeps to itself in a session: where its memory lies, its alignment, what its size does to caches.
+CASE: Mapping[Kind, Scatter] = {
+    "cpu": Scatter(0.11, 0.18, 0.11), "copied": Scatter(0.13, 0.077, 0.077), "queued": Scatter(0.07, 0.05, 0.02),
+    "waited": Scatter(0.055, 0.055, 0.03),
+}  # fmt: skip
+# What shifts a whole curve from one session to the next.
+OFFSET: Mapping[Kind, float] = {"cpu": 0.055, "waited": 0.055, "queued": 0.06, "copied": 0.06}
+# The expected scatter counts as much as so many blocks that were seen.
+PRIOR_DEGREES = 4
+# A block further off than so many expected deviations counts no more than one that lies there.
+FARTHEST = 2.5
+
+
+class Point(NamedTuple):
+    """One size of a curve."""
+
+    x: float  # ln n
+    y: float  # the mean of ln(seconds)
+    variance: float  # of y
+
+
+def kind_of(device_kind: str, regime: str) -> Kind:
+    """The kind of a call on a device of this kind (`cpu`, or any other) in a regime, by its id."""
+    if device_kind == "cpu":
+        return "cpu"
+    if copies(regime) or regime.startswith(IN_PLACE):
+        return "copied"
+    return "queued" if regime == "resident-queued" else "waited"
+
+
+def points(kind: Kind, blocks: Blocks) -> list[Point]:
+    """One point for each size that has a block, ascending. Blocks that were interrupted are left out."""
+    result = list[Point]()
+    for n in sorted(blocks):
+        sessions = [session for session in _log_sessions(blocks[n]) if session]
+        if sessions:
+            result.append(_point(kind, n, sessions))
+    return result
+
+
+def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
+    """ln(seconds) of the blocks of each session that nothing interrupted."""
+    return [[math.log(value) for value in session] for session in clean_sessions(sessions)]
+
+
+def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
+    means = [statistics.fmean(session) for session in sessions]
+    y = statistics.fmean(means)
+    expected = BLOCK[kind].of(y)
+    squares = sum(
+        (value - mean) ** 2 for session, mean in zip(sessions, means, strict=True) for value in session
+    )
+    degrees = sum(len(session) - 1 for session in sessions)
+    seen = min(squares, degrees * (FARTHEST * expected) ** 2)
+    block = (PRIOR_DEGREES * expected**2 + seen) / (PRIOR_DEGREES + degrees)
+    per_session = statistics.fmean(1 / len(session) for session in sessions)
+    return Point(math.log(n), y, (CASE[kind].of(y) ** 2 + block * per_session) / len(sessions))
+
+
+def offset_variance(kind: Kind, blocks: Blocks) -> float:
+    """The variance of the offset of a whole curve: the expected one of a single session, mixed with how far the
+    sessions lie apart over all sizes that they share."""
+    apart: dict[int, list[float]] = {}
+    count = max((len(sessions) for sessions in blocks.values()), default=1)
+    for sessions in blocks.values():
+        logs = _log_sessions(sessions)
+        if len(logs) == count and all(logs):
+            means = [statistics.fmean(session) for session in logs]
+            middle = statistics.fmean(means)
+            for i, mean in enumerate(means):
+                apart.setdefault(i, []).append(mean - middle)
+    expected = OFFSET[kind] ** 2
+    squares = sum(statistics.fmean(values) ** 2 for values in apart.values()) if count > 1 else 0.0
+    return (PRIOR_DEGREES * expected + squares) / (PRIOR_DEGREES + count - 1) / count
+
 
 # Between two points that lie further apart than this factor the curve is looked at in so many steps.
 STEP = math.log(1.6)

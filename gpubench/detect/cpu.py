@@ -16,9 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from gpubench.detect import cgroup, cpuinfo
-from gpubench.detect.cgroup import Groups
-from gpubench.detect.cpuinfo import CpuInfo
+from gpubench.detect import proc
 from gpubench.detect.facts import (
     ABSENT,
     Root,
@@ -34,6 +32,7 @@ from gpubench.detect.facts import (
     parse_mask,
     size,
 )
+from gpubench.detect.proc import CpuInfo, Groups
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning, Status
 
@@ -47,23 +46,23 @@ def read_cpu(
 ) -> Cpu:
     """Everything that files tell about the CPUs; `affinity` comes from a live source or is not_probed."""
     listed = read_cpu_lists(root, blocks.value)
-    cpus = reconcile(root, listed.online, affinity, cgroup.cpus(root, groups))
+    cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
     if info is not None and cpus.renumbered and info.cpus.keys() == listed.online.value:
-        info = cpuinfo.drop_numbers(info)
+        info = proc.drop_numbers(info)
     blind = lost(cpus.online) if cpus.online.value is None else None
     online = cpus.online.value or frozenset()
     cores = blind or read_cores(root, online)
     caches = read_caches(root, online)
-    clock = derive(blocks, cpuinfo.clock_hz)
+    clock = derive(blocks, proc.clock_hz)
     clocks = read_frequencies(root, online, now=clock.value is None)
-    quota = cgroup.quota(root, groups)
+    quota = proc.quota(root, groups)
     available, limited_by = usable(listed.online, affinity, cpus.cpuset, quota)
     complete = listed.present.value is None or listed.present.value <= online
     traits = Traits(online, cores.value, clocks.tables, caches.private if complete else {})
     note = cpus.online.note if cpus.renumbered else UNSET
     return Cpu(
-        model=derive(blocks, cpuinfo.model), vendor=derive(blocks, cpuinfo.vendor),
+        model=derive(blocks, proc.model), vendor=derive(blocks, proc.vendor),
         packages=blind or read_packages(root, info, online), cores=_with_note(derive(cores, len), note),
         logical=_with_note(derive(cpus.online, len), note),
         online_cpus=_listed_form(cpus.online), possible=listed.possible,
@@ -71,7 +70,7 @@ def read_cpu(
         smt=smt(cores, hypervisor), kinds=_with_note(blind or tell_kinds(root, info, traits), note),
         available=available, affinity=derive(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
         quota_cpus=quota, limited_by=limited_by, caches=_with_note(blind or caches.fact, note),
-        isa=derive(blocks, lambda _: cpuinfo.isa(info, cpus.online.value) if info else None),
+        isa=derive(blocks, lambda _: proc.isa(info, cpus.online.value) if info else None),
         governor=blind or clocks.merge(GOVERNOR, governor),
         now_hz=clock if clock.value is not None else blind or clocks.merge(NOW, max),
         base_hz=blind or clocks.merge(BASE, max), max_hz=blind or clocks.merge(MOST, max),
@@ -266,7 +265,7 @@ def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str
     for cpu in sorted(online):
         part = root.fact(f"{CPUS}/cpu{cpu}/regs/identification/midr_el1", _midr).value
         if part is None:
-            return cpuinfo.parts(info, online) if info else {}
+            return proc.parts(info, online) if info else {}
         parts[cpu] = part
     return parts
 
@@ -403,7 +402,7 @@ def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
 
     It is before Linux 6.0 where a device tree describes the CPUs, and on 32-bit Arm to this day.
     """
-    arch = cpuinfo.arch(info) if info is not None else None
+    arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
         return False
     release = re.match(r"Linux version (\d+)\.", root.read("/proc/version").text or "")

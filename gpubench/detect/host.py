@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base.vendors import AMD, INTEL, NVIDIA
-from gpubench.detect import cgroup, cpuinfo
-from gpubench.detect.cgroup import Groups
+from gpubench.base import AMD, INTEL, NVIDIA
+from gpubench.detect import proc
 from gpubench.detect.cpu import CpuSet, read_cpu
-from gpubench.detect.cpuinfo import CpuInfo
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -46,6 +44,7 @@ from gpubench.detect.pci import (
     read_tree_gpus,
     with_pci_paths,
 )
+from gpubench.detect.proc import CpuInfo, Groups
 from gpubench.detect.vendors import (
     KFD_NODES,
     NVIDIA_FOLDER,
@@ -91,9 +90,9 @@ class Files(NamedTuple):
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     """Read the machine below `root`; `affinity` is the caller's, because no file tells it."""
-    blocks = root.fact("/proc/cpuinfo", cpuinfo.parse)
+    blocks = root.fact("/proc/cpuinfo", proc.parse)
     platform = read_platform(root, blocks)
-    groups = cgroup.read_groups(root)
+    groups = proc.read_groups(root)
     pci, drm, nvidia, kfd = read_functions(root), read_cards(root), read_gpus(root), read_kfd(root)
     listings = {PCI_DEVICES: pci, CARDS: drm, f"{NVIDIA_FOLDER}/gpus": nvidia, KFD_NODES: kfd}
     nodes = numa_nodes(nvidia)
@@ -227,7 +226,7 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
         )
     gpu_total, gpu_free = _gpu_memory(root, gpu_nodes)
     available = _less(available, gpu_free)
-    bounds = cgroup.memory(root, groups)
+    bounds = proc.memory(root, groups)
     usable, bound = available, "host"
     if available.value is not None and bounds.room.status != "absent":
         if bounds.room.value is None:
@@ -298,7 +297,7 @@ def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, l
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
     if ids.value is None and folders:
         ids = make_fact(folders, NUMA_NODES)
-    allowed = cgroup.nodes(root, groups)
+    allowed = proc.nodes(root, groups)
     if allowed.value is not None and ids.value is not None:  # an older cpuset may name nodes that are not there
         inside = allowed.value & frozenset(ids.value)
         allowed = make_fact(inside, allowed.source) if inside else missing("invalid", allowed.source)
@@ -380,7 +379,7 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
     flags = (blocks.value.any("flags") or "").split() if blocks.value else []
     name = _virtual_machine(root, vendor, product)
     source = _DMI[0]
-    if name is None and blocks.value and re.match(r"QEMU\b|Common .*KVM", cpuinfo.model(blocks.value) or ""):
+    if name is None and blocks.value and re.match(r"QEMU\b|Common .*KVM", proc.model(blocks.value) or ""):
         name, source = "kvm", "/proc/cpuinfo"
     if flags and "hypervisor" not in flags:
         if name is None:
@@ -412,7 +411,7 @@ def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
 def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
     if blocks.value is None:
         return lost(blocks)
-    value = cpuinfo.arch(blocks.value, version.text or "")
+    value = proc.arch(blocks.value, version.text or "")
     if value and value.startswith("ppc64") and version.status != "absent":
         return derive(version.fact(_kernel), lambda _: value)  # the order of bytes stands there alone
     return make_fact(value, blocks.source)
@@ -513,7 +512,7 @@ def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
         " ".join(text.split()) if text and not is_placeholder(text) else None
         for text in (answer.model, answer.vendor)
     )
-    isa = cpuinfo.keep_flags(answer.flags) if answer.flags else None
+    isa = proc.keep_flags(answer.flags) if answer.flags else None
     values = {"model": model, "vendor": vendor, "isa": isa, "base_hz": answer.base_hz}
     facts: dict[str, Fact[Any]] = {
         name: make_fact(value, _CPUINFO) for name, value in values.items() if value is not None

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
+from gpubench.base import NVIDIA
 from gpubench.base.errors import UsageError, name_limit, suggest
 from gpubench.base.installation import install_command, torch_command
 from gpubench.base.messages import DETECTION
-from gpubench.base.vendors import NVIDIA
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
 from gpubench.detect.facts import ABSENT, Address, DeviceRecord, Root, address, make_fact, missing, parse_record
 from gpubench.detect.gpu import (

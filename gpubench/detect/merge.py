@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base.vendors import AMD, APPLE, INTEL, MESA, NVIDIA
+from gpubench.base import AMD, APPLE, INTEL, MESA, NVIDIA
 from gpubench.detect.facts import (
     Address,
     DeviceRecord,

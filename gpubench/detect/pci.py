@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gpubench.base.vendors import AMD, APPLE, INTEL, NVIDIA
+from gpubench.base import AMD, APPLE, INTEL, NVIDIA
 from gpubench.detect.facts import (
     ABSENT,
     Address,

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpubench.base.errors import InputError
-from gpubench.detect import cgroup
-from gpubench.detect.cgroup import CPUSET, MOUNTINFO, MOUNTS, OWN, Numbers, parse_table
+from gpubench.detect import proc
 from gpubench.detect.facts import DeviceRecord, Root, TouchedFiles
 from gpubench.detect.host import read_files
 from gpubench.detect.pci import books, excerpt
+from gpubench.detect.proc import CPUSET, MOUNTINFO, MOUNTS, OWN, Numbers, parse_table
 from gpubench.result.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
@@ -140,7 +140,7 @@ def clean_text(path: str, text: str, numbers: Numbers) -> str:
 
 def _own_line(line: str, numbers: Numbers) -> str:
     number, controllers, path = [*line.split(":", 2), "", ""][:3]
-    if not path.startswith("/") or not cgroup.plausible(path) or not number.isdigit():
+    if not path.startswith("/") or not proc.plausible(path) or not number.isdigit():
         return _SPOILED
     options = ",".join(name for name in controllers.split(",") if _OPTION.fullmatch(name))
     return f"{number}:{options if options or not controllers else 'other'}:{numbers.rename(path)}"
@@ -148,7 +148,7 @@ def _own_line(line: str, numbers: Numbers) -> str:
 
 def _table(path: str, text: str, numbers: Numbers) -> str:
     """The control groups' lines, with the options that count; a spoiled table stays one."""
-    lines = [] if cgroup.is_table(text) else [_SPOILED]
+    lines = [] if proc.is_table(text) else [_SPOILED]
     for mount in parse_table(path, text):
         point, root = (_escape(numbers.rename(part)) for part in (mount.point, mount.root))
         options = ",".join(sorted(name for name in mount.controllers if _OPTION.fullmatch(name))) or "rw"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.base.vendors import AMD, NVIDIA
+from gpubench.base import AMD, NVIDIA
 from gpubench.detect.facts import (
     ABSENT,
     Address,

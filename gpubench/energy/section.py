@@ -10,7 +10,7 @@ import msgspec
 from gpubench.analysis.advice import Advice, source_of
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.thresholds import extent, size_text
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Table, Tone, cells, heads, number
@@ -18,8 +18,7 @@ from gpubench.base.units import format_joules, list_words
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import device_text, regime_order, short_text
 from gpubench.result.case import RESIDENT, Case
-from gpubench.result.energy import EnergyWindow
-from gpubench.result.run import Measurement, Run
+from gpubench.result.run import EnergyWindow, Measurement, Run
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):

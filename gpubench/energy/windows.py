@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from gpubench.base.vendors import AMD
+from gpubench.base import AMD
 from gpubench.energy.counters import MeanPower, board_counters, mean_power, package_counters
 from gpubench.measure.case_run import CaseRun, Runtime
 from gpubench.measure.monitor import CounterFile, Monitor, MonitorTarget, Reading, find_targets
 from gpubench.measure.plan import Workload
 from gpubench.measure.schedule import Companion
 from gpubench.result.case import DEVICE_GROUP
-from gpubench.result.energy import EnergyWindow
-from gpubench.result.run import Device
+from gpubench.result.run import Device, EnergyWindow
 
 # A window holds so many steps of the counter, and lasts so long at least and at most.
 STEPS, LEAST_S, MOST_S = 50, 2.0, 15.0

@@ -21,7 +21,7 @@ from gpubench.base.errors import (
     require_choice,
 )
 from gpubench.base.units import parse_duration
-from gpubench.cli import rendering, saving, selection
+from gpubench.cli import delivery, selection
 from gpubench.cli.exit import tell
 from gpubench.cli.options import DetectedOptions
 from gpubench.cli.report import document
@@ -76,7 +76,7 @@ def run_cluster(options: ClusterRunOptions) -> int:
     if options.append and options.output:
         raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
     limits, output = fleet_limits(options), _output(options)
-    with saving.lock([output], options):
+    with delivery.lock([output], options):
         saved = _saved_nodes(options.append)
         whole = [node for node in saved or () if node.status == "ok" and node.reason is None]
         with closing(engine_at(options.cluster or "")) as engine, closing(FleetJournal(output)) as journal:
@@ -111,13 +111,13 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
     with closing(engine_at(options.cluster or "")) as engine:
         inventory, answers = detect_nodes(options, engine, limits)
     style = RenderOptions(
-        color=rendering.count_colors(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
-        width=rendering.table_width(to_terminal),
+        color=delivery.count_colors(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
+        width=delivery.table_width(to_terminal),
     )  # fmt: skip
     text = render_documents(
         inventory, lambda: [inventory_document(inventory)], format, style, "gpubench inventory"
     )
-    rendering.write(text, None)
+    delivery.write(text, None)
     if answers.interrupted is not None:
         raise answers.interrupted
     return int(fleet_code(inventory, answers.ends, options.expect))

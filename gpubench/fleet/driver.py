@@ -24,9 +24,8 @@ from typing import IO, Literal
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.base import disk
+from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError
-from gpubench.base.groups import group_by
 from gpubench.base.streams import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.node import Arrival, ChildEnd, Engine, EngineNode, NodeIdentity

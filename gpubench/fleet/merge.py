@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gpubench.fleet.nodes import Fleet, Node
     from gpubench.result.run import Run
 if TYPE_CHECKING:
+    from gpubench.cli.ci import CiOutcome
     from gpubench.fleet.nodes import Fleet, Node, NodeFile
     from gpubench.fleet.survey import Figure, FleetReport
-    from gpubench.report.ci import CiOutcome
     from gpubench.result.run import Run
 
 
@@ -116,14 +116,14 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 def parse_nodes(text: str | None) -> list[str]:
     """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
-    from gpubench.result.store import limits
+    from gpubench.result.store import document
 
     if text is None:
         return []
     words = text.split(",")
     if text.startswith("@"):
         try:
-            words = disk.read_regular(text[1:], limits.MAX_BYTES).decode().split()
+            words = disk.read_regular(text[1:], document.MAX_BYTES).decode().split()
         except (OSError, UnicodeDecodeError) as error:
             why = disk.reason(error) if isinstance(error, OSError) else str(error)
             raise UsageError(
@@ -175,12 +175,11 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     from gpubench.fleet.nodes import Fleet
     from gpubench.result import store
     from gpubench.result.run import Run
-    from gpubench.result.store import limits
-    from gpubench.result.store.document import RESULT_NAME, Header
+    from gpubench.result.store.document import RESULT_NAME, Header, require_json
 
     if file != "-":
         data, _ = store.read(file)
-        limits.require_json(data, file)
+        require_json(data, file)
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             if msgspec.json.decode(data, type=Header).name == RESULT_NAME:
                 outline = msgspec.json.decode(data, type=RunOutline)
@@ -328,13 +327,13 @@ def report_fleet(
 ) -> ExitCode:
     """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
     from gpubench.base.units import parse_percent
-    from gpubench.cli import ci, rendering
+    from gpubench.cli import ci, delivery
     from gpubench.fleet.survey import FleetSurvey
     from gpubench.fleet.tables import fleet_document
     from gpubench.report.renderers import render_documents
 
     channels = ci.channels(options, os.environ)
-    style = rendering.render_options(options, to_terminal=to_terminal)
+    style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
     survey = FleetSurvey()
     for node in fleet.nodes:
@@ -352,7 +351,7 @@ def report_fleet(
     def draw(name: str) -> str:
         return render_documents(report, lambda: [fleet_document(report)], name, style, "gpubench fleet")
 
-    rendering.write(channels.comment(draw(format), format), options.output, quiet=options.quiet)
+    delivery.write(channels.comment(draw(format), format), options.output, quiet=options.quiet)
     _write_names(options.ok_nodes, report.ok_nodes)
     _write_names(options.bad_nodes, report.bad_nodes)
     errors = gate_errors(report, gates)
@@ -372,8 +371,8 @@ def gate_errors(report: FleetReport, gates: set[str]) -> list[str]:
 
 
 def _outcome(report: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
+    from gpubench.cli.ci import CiOutcome
     from gpubench.fleet.tables import headline
-    from gpubench.report.ci import CiOutcome
 
     return CiOutcome(
         verdict="failed" if errors else "ok", exit_code=code, errors=tuple(errors),
@@ -409,11 +408,11 @@ def _figures_of(path: str) -> list[Figure]:
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
     """One name a line, as `srun --nodelist` and `--exclude` read them from a file."""
-    from gpubench.cli import rendering
+    from gpubench.cli import delivery
 
     if path is None:
         return
     try:
         disk.write_regular(path, "".join(f"{name}\n" for name in names).encode())
     except OSError as error:
-        raise rendering.cannot_write(path, error) from error
+        raise delivery.cannot_write(path, error) from error

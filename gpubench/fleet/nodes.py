@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
+from gpubench.base import group_by
 from gpubench.base.errors import InputError, WrongResult
-from gpubench.base.groups import group_by
 from gpubench.compare.pairing import PROTOCOL
 from gpubench.result.run import (
     Environment,
@@ -386,11 +386,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 def load_fleet(data: bytes, source: str) -> Fleet:
     """Return the fleet that these bytes are. Raises InputError."""
     from gpubench.result import store
-    from gpubench.result.store import limits
+    from gpubench.result.store import document
 
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
-    limits.require_runs(runs, source)
+    document.require_runs(runs, source)
     for run in runs:
         store.check_run(run, source)
     return fleet

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.analysis.machine import count_texts
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
 from gpubench.base.units import format_bytes
 from gpubench.curves.stats import FEWEST_PEERS

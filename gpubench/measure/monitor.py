@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gpubench.base import processes
-from gpubench.base.groups import group_by
+from gpubench.base import NVIDIA, group_by, processes
 from gpubench.base.messages import WARNINGS
-from gpubench.base.vendors import NVIDIA
 from gpubench.curves.stats import median
 from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Machine

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from gpubench import curves
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.curves import stats
 from gpubench.measure.plan import (
     ONE_BLOCK,

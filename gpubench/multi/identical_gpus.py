@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
+from gpubench.base import group_by
 from gpubench.base.errors import RequiredUnavailable
-from gpubench.base.groups import group_by
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Implementation
 from gpubench.measure import protocol

@@ -32,7 +32,7 @@ from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import empty_launch_s, stage_medians, used_sessions
 from gpubench.analysis.speedup import fit_cases, pair_ratio
 from gpubench.analysis.thresholds import Extent, extent
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, number

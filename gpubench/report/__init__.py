@@ -93,14 +93,14 @@ def screen(
     `files`: the name of each run's file, if there are several. `saved`: what a run has just saved. `height`: lines of
     the terminal.
     """
+    from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
-    from gpubench.report.renderers import text
 
     if len(analyses) == 1:
         document = final_screen(analyses[0], options, saved=saved, height=height)
     else:
         document = list_runs(analyses, files, options)
-    return text.draw([document], options, plain=format == "plain")
+    return renderers.draw_lines([document], options, plain=format == "plain")
 
 
 def require_look(format: str, options: RenderOptions) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CALLS, CaseResult
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.report.wording import (
     data_text,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.analysis.samples import gravest
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun
@@ -32,12 +32,12 @@ from gpubench.compare.pairing import RESULTS_OF
 from gpubench.curves.stats import Interval
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import RenderOptions, Section, TextDocument, csv_text
-from gpubench.report.sections import problems
+from gpubench.report.sections import cases
 from gpubench.report.wording import interval_text, mark, seconds_text, share_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
 
 if TYPE_CHECKING:
-    from gpubench.compare.noise import Noise
+    from gpubench.compare.two_runs import Noise
 
 # What asks for a reader's attention first. SAME is folded where that is possible.
 ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (
@@ -232,8 +232,8 @@ def _gates_section(comparison: Comparison) -> Section:
 def gate_text(gate: Gate) -> str:
     """Return it as in a report; or that it was not applied."""
     if gate.impossible:
-        return f"{problems.gate_name(gate)}: not applied, as it could not have failed"
-    return problems.gate_text(gate)
+        return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
+    return cases.gate_text(gate)
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:

@@ -1,29 +1,29 @@
-"""Which sections a report for people has, and in which order; which charts, and what a reader may choose among them."""
+"""Which sections a report for people has, and in which order; the final screen, and the answer while a run goes on: its
+table, which fills as the run measures."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, machine_runs
+from gpubench.analysis.analyse import Analysis, analyse, machine_runs
+from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import OVERHEAD
 from gpubench.analysis.roofline import measures_peaks, overheads
 from gpubench.analysis.samples import count_sessions
-from gpubench.base.groups import group_by
+from gpubench.analysis.thresholds import ABOUT_EQUAL, AnswerCell
+from gpubench.base import group_by
 from gpubench.base.plugins import error_text, sections
 from gpubench.base.streams import columns, cut, printable
-from gpubench.base.table import Cell, Table, cells, heads
+from gpubench.base.table import Cell, Table, cells, heads, line_text, table_lines
 from gpubench.base.units import count_noun
-from gpubench.report.charts import ChartSet, all_series, chart_cases, devices, regimes
-from gpubench.report.layout import RenderOptions, Section, TextDocument, limit_columns
-from gpubench.report.sections.answer import HEIGHT, answer_screen, brief_answer
+from gpubench.report.layout import RenderOptions, Section, TextDocument, limit_columns, visible
+from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_table, brief_answer, sides_line
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.wording import series_name
-from gpubench.result.run import Run
+from gpubench.result.run import Outcome, Run
 
 _ENDINGS = {
     "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
@@ -164,20 +164,64 @@ def _state(run: Run) -> str:
     return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
-def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
-    """Return the charts of `options.sections`. Needs altair; raises GpubenchError if it does not work."""
-    from gpubench.report.vega import altair_failures, skip_schema_checks
+_PENDING = AnswerCell(kind="pending")
+# What more time does not change.
+_SETTLED = (ABOUT_EQUAL, "loses-again", "no-cpu-time")
 
-    series = all_series(analysis)
-    if not series:
-        return ChartSet()
-    with altair_failures(), skip_schema_checks():
-        charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
-    # The series to begin with has the most break-evens, then the most numbers.
-    thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
-    cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
-    return ChartSet(
-        series=series, chosen=max(series, key=lambda name: (thresholds[name], cases[name])),
-        devices=devices(analysis), regimes=regimes(analysis),
-        charts=tuple(chart for chart in charts if chart.rows),
-    )  # fmt: skip
+
+class AnswerSoFar:
+    """The answer of a run that is being measured. Only ops with new outcomes are derived anew."""
+
+    def __init__(self, options: RenderOptions) -> None:
+        self._options = options
+        self._known: dict[str, tuple[Sequence[Outcome], Analysis]] = {}
+
+    def lines(self, run: Run, width: int) -> list[str]:
+        """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
+        summary = answer(self._curves(run), by_device=self._options.by_device)
+        compared = any(device.kind == "gpu" for device in run.devices)
+        if not (summary.rows if compared else summary.implementations):
+            return []
+        if compared and not summary.named:
+            summary = _fill(summary, run.selection.ops)
+        table = visible(answer_table(summary), ascii_only=self._options.ascii_only)
+        return [
+            cut(sides_line(run, summary, width), width),
+            *map(line_text, [] if table is None else table_lines(table, width)),
+        ]
+
+    def _curves(self, run: Run) -> Analysis:
+        by_op = group_by(run.outcomes, lambda outcome: outcome.case.op)
+        for op, outcomes in by_op.items():
+            before = self._known.get(op, ((), None))[0]
+            if len(before) != len(outcomes) or any(a is not b for a, b in zip(before, outcomes, strict=True)):
+                self._known[op] = (outcomes, analyse(msgspec.structs.replace(run, outcomes=outcomes)))
+        parts = [self._known[op][1] for op in by_op]
+        return analyse(run).replace(
+            cases=tuple(entry for part in parts for entry in part.cases),
+            break_even=tuple(entry for part in parts for entry in part.break_even),
+            best_code=tuple(entry for part in parts for entry in part.best_code),
+        )
+
+
+def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
+    """With a row for each op, and dots where the run has not decided yet."""
+    rows = [
+        msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
+        for entry in summary.rows
+    ]
+    shown, first = {entry.op for entry in rows}, rows[0]
+    rows += [
+        AnswerRow(
+            op=op, dtype=first.dtype, params={}, device_id=first.device_id, extent="elements",
+            cells=dict.fromkeys(summary.regimes, _PENDING), count=first.count,
+        )
+        for op in ops if op not in shown
+    ]  # fmt: skip
+    rows.sort(key=lambda entry: (entry.op, entry.dtype))
+    return msgspec.structs.replace(summary, rows=tuple(rows))
+
+
+def _open(cell: AnswerCell) -> AnswerCell:
+    waiting = cell.kind == "open" and cell.why not in _SETTLED
+    return msgspec.structs.replace(cell, kind="pending") if waiting else cell

@@ -1,22 +1,150 @@
 """The map and the charts as picture files: what the HTML report draws, each with the sides, the machine and the date,
-since it travels without its report. Needs altair and vl_convert."""
+since it travels without its report. Needs altair and vl_convert.
+
+vl_convert draws in a child process: what is native may end its process, and a report has to survive that.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import importlib.util
+import json
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpubench.base.errors import InputError, UsageError
+from gpubench.base import processes
+from gpubench.base.child_main import Messages
+from gpubench.base.errors import GpubenchError, InputError, UsageError
+from gpubench.base.plugins import sections
 from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import fill
-from gpubench.report.charts import ENDS, MARKS, ROWS, Chart, ChartRow, ChartSet, theme
+from gpubench.report.charts import (
+    ENDS,
+    MARKS,
+    ROWS,
+    Chart,
+    ChartRow,
+    ChartSet,
+    all_series,
+    chart_cases,
+    devices,
+    regimes,
+    theme,
+)
 from gpubench.report.layout import RenderOptions
-from gpubench.report.vega import results
+from gpubench.report.wording import series_name
+from gpubench.result.store.cache import user_cache
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
+
+
+def missing_libraries() -> list[str]:
+    """Return which libraries that draw are not installed."""
+    return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
+
+
+Call = tuple[str, Sequence[Any], dict[str, Any]]  # a function of vl_convert, its arguments and its options
+START_S, PICTURE_S = 60.0, 10.0  # a picture takes 50 ms
+MOST_BYTES = 256 << 20  # of pictures in base64
+
+
+def results(calls: Sequence[Call]) -> list[bytes]:
+    """Return what the calls return, text as UTF-8. Raises GpubenchError if the library fails, ends its process or
+    hangs."""
+    limit_s = START_S + PICTURE_S * len(calls)
+    try:
+        ended = processes.run(
+            processes.python("gpubench.report.plots"), limit_s,
+            stdin=json.dumps(calls).encode(), most_output=MOST_BYTES,
+        )  # fmt: skip
+    except OSError as error:
+        raise drawing_error(f"no process can be started for vl_convert: {error.strerror}") from error
+    if ended.status is None:
+        raise drawing_error(f"vl_convert did not answer within {limit_s:.0f} s")
+    words = (ended.errors.splitlines() or [""])[-1][:300]
+    if ended.status:
+        raise drawing_error(f"vl_convert {processes.ending(ended.status)}" + (f": {words}" if words else ""))
+    try:
+        return [base64.b64decode(text) for text in json.loads(ended.message)]
+    except (ValueError, TypeError):
+        raise drawing_error(
+            "vl_convert gave no picture" + (f": {ended.noise}" if ended.noise else "")
+        ) from None
+
+
+@functools.cache
+def page_script() -> str:
+    """Return the script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together,
+    so the user's cache keeps it."""
+    cache, name = user_cache(), _script_name()
+    content = name and cache.read(name, "the script of the charts")
+    if content:
+        return content.decode()
+    script = results([("javascript_bundle", [], {})])[0]
+    if name:
+        cache.write(name, script)
+    return script.decode()
+
+
+def _script_name() -> str:
+    """Return the name in the cache of what this vl_convert brings; an empty text if its version is not known."""
+    from importlib import metadata
+
+    try:
+        return f"vega-{metadata.version('vl-convert-python')}.js"
+    except metadata.PackageNotFoundError:  # then nothing tells which script it would be
+        return ""
+
+
+@contextmanager
+def altair_failures() -> Iterator[None]:
+    """GpubenchError for an exception out of altair, or out of its absence; one of ours stays what it is: a bug."""
+    try:
+        yield
+    except GpubenchError:
+        raise
+    except Exception as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
+        if where.partition(".")[0] == "gpubench" and not isinstance(error, ImportError):
+            raise
+        raise drawing_error(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
+
+
+@contextmanager
+def skip_schema_checks() -> Iterator[None]:
+    """altair does not hold specs against Vega-Lite's schema: that takes as long as to make them, and a test does it."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
+
+
+def drawing_error(why: str) -> GpubenchError:
+    """The error of a library that does not draw."""
+    return GpubenchError("cannot-draw", why=why)
+
+
+def main() -> None:
+    """In the child: make all calls, which are JSON on stdin, then tell all results, bytes in base64."""
+    messages = Messages()
+    import vl_convert
+
+    made = (
+        getattr(vl_convert, name)(*arguments, **options) for name, arguments, options in json.load(sys.stdin)
+    )
+    texts = [picture if isinstance(picture, bytes) else picture.encode() for picture in made]
+    messages.write(json.dumps([base64.b64encode(content).decode() for content in texts]).encode())
+
 
 # A map is dark where its reader prefers that: lightness turns, hues stay.
 _FOLLOWS_READER = "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.92) hue-rotate(180deg)}}</style>"
@@ -27,7 +155,6 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 def require_library(option: str) -> None:
     """Raise UsageError where a library that `option` needs is not installed."""
     from gpubench.base.installation import install_command
-    from gpubench.report.vega import missing_libraries
 
     missing = missing_libraries()
     if missing:
@@ -91,7 +218,6 @@ def _wants_map(sections: Sequence[str] | None) -> bool:
 
 
 def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) -> ChartSet:
-    from gpubench.report.contents import chart_set
 
     return chart_set(analysis, RenderOptions(sections=sections or usual(), time_unit=time_unit))
 
@@ -189,3 +315,24 @@ def stack(pictures: Sequence[str]) -> str:
         f' viewBox="0 0 {widest:g} {height:g}"><rect width="100%" height="100%" fill="#ffffff"/>'
     )
     return "\n".join([start, *inner, "</svg>"]) + "\n"
+
+
+def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
+    """Return the charts of `options.sections`. Needs altair; raises GpubenchError if it does not work."""
+    series = all_series(analysis)
+    if not series:
+        return ChartSet()
+    with altair_failures(), skip_schema_checks():
+        charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
+    # The series to begin with has the most break-evens, then the most numbers.
+    thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
+    cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))
+    return ChartSet(
+        series=series, chosen=max(series, key=lambda name: (thresholds[name], cases[name])),
+        devices=devices(analysis), regimes=regimes(analysis),
+        charts=tuple(chart for chart in charts if chart.rows),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import EQUAL, NUMBA, CpuCode, Speedup, cpu_codes, cpu_threads
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
 from gpubench.curves.stats import Interval, IntervalLike

@@ -29,7 +29,7 @@ from gpubench.analysis.hybrid import (
     times_beside,
 )
 from gpubench.analysis.samples import main_blocks
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median

@@ -15,8 +15,8 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
+from gpubench.base import group_by
 from gpubench.base.errors import GpubenchError
-from gpubench.base.groups import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import analyse
 from gpubench.report import render
 from gpubench.report.charts import CPU_COLOR, GPU_COLOR
-from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
+from gpubench.report.plots import chart_set
 from gpubench.result import store
 from tests.unit.report.answer_runs import (
     ALWAYS,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis import claims as table
-from gpubench.cli.claims import ClaimPlan
+from gpubench.cli.request import ClaimPlan
 from gpubench.result.case import parse_case_id, selector
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
 

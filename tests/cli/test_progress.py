@@ -19,8 +19,8 @@ from gpubench.measure.recorder import (
     SessionAgain,
     Warned,
 )
+from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.result.case import parse_case_id
 from gpubench.result.run import Failure, Outcome, Run, RunWarning, Selection, Settings, Skip
 from tests.unit.report.answer_runs import suite_run

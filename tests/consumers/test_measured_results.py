@@ -14,7 +14,7 @@ import pytest
 from gpubench.analysis.estimate import case_results
 from gpubench.analysis.samples import link_peak
 from gpubench.report import render
-from gpubench.report.events import EventLine
+from gpubench.report.document import EventLine
 from gpubench.result import store
 from gpubench.result.store.document import schema
 from tests.consumers import go_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect import facts as records
+from gpubench.detect import proc
 from gpubench.detect.facts import Root
 from gpubench.measure import worker_pool
 from gpubench.measure.worker_pool import Worker, WorkerGone
@@ -310,12 +310,12 @@ def test_clusters_of_cores_are_no_packages(look, tree, packages):
 @pytest.mark.parametrize("path", ["/../../elsewhere", "/other"])
 def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
     files = group(f"0::{path}", ["30 23 0:26 /docker/abc /cg rw - cgroup2 cgroup2 rw"], {})
-    assert [level.folder for level in cgroup.read_groups(Root(str(plant(files)))).cpu] == ["/cg"]
+    assert [level.folder for level in proc.read_groups(Root(str(plant(files)))).cpu] == ["/cg"]
 
 
 def test_escaped_mount_points_are_understood():
     table = "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
-    assert [mount.point for mount in cgroup.parse_table("/proc/mounts", table)] == ["/my groups"]
+    assert [mount.point for mount in proc.parse_table("/proc/mounts", table)] == ["/my groups"]
 
 
 def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, monkeypatch, tmp_path):
@@ -376,9 +376,9 @@ SPELLINGS = [
 
 @pytest.mark.parametrize(("text", "model", "arch", "vendor", "mhz"), SPELLINGS)
 def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, mhz):
-    info = cpuinfo.parse(text)
-    assert (cpuinfo.model(info), cpuinfo.arch(info), cpuinfo.vendor(info)) == (model, arch, vendor)
-    assert round((cpuinfo.clock_hz(info) or 0) / 1e6) == mhz
+    info = proc.parse(text)
+    assert (proc.model(info), proc.arch(info), proc.vendor(info)) == (model, arch, vendor)
+    assert round((proc.clock_hz(info) or 0) / 1e6) == mhz
     assert info.cpus.keys() == {0, 1} or text != SPARC, "where only their state is listed"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpubench import detect
 from gpubench.base.errors import InputError
 from gpubench.detect import recording
-from gpubench.detect.cgroup import Numbers, mask
+from gpubench.detect.proc import Numbers, mask
 from tests.detect import recorded
 
 

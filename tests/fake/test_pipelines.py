@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpubench import Policy, backends, kernels
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.pipelines import pipelines
+from gpubench.analysis.hybrid import pipelines
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure.plan import Constraints, Target, count_sets, needs, workload
 from gpubench.measure.plan import Series as Curve

@@ -16,7 +16,7 @@ import pytest
 from gpubench.base.errors import ExitCode
 from gpubench.report import FORMATS
 from gpubench.result import store
-from gpubench.result.store import limits
+from gpubench.result.store import document as limits
 from tests.faults.test_kept_files import make_socket
 from tests.unit.report.samples import full_run
 

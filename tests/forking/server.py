@@ -34,7 +34,7 @@ CHILDREN = (
     "gpubench.kernels.contract.foreign",
 )  # fmt: skip
 OTHERS = (
-    "gpubench.__main__", "gpubench.base.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
+    "gpubench.__main__", "gpubench.base.child_main", "gpubench.detect.probes.__main__", "gpubench.report.plots",
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")

@@ -52,10 +52,10 @@ from gpubench.backends.shared.host import (
     refuse_size,
 )
 from gpubench.backends.shared.in_place import InPlaceSession
+from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
-from gpubench.base.vendors import AMD, NVIDIA
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
 from gpubench.result.case import Case

@@ -39,10 +39,9 @@ from gpubench.backends.wgpu.transfers import (
     PlainTransfers,
     StagedStream,
 )
-from gpubench.base import processes
+from gpubench.base import MESA, processes
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
-from gpubench.base.vendors import MESA
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case

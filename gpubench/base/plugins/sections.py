@@ -220,9 +220,9 @@ def _load(keys: Collection[str]) -> list[Any]:
 
 # Format -> the module with its `render`; it is imported only when the format is asked for.
 FORMATS = {
-    "table": "renderers.text:render_terminal", "plain": "renderers.text:render_plain", "markdown": "renderers.markdown",
+    "table": "renderers:render_terminal", "plain": "renderers:render_plain", "markdown": "renderers:render_markdown",
     "json": "document",
-    "jsonl": "events", "csv": "exporters:render_csv", "html": "renderers.html",
+    "jsonl": "document:render_events", "csv": "exporters:render_csv", "html": "renderers.html",
 }  # fmt: skip
 # The same for formats that other tools read.
 TOOLS = {

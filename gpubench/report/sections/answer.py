@@ -24,7 +24,7 @@ from gpubench.analysis.hybrid import shared_calls
 from gpubench.analysis.roofline import overheads
 from gpubench.analysis.samples import OTHER_USERS, count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, why_text
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.installation import quote
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, printable, shorten
@@ -53,8 +53,8 @@ from gpubench.report.sections.answer_text import (
     sizes_sentence,
     with_own_names,
 )
+from gpubench.report.sections.cases import merge_findings
 from gpubench.report.sections.hybrid import shared_clause, shared_sentences
-from gpubench.report.sections.problems import merge_findings
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run

@@ -1,13 +1,15 @@
-"""The break-even table, with a column for each situation, and how many calls repay a copy."""
+"""The break-even table and that of the gains, with a column for each situation; every ratio with both times; and how
+many calls repay a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.speedup import BreakEven, cpu_codes
+from gpubench.analysis.analyse import Analysis, Mean, means
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, cpu_codes, cpu_line
 from gpubench.analysis.thresholds import (
     Amortization,
     WeightLoad,
@@ -21,25 +23,311 @@ from gpubench.analysis.thresholds import (
     weight_loads,
     why_text,
 )
-from gpubench.base.groups import group_by
-from gpubench.base.plugins.sections import Rows, section
+from gpubench.base import group_by
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, narrowing, number
 from gpubench.base.units import format_bytes, format_size, truncate
+from gpubench.report.charts import (
+    MARKS,
+    Chart,
+    accent,
+    banded_curves,
+    by_series,
+    case_fields,
+    chart_of,
+    devices,
+    log_axis,
+    make_spec,
+    short,
+    tooltip,
+)
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import threshold_cell
 from gpubench.report.wording import (
+    IMPLEMENTATIONS,
+    GainStyle,
     against_text,
     cpu_names,
+    data_text,
+    device_text,
+    devices_text,
+    gain_text,
+    interval_text,
+    legend,
+    mark,
+    rate_text,
+    ratio_text,
     regime_order,
+    regimes,
     seconds_text,
     shared_text,
+    short_ratio_text,
     short_text,
     situation_text,
+    size_text,
+    time_text,
     where_legend,
     with_params,
 )
 from gpubench.result.case import QUEUED, WAITED, own_names
+
+_FEW_LEFT_OUT = "Sizes that few situations have are left out; all sizes and both times: --sections speedup."
+_LIBRARY = "lib/lib: plain expression against plain expression"
+_RANKS = {"waited": 0, "copied": 0, "queued": 2}  # of situations in a narrow place; others go first
+MANY_SIZES = 6  # of an op: from here on, sizes of which a search measured a small part alone are left out
+
+
+@section("speedup", order=80, help="How many times as fast a GPU is, at every size")
+def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
+    """Draw the gains; in full, and for who chose the section, a row for each ratio with both times, too. A reader who
+    chose an order gets these rows alone, as they stand in the analysis."""
+    headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
+    real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
+    software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
+    groups = [group for group in (real, software) if group]
+    tables = [] if options.sort else [_gains_table(analysis, group, options) for group in groups]
+    ratios = [_ratios_table(analysis, group, options) for group in groups if options.every_size or options.sort]
+    lines = []
+    if headline:
+        names = dict.fromkeys(ratio.case.case.device_id for ratio in headline)
+        lines += [printable(baseline_line(analysis.run, headline)), f"on {devices_text(analysis, [*names])}"]
+        lines.append(where_legend(ratio.case.case for ratio in headline))
+        if not options.every_size and len(_usual_sizes(headline)) < len(headline):
+            lines.append(_FEW_LEFT_OUT)
+    if not real and any(ratio.device_kind == "cpu" and ratio.time for ratio in analysis.cases):
+        tables.insert(0, _cpu_table(analysis, options.time_unit))
+    title = "Speedup: which side wins, and by how much" if real else "CPU: library and tuned implementation"
+    if any(ratio.baseline.device_kind != "cpu" for ratio in headline):
+        title = "Speedup: baseline / device"
+    return (
+        Section(title=title, lines=tuple(lines), tables=tuple(tables)),
+        Section(title="Every speedup, with both times", tables=tuple(ratios), folded=True),
+    )
+
+
+def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
+    """Return the rows at sizes of the plan: of an op with many, without those at which a search looked at a part."""
+    usual = []
+    for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
+        sizes = group_by(group, lambda ratio: ratio.case.case.n)
+        most = max(map(len, sizes.values())) if len(sizes) > MANY_SIZES else 0
+        usual += [ratio for at_size in sizes.values() for ratio in at_size if 2 * len(at_size) > most]
+    return usual
+
+
+def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
+    """Return what tells whose time of the CPU it is, if more than one backend measured the CPU."""
+    timed = {
+        ratio.case.device_id
+        for ratio in analysis.cases
+        if ratio.device_kind == "cpu" and ratio.time is not None
+    }
+    return lambda ratio: f" {ratio.case.device_id}" if len(timed) > 1 else ""
+
+
+def _cpu_table(analysis: Analysis, unit: str) -> Table:
+    workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
+    for ratio in analysis.cases:
+        if ratio.device_kind == "cpu" and ratio.time is not None and ratio.case.variant is None:
+            workloads.setdefault((ratio.case.workload, ratio.case.device_id), {})[ratio.case.implementation] = (
+                ratio
+            )
+    several = len({device_id for _, device_id in workloads}) > 1  # a row needs its device to be told apart
+    columns = heads(
+        "op", Column("dtype", rank=1), Column("device", rank=0 if several else 4), number("n"),
+        number("library"), number("tuned"), number("compute", 3), number("payload", 2),
+    )  # fmt: skip
+    body = []
+    for implementations in workloads.values():
+        best = min(
+            implementations.values(), key=lambda ratio: (ratio.time.estimate if ratio.time else 0.0, ratio.id)
+        )
+        texts = [
+            time_text(implementations[implementation].time, unit) + mark(implementations[implementation].label)
+            if implementation in implementations
+            else "-"
+            for implementation in ("library", "tuned")
+        ]
+        rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
+        body.append(cells(best.case.op, best.case.dtype, best.case.device_id, size_text(best), *texts, *rates))
+    labels = {ratio.label for implementations in workloads.values() for ratio in implementations.values()}
+    note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster implementation"
+    payload = "payload: each input read once and the output written once"
+    return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))
+
+
+def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
+    """Return a row for each op, size and device, with all situations beside each other; a narrower form leaves the
+    intervals out."""
+    rows = rows if options.every_size else _usual_sizes(rows)
+    data = regimes(ratio.case.case for ratio in rows)
+    lines = group_by(rows, lambda ratio: (ratio.case.case.series, ratio.case.case.n, ratio.case.case.device_id))
+    # Without transfers a CPU has one time per size; another baseline pays its own in each situation.
+    timed = all(len({ratio.baseline.id for ratio in line}) == 1 for line in lines.values())
+    whose, (dtypes, devices, _) = _whose(analysis), shared_text(analysis, [ratio.case.case for ratio in rows])
+    tables = []
+    styles: tuple[GainStyle, ...] = (short_ratio_text, ratio_text)
+    for style in styles:
+        narrow = int(style is short_ratio_text)
+        columns = heads(
+            "op", dtypes and "dtype", number("n"), timed and number(_against(rows), narrow), devices and "device",
+            *(number(name, narrow * _RANKS.get(name, 3)) for name in data),
+        )  # fmt: skip
+        body = []
+        for line in lines.values():
+            first, gains = line[0], {data_text(ratio.case.case): ratio for ratio in line}
+            case = first.case.case
+            body.append(
+                cells(
+                    case.op, dtypes and case.dtype, size_text(first.case),
+                    timed and time_text(first.baseline.time, options.time_unit) + whose(first.baseline),
+                    devices and case.device_id,
+                    *(_gain_cell(gains[name], style) if name in gains else "" for name in data),
+                )
+            )  # fmt: skip
+        title, marks = _adapters_text(analysis, rows), legend({ratio.label for ratio in rows})
+        tables.append(Table(columns, mark_repeats(body, 2 + dtypes + timed), title=title, legend=marks))
+    return narrowing(tables)
+
+
+def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
+    """Return all of `rows` with both times and their implementations: by op, device, situation and size, or in their
+    order where a reader chose one."""
+    library = _library_ratios(analysis, rows)
+    whose, unit = _whose(analysis), options.time_unit
+    columns = heads(
+        "op", Column("dtype", rank=4), "device", "data", number("n"), number(_against(rows), 2), number("time", 1),
+        number("gain"), bool(library) and number("lib/lib", 3),
+    )  # fmt: skip
+    if options.sort is None:
+        series = list(dict.fromkeys(ratio.case.case.series for ratio in rows))
+        rows = sorted(rows, key=lambda ratio: (series.index(ratio.case.case.series), _place(ratio)))
+    words = [_LIBRARY if library else "", legend({ratio.label for ratio in rows})]
+    title = _adapters_text(analysis, rows)
+    tables = []
+    styles: tuple[GainStyle, ...] = (short_ratio_text, ratio_text)
+    for style in styles:
+        body = []
+        for ratio in rows:
+            case = ratio.case.case
+            beside = library.get((case.workload, case.regime_id, case.device_id))
+            body.append(
+                cells(
+                    case.op, case.dtype, case.device_id, data_text(case), size_text(ratio.case),
+                    _side_text(ratio.baseline, unit) + whose(ratio.baseline), _side_text(ratio.case, unit),
+                    _gain_cell(ratio, style),
+                    bool(library) and (gain_text(beside) + mark(beside.label) if beside else "-"),
+                )
+            )  # fmt: skip
+        tables.append(Table(columns, tuple(body), title=title, legend="; ".join(filter(None, words))))
+    return narrowing(tables)
+
+
+def _place(ratio: Speedup) -> tuple[object, ...]:
+    return (ratio.case.case.device_id, regime_order(ratio.case.case), ratio.case.case.n)
+
+
+def _against(rows: Sequence[Speedup]) -> str:
+    return "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
+
+
+def _side_text(side: CaseResult, unit: str) -> str:
+    return f"{time_text(side.time, unit)} {IMPLEMENTATIONS[side.case.implementation]}"
+
+
+def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
+    """Return what a table of software adapters says that they are."""
+    adapters = dict.fromkeys(
+        ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
+    )
+    return f"on {', '.join(device_text(analysis, name) for name in adapters)}" if adapters else ""
+
+
+def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
+    """Return the library-to-library ratios by workload, regime and device. There are none where every headline is that
+    ratio already: it would say everything twice."""
+    if all(
+        {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
+    ):
+        return {}
+    devices = {ratio.case.case.device_id for ratio in rows}
+    return {
+        (ratio.case.case.workload, ratio.case.case.regime_id, ratio.case.case.device_id): ratio
+        for ratio in analysis.speedups
+        if ratio.kind == "library" and ratio.case.case.device_id in devices
+    }
+
+
+def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
+    """Return the gain in the colour of the side that wins, where the interval says so."""
+    tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
+    return Cell(gain_text(ratio, style) + mark(ratio.label), tone if ratio.headline else "muted")
+
+
+COLUMNS = (
+    ("who", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("baseline",
+    "baseline"),
+    ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
+)  # fmt: skip
+MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
+AXIS_TITLE, AXIS_LABEL = "baseline time / device time", "format(datum.value, '~r') + '\\u00d7'"
+CAPTION = (
+    "Speedup against size: above the line at 1 the device is faster than the best implementation of the baseline. "
+    "The band is "
+    "the 95 % interval; a diamond on the line is a break-even, with its interval as a bar."
+)
+
+
+@chart("speedup", order=20)
+def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
+    """Draw one line for each device and regime, and the break-evens on the line at 1."""
+    import altair
+
+    unit = options.time_unit
+    rows = by_series(
+        (
+            ratio.case.case,
+            case_fields(ratio.case)
+            | {
+                "value": short(ratio.ratio), "low": short(ratio.lo), "high": short(ratio.hi), "label": ratio.label,
+                "baseline": _side_text(ratio.baseline, unit), "time": time_text(ratio.case.time, unit),
+                "speedup": short_ratio_text(ratio.interval), "interval": interval_text(ratio.interval),
+            },
+        )
+        for ratio in analysis.speedups
+        if ratio.kind == "headline"
+    )  # fmt: skip
+    # An open end of an interval reaches to the end of what was measured.
+    marks = by_series(
+        (
+            ratio.case,
+            {
+                "n": ratio.n, "low": ratio.lo or ratio.first, "high": ratio.hi or ratio.last, "one": 1,
+                "text": threshold_text(ratio), "device": printable(ratio.device_id), "regime": data_text(ratio.case),
+            },
+        )
+        for ratio in analysis.break_even
+        if ratio.verdict == "at" and ratio.n is not None
+    )  # fmt: skip
+    unity = chart_of().mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
+    places = chart_of(MARKS).encode(
+        y=log_axis("one", AXIS_TITLE, AXIS_LABEL),
+        color=accent(devices(analysis)),
+        tooltip=tooltip(MARK_COLUMNS),
+    )
+    bar = places.mark_rule(strokeWidth=7, opacity=0.4).encode(x=altair.X("low:Q"), x2="high:Q")
+    diamond = places.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x="n:Q")
+    band, *curves = banded_curves(analysis, AXIS_TITLE, AXIS_LABEL, COLUMNS)
+    return Chart(
+        id="speedup", title="Speedup against size", caption=CAPTION, rows=rows, marks=marks,
+        spec=make_spec(altair.layer(band, unity, *curves, bar, diamond), CAPTION),
+    )  # fmt: skip
+
+
+def _named_ratios(analysis: Analysis) -> Iterable[Speedup]:
+    return (ratio for ratio in analysis.speedups if ratio.kind != "case")
+
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
@@ -236,6 +524,8 @@ def _tell(analysis: Analysis) -> Iterable[BreakEven]:
 
 
 ROWS = (
+    Rows("speedups", Speedup, _named_ratios, order=20),
+    Rows("means", Mean, means, order=170),
     Rows("break_even", BreakEven, _tell, order=30),
     Rows("amortization", Amortization, amortizations, order=110),
     Rows("weights", WeightLoad, weight_loads, order=120),

@@ -1,13 +1,23 @@
-"""The cases themselves: all numbers of each, the chart of their times; and where they ran."""
+"""The cases themselves: all numbers of each, the chart of their times; where they ran; those without a number, by
+reason; and warnings with their advice."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
+from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
+from gpubench.analysis.samples import Components, components
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Column, Table, cells, heads, number
-from gpubench.base.units import format_bytes
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.units import count_noun, format_bytes, truncate
 from gpubench.report.charts import (
     SECONDS,
     Chart,
@@ -27,6 +37,9 @@ from gpubench.report.wording import (
     time_interval_text,
     time_text,
 )
+
+if TYPE_CHECKING:
+    from gpubench.compare.comparison import Gate  # a report does not load what compares
 
 
 @section("environment", order=190, help="Versions, devices and settings")
@@ -128,4 +141,199 @@ def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
     return Chart(id="time", title="Time against size", caption=CAPTION, rows=rows, spec=spec)
 
 
-ROWS = (Rows("cases", CaseResult, lambda analysis: analysis.cases, order=10),)
+SHOWN = 3
+DETAIL_LENGTH = 160
+_ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
+_WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
+_TONES: dict[str, Tone] = {"error": "bad"}
+_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each file of functions
+_SIZE = re.compile(r"/n=(\d+)")
+
+
+@section("skipped", order=100, help="Cases without a number, with the reason")
+def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Failures first, then what has no estimate, skips and cases that were not reached."""
+    groups = group_by(
+        (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
+    )
+    ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
+    lines = tuple(_group_text(rows, SHOWN if options.full else 1) for _, rows in ordered)
+    return Section(title="Skipped and failed cases", lines=lines, folded=True)
+
+
+def _kind(entry: CaseResult) -> tuple[str, ...]:
+    """Return what rows of a line share: a failure its own words; skips a reason that is the same for many sizes and
+    ops."""
+    detail = "" if entry.outcome == "skip" else entry.detail or ""
+    return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
+
+
+@section("warnings", order=180, help="What limits the numbers, with advice")
+def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw warnings with the cases they concern and an advice; in full as a table with more of the ids."""
+    warnings = merge_findings(findings(analysis))
+    if options.full:
+        columns = heads("warning", "meaning and advice")
+        rows = tuple(
+            cells(Cell(entry.code, _TONES.get(entry.severity, "plain")), _warning_text(entry))
+            for entry in warnings
+        )
+        return Section(title="Warnings", tables=(Table(columns, rows),) if rows else ())
+    lines = [line for entry in warnings for line in _warning_lines(entry)]
+    return Section(title="Warnings", lines=tuple(lines))
+
+
+def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
+    """Return once what a file says of many cases or ops one by one."""
+    groups = group_by(
+        findings,
+        lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
+    )
+    return [
+        msgspec.structs.replace(
+            rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
+            ids=tuple(case_id for entry in rows for case_id in entry.ids),
+        )
+        for rows in groups.values()
+    ]  # fmt: skip
+
+
+def _joined_text(rows: Sequence[ReportWarning]) -> str:
+    """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    if rows[0].code == _PLAIN:
+        before, colon, _ = rows[0].message.partition(": ")
+        return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
+    if len(rows) == 1:
+        return rows[0].message
+    sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
+    return (
+        f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
+        f"here: {', '.join(sizes)}"
+    )
+
+
+def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
+    """The first `shown` ids, those that differ in size alone as one (`n=64..4096`), and how many more there are."""
+    sizes: dict[str, list[int]] = {}
+    for case_id in ids:
+        match = _SIZE.search(case_id)
+        name = _SIZE.sub("/n={}", case_id, count=1)
+        sizes.setdefault(name, []).extend([int(match[1])] if match else [])
+    texts = [name.replace("{}", _range(numbers)) for name, numbers in sizes.items()]
+    return truncate(texts, shown)
+
+
+def _range(sizes: Sequence[int]) -> str:
+    if not sizes:
+        return ""
+    return str(sizes[0]) if len(sizes) == 1 else f"{min(sizes)}..{max(sizes)}"
+
+
+def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
+    first = rows[0]
+    what = "excluded" if first.reason == IMPLAUSIBLE else _WORDS[first.outcome]
+    detail = f": {shorten(first.detail, DETAIL_LENGTH)}" if first.detail else ""
+    others = len({entry.detail for entry in rows}) - 1
+    detail += f" (and {others} similar)" if others else ""
+    hint = f" ({shorten(first.hint, DETAIL_LENGTH)})" if first.hint else ""
+    count = count_noun(len(rows), "case")
+    where = ids_text([entry.id for entry in rows], shown)
+    reason = "" if first.outcome == "planned" else f", {first.reason}"
+    devices = ", ".join(sorted({entry.case.device_id for entry in rows}))
+    return f"{what}{reason}{detail}{hint}; {count} on {devices}: {where}"
+
+
+def _warning_text(finding: ReportWarning) -> str:
+    where = f" ({_count(finding.ids)}: {ids_text(finding.ids)})"
+    advice = f". Advice: {printable(finding.hint)}" if finding.hint else ""
+    return printable(finding.message).rstrip(".") + (where if finding.ids else "") + advice
+
+
+def _warning_lines(finding: ReportWarning) -> list[str]:
+    """Say what holds and what to do; in a second line one of the cases."""
+    count = f" ({_count(finding.ids)})" if finding.ids else ""
+    advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
+    lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
+    return lines + ([f"  {ids_text(finding.ids, 1)}"] if finding.ids else [])
+
+
+def _count(ids: Sequence[str]) -> str:
+    return count_noun(len(ids), "case")
+
+
+_LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
+
+
+@section("noise", order=170, usual=False, help="How far times scatter")
+def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw how far times scatter, by device and length of a launch."""
+    scatters = components(analysis.run)
+    columns = heads(
+        "device", "launches", number("cases", 1), number("in a block"),
+        number("between blocks"), number("sessions"),
+    )  # fmt: skip
+    legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
+    tables = []
+    for brackets in (False, True):
+        body = [
+            cells(
+                entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry, brackets=brackets)
+            )
+            for entry in scatters
+        ]
+        words = f"{legend}; in brackets: repetitions" if brackets else legend
+        tables.append(Table(columns, tuple(body), legend=words))
+    return Section(title="Noise", tables=(narrowing(tables),) if scatters else (), folded=True)
+
+
+def _scatter(entry: Components, *, brackets: bool) -> list[str]:
+    texts = []
+    for share, degrees in (
+        (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
+        (entry.sessions, entry.sessions_degrees),
+    ):  # fmt: skip
+        if share is None:
+            texts.append("-")
+            continue
+        percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
+        texts.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
+    return texts
+
+
+MOST_IDS = 5
+
+
+@section("gates", order=50, choice=False, help="How the gates ended")
+def gates_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw one line for each gate. Whoever asks for gates reads how they ended."""
+    return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)), asked=True)
+
+
+def gate_text(gate: ReportGate | Gate) -> str:
+    """`min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`, `slower: FAILED: matmul/n=64/...`."""
+    name = gate_name(gate)
+    least = "" if gate.least is None else f"{gate.least:g}x"
+    below = f"below {least}: " if least else ""
+    reasons = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
+    parts = [part for part in reasons if part]
+    near = _cases(f"{least} lies inside the interval of ", gate.near)
+    if not gate.passed:
+        return f"{name}: FAILED: {'; '.join([*parts, *([near] if near else [])])}"
+    return f"{name}: passed, but {near}" if near else f"{name}: passed"
+
+
+def gate_name(gate: ReportGate | Gate) -> str:
+    """Return the gate as it was asked for: `min-speedup matmul=5`, `noisy`."""
+    return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
+
+
+def _cases(what: str, ids: tuple[str, ...]) -> str:
+    return printable(what + truncate(ids, MOST_IDS)) if ids else ""
+
+
+ROWS = (
+    Rows("cases", CaseResult, lambda analysis: analysis.cases, order=10),
+    Rows("noise", Components, lambda analysis: components(analysis.run), order=190),
+    Rows("gates", ReportGate, gates, order=210),
+    Rows("warnings", ReportWarning, findings, order=220),
+)

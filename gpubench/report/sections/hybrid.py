@@ -8,7 +8,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
 from gpubench.analysis.thresholds import extent
-from gpubench.base.groups import at_largest, group_by
+from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, mark_repeats, number

@@ -20,8 +20,7 @@ from gpubench.analysis.analyse import (
 from gpubench.analysis.answer import answer
 from gpubench.analysis.speedup import BreakEven, Speedup, earliest
 from gpubench.analysis.thresholds import ALWAYS, threshold_text
-from gpubench.base import units
-from gpubench.base.groups import group_by
+from gpubench.base import group_by, units
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number

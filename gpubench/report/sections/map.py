@@ -19,7 +19,7 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
 from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, fastest_map, ratio_map, tint
-from gpubench.base.groups import group_by
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
 from gpubench.base.table import Cell, Line, Tone, trim

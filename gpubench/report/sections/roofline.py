@@ -8,7 +8,7 @@ from math import inf
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import Peaks, PeakShare, lacks_flops, measures_peaks, roofline
-from gpubench.base.groups import at_largest, group_by
+from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, mark_repeats, number

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, TimeBreakdown
-from gpubench.analysis.pipelines import STAGES, Pipeline, pipelines
+from gpubench.analysis.hybrid import STAGES, Pipeline, pipelines
 from gpubench.analysis.roofline import PoolOverhead, overheads
-from gpubench.base.groups import at_largest
+from gpubench.base import at_largest
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Table, cells, heads, mark_repeats, number

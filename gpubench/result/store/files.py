@@ -21,9 +21,8 @@ from gpubench.base.errors import GpubenchError, InputError, UsageError
 from gpubench.base.installation import DATA, quote, user_folder
 from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Run
-from gpubench.result.store import document, limits
-from gpubench.result.store.document import PART_SUFFIX, dumps, loads
-from gpubench.result.store.limits import MAX_BYTES
+from gpubench.result.store import document
+from gpubench.result.store.document import MAX_BYTES, PART_SUFFIX, dumps, loads
 
 if TYPE_CHECKING:
     import gzip
@@ -115,7 +114,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
     """The document in `path` (`-`: standard input), unpacked and put together, and how messages name it. Raises
     InputError."""
     source = "standard input" if str(path) == "-" else str(path)
-    with limits.enough_memory(source):
+    with document.enough_memory(source):
         try:
             data = _read_standard_input() if str(path) == "-" else disk.read_regular(path, MAX_BYTES + 1)
         except OSError as error:
@@ -130,8 +129,10 @@ def read(path: str | Path) -> tuple[bytes, str]:
                 hint="give a file that `gpubench run` has written",
             )
         if document.is_part(data):
-            limits.require(source, "lines", data.count(b"\n"), limits.MAX_CONTAINERS)  # each line is an object
-            limits.require_json(data, source)
+            document.require(
+                source, "lines", data.count(b"\n"), document.MAX_CONTAINERS
+            )  # each line is an object
+            document.require_json(data, source)
             data = document.join_lines(data, source)
         return data, source
 

@@ -21,9 +21,8 @@ import msgspec
 from gpubench.base import disk
 from gpubench.base.errors import InputError, UsageError
 from gpubench.result.run import Measurement, Outcome, Run, SessionRecord
-from gpubench.result.store.document import FIRST_LINE, PART_SUFFIX, PartLine, encode, part_of
+from gpubench.result.store.document import FIRST_LINE, PART_SUFFIX, PartLine, encode, enough_memory, part_of
 from gpubench.result.store.files import RESULT_SUFFIXES, read, write_whole
-from gpubench.result.store.limits import enough_memory
 
 FLUSH_S = 1.0  # what a power failure may cost; a kill costs nothing that was written
 # What lines have replaced may make the file so many times as long as what they add up to, then it is written anew.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpubench.curves.process import cholesky, dot, solve_lower
+from gpubench.curves.time_curve import cholesky, dot, solve_lower
 
 
 def positive(rows, seed):

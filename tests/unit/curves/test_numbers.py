@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
-from gpubench.curves.process import Conditioned, Deviating, LaunchTime, Point, Walk, Warp, points
 from gpubench.curves.relatives import fixed_and_per_n, traffic_of
 from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of
-from gpubench.curves.time_curve import Height
+from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 
 CLOSE = [200_000, 260_000, 300_000, 400_000, 520_000]

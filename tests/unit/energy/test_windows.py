@@ -17,7 +17,7 @@ from gpubench.measure import protocol
 from gpubench.measure.monitor import Monitor, Reading
 from gpubench.report import analyse_runs
 from gpubench.report.layout import RenderOptions
-from gpubench.result.energy import EnergyWindow
+from gpubench.result.run import EnergyWindow
 from tests.unit.report.builders import case, measured, run_of
 
 WATTS = 50.0

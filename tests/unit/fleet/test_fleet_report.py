@@ -10,8 +10,8 @@ import pytest
 from gpubench.fleet.nodes import Fleet, Node
 from gpubench.fleet.survey import FleetReport, FleetSurvey
 from gpubench.fleet.tables import fleet_document, headline
+from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
-from gpubench.report.renderers import text
 from gpubench.result.store import dumps
 from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
 
@@ -24,7 +24,7 @@ def report_of(fleet: Fleet) -> FleetReport:
 
 
 def text_of(report: FleetReport) -> str:
-    return text.draw([fleet_document(report)], RenderOptions(), plain=True)
+    return renderers.draw_lines([fleet_document(report)], RenderOptions(), plain=True)
 
 
 def uuids(name: str, count: int = 4) -> list[str]:

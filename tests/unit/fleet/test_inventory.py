@@ -7,8 +7,8 @@ import pytest
 
 from gpubench.fleet.survey import SAME_MEMORY, Inventory, inventory_of, list_node
 from gpubench.fleet.tables import inventory_document, inventory_headline
+from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
-from gpubench.report.renderers import text
 from gpubench.result.machine import Cpu, Driver, Fact, Machine, Memory, Platform
 from tests.unit.fleet.fleets import gpu
 
@@ -35,7 +35,7 @@ def node(name, gpus=8, *, memory=256.0, driver="570.1", cuda="12.8", kernel="6.8
 
 
 def text_of(found: Inventory) -> str:
-    return text.draw([inventory_document(found)], RenderOptions(width=120), plain=True)
+    return renderers.draw_lines([inventory_document(found)], RenderOptions(width=120), plain=True)
 
 
 def test_equal_nodes_that_all_answer_are_one_line_and_one_row():

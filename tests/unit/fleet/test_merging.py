@@ -17,9 +17,9 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.report import render
-from gpubench.result.energy import EnergyWindow
 from gpubench.result.machine import Fact
 from gpubench.result.run import (
+    EnergyWindow,
     Fingerprints,
     IdenticalGpuTimes,
     Run,

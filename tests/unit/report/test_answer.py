@@ -13,7 +13,7 @@ from gpubench.analysis.answer import answer
 from gpubench.analysis.speedup import EQUAL
 from gpubench.analysis.thresholds import ROUGHLY, Gain, range_text, size_text, threshold_text
 from gpubench.base.units import parse_sizes
-from gpubench.cli.rendering import report_command
+from gpubench.cli.delivery import report_command
 from gpubench.report import analyse_runs, render
 from gpubench.report.document import report_document
 from gpubench.report.layout import RenderOptions, visible

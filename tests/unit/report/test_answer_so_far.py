@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis import analyse
+from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.answer_so_far import AnswerSoFar
 from gpubench.result.run import Selection
 from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
 

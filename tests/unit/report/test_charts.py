@@ -15,8 +15,8 @@ from gpubench.base.installation import install_command, locate
 from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
 from gpubench.report.charts import COLORS, CPU_COLOR, GPU_COLOR, theme
-from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
+from gpubench.report.plots import chart_set
 from gpubench.result.store import save
 from tests.unit.report.builders import curve, run_of
 from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run, software_run

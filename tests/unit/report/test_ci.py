@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.cli import ci
-from gpubench.compare.comparison import CompareOptions
-from gpubench.report import analyse_runs
-from gpubench.report.ci import (
+from gpubench.cli.ci import (
     MOST,
     CiOutcome,
     add_marker,
@@ -18,6 +16,8 @@ from gpubench.report.ci import (
     of_reports,
     outputs,
 )
+from gpubench.compare.comparison import CompareOptions
+from gpubench.report import analyse_runs
 from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, measured, run_of
 from tests.unit.report.samples import drawn, full_run
@@ -56,7 +56,7 @@ def test_a_comparison_in_a_few_words(words, verdict, counts, code, errors, unsur
 
 
 def reported(outcomes, code, *gates):
-    return of_reports(analyse_runs([run_of(outcomes)], gates=ci.gates(gates, None)), code)
+    return of_reports(analyse_runs([run_of(outcomes)], gates=ci.parse_gates(gates, None)), code)
 
 
 def test_reports_in_a_few_words():

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import UsageError
 from gpubench.base.table import FEW, MANY, Cell, paint
-from gpubench.cli.rendering import chosen_format, count_colors, table_width
+from gpubench.cli.delivery import chosen_format, count_colors, table_width
 from gpubench.result.machine import Fact
 from gpubench.result.store import save
 from tests.forking import environment

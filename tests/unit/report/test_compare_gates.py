@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from gpubench.analysis.findings import MinSpeedup
 from gpubench.base.errors import InputError
 from gpubench.cli import ci
+from gpubench.cli.ci import of_comparison
 from gpubench.cli.compare import check
 from gpubench.cli.options import ComparisonOptions
 from gpubench.compare.comparison import CompareOptions
-from gpubench.report.ci import of_comparison
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.problems import MOST_IDS
+from gpubench.report.sections.cases import MOST_IDS
 from gpubench.result.case import selector
 from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.sides import (

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpubench.base.installation import install_command
 from gpubench.base.plugins import sections
 from gpubench.base.streams import printable
-from gpubench.report import render, vega
+from gpubench.report import plots, render
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
@@ -110,8 +110,8 @@ def test_the_script_that_draws_is_put_together_once(tmp_path, monkeypatch):
     """The cache folder keeps it. Where nothing can be kept there, each process makes it, unless a private folder of the
     process has it."""
     asked = []
-    monkeypatch.setattr(vega, "results", lambda calls: (asked.append(calls), [b"draw()"])[1])
-    made = vega.page_script.__wrapped__
+    monkeypatch.setattr(plots, "results", lambda calls: (asked.append(calls), [b"draw()"])[1])
+    made = plots.page_script.__wrapped__
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "not" / "yet"))
     assert (made(), made(), len(asked)) == ("draw()", "draw()", 1)
     (kept,) = (tmp_path / "not" / "yet").iterdir()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
-from gpubench.compare.noise import MOST_HALVES, noise, permutations, windows
+from gpubench.compare.two_runs import MOST_HALVES, noise, permutations, windows
 from gpubench.curves.stats import quantile
 from tests.examples import examples
 from tests.unit.report.builders import failed, measured

@@ -15,7 +15,7 @@ from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.policy import Policy
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.thresholds import amortizations
-from gpubench.compare.noise import noise
+from gpubench.compare.two_runs import noise
 from gpubench.report import draw_report, render
 from gpubench.report.charts import chart_cases
 from gpubench.result.run import Measurement, Parts

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from gpubench.base.errors import InputError
 from gpubench.result import store
 from gpubench.result.run import Device, Measurement, Run, RunWarning, SessionRecord
-from gpubench.result.store import document, limits
+from gpubench.result.store import document
+from gpubench.result.store import document as limits
 
 
 def with_blocks(run, count):

@@ -12,8 +12,8 @@ from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
 from gpubench.fleet.nodes import merge_runs
 from gpubench.report import render
-from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
+from gpubench.report.plots import chart_set
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
 from gpubench.workloads.stages import Stages, stages

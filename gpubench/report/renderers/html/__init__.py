@@ -27,9 +27,9 @@ from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import visible
 from gpubench.base.table import Cell, Column, Table, line_text
 from gpubench.report.charts import ChartRow, ChartSet, page_colors, theme
-from gpubench.report.contents import chart_set, document, overview
+from gpubench.report.contents import document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
-from gpubench.report.plots import svgs
+from gpubench.report.plots import chart_set, missing_libraries, page_script, svgs
 from gpubench.report.renderers.html.answer import View, origin, situations, views
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.machines import (
@@ -42,7 +42,6 @@ from gpubench.report.sections.machines import (
 )
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs, overlay_view
-from gpubench.report.vega import missing_libraries, page_script
 from gpubench.result import store
 
 MAX_BYTES = 2_000_000

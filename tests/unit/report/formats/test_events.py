@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.findings import Gates
 from gpubench.report import analyse_runs, draw_report, render
-from gpubench.report.events import CaseComplete, EventLine
+from gpubench.report.document import CaseComplete, EventLine
 from gpubench.result.store.document import schema
 from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped

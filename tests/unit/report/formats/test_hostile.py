@@ -17,13 +17,13 @@ from gpubench.analysis.advice import answer
 from gpubench.analysis.contenders import Key
 from gpubench.base.errors import InputError
 from gpubench.base.plugins import sections
+from gpubench.cli.ci import messages, of_reports, outputs
 from gpubench.cli.exit import tell
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.two_runs import compare
 from gpubench.detect import picture
 from gpubench.report import FORMATS, analyse_runs, draw_report
 from gpubench.report.advice import render as render_advice
-from gpubench.report.ci import messages, of_reports, outputs
 from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
 from gpubench.report.layout import RenderOptions

@@ -3,7 +3,7 @@
 import pytest
 
 from gpubench.base.errors import UsageError
-from gpubench.cli.rendering import chosen_format
+from gpubench.cli.delivery import chosen_format
 
 
 @pytest.mark.parametrize(
