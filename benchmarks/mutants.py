@@ -75,7 +75,7 @@ EQUIVALENT = (
     ("curves/time_curve.py", "if not ", "x < self.last + 1e-09", "no size lies at that very distance"),
     ("curves/time_curve.py", "if not ", "x < grid[-1][0] + 1e-09", "no size lies at that very distance"),
     ("curves/time_curve.py", "if not ", "1.5000000000000002e-09", "no size lies at that very distance"),
-    ("compare/noise.py", "sides = [(b, a) if flip", "not flip", "of two mirror images either one will do"),
+    ("compare/two_runs.py", "sides = [(b, a) if flip", "not flip", "of two mirror images either one will do"),
     (
         "compare/judge.py",
         "return distance * math.sqrt(",

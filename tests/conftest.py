@@ -53,7 +53,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _UNIT = Path(__file__).parent / "unit"
-_COLLECTED = pytest.StashKey[frozenset[Path]]()
 # Machine code stays here from run to run: it is named by a hash of its source, so none of it gets old, and numba finds
 # it again in the same folder only.
 _CACHE = Path(__file__).parents[1] / ".setup" / "cache"
@@ -108,8 +107,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[_COLLECTED] = frozenset(item.path for item in items)
-    unit = {path for path in config.stash[_COLLECTED] if path.is_relative_to(_UNIT)}
+    unit = {path for path in {item.path for item in items} if path.is_relative_to(_UNIT)}
     for item in items:
         if item.path in unit and not item.get_closest_marker("slow"):
             item.add_marker("check")
@@ -164,12 +162,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if tier in os.environ.get("TESTS_EXPECT", "").split():
                 pytest.fail(f"this job promises {tier}, but: {_missing(tier)}", pytrace=False)
             pytest.skip(f"needs {tier}: {_missing(tier)}")
-
-
-@pytest.fixture(scope="session")
-def collected(pytestconfig: pytest.Config) -> frozenset[Path]:
-    """The files of all tests that pytest found, those that marks leave out too."""
-    return pytestconfig.stash[_COLLECTED]
 
 
 # Machine code that libraries keep in the home by default: each test has a home of its own, and compiles nothing twice.

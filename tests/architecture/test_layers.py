@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,26 +67,8 @@ def test_no_work_at_import_time() -> None:
     assert not calls
 
 
-def collected_anew() -> set[Path]:
-    """The files that a run of everything collects."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--assert=plain", "-p", "no:cacheprovider"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout[-3000:]
-    return {ROOT / line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}
-
-
-def test_every_test_file_is_collected(collected: frozenset[Path]) -> None:
-    """A file that pytest does not collect is a test that silently does not run. A run of everything has collected every
-    file already; a run of a part asks anew."""
-    written = set((ROOT / "tests").rglob("test_*.py"))
-    if written != collected:
-        assert written == collected_anew()
+@pytest.mark.check
+def test_every_test_is_in_a_file_that_pytest_collects() -> None:
     holders = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
     hidden = [
         str(path.relative_to(ROOT)) for path in holders if "\ndef test_" in path.read_text(encoding="utf-8")

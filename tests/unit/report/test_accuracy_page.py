@@ -1,10 +1,9 @@
 """benchmarks/accuracy.py without a GPU: what the tools print, the order of the turns, the targets, the page."""
 
-import msgspec
 import pytest
 
 from benchmarks import accuracy_ncu, accuracy_nvbench, accuracy_page
-from benchmarks.accuracy_record import Agreement, Pairing
+from benchmarks.accuracy_record import Pairing
 from benchmarks.accuracy_subjects import Subject
 from benchmarks.accuracy_tools import Theirs, Tool, turns
 
@@ -96,29 +95,7 @@ def test_the_targets(ours, theirs, tool, judged, agrees):
     assert pairing([ours], [theirs], tool=tool, judged=judged).agrees is agrees
 
 
-def test_the_difference_is_taken_within_each_turn():
-    """The device warmed up between two turns; each pair agrees all the same."""
-    assert pairing([10, 20], [10, 20]).excess == pytest.approx(0)
-
-
-def test_without_events_is_said_of_ncu_and_the_cold_clock_alone():
-    rows = [
-        pairing([4], [2], tool="ncu, flushed"), pairing([4], [4]), pairing([2], [2], tool="ncu", clock="hot"),
-    ]  # fmt: skip
-    found = Agreement("now", "GPU", None, {}, {}, {"nothing, cold": 1.3e-6}, rows)
-    (row,) = accuracy_page.without_events(found)
-    assert (row.ours_s, row.clock) == (pytest.approx([2.7e-6]), "cold - events")
-
-
 def test_the_page_is_fresh():
     """If the difference is wanted: python benchmarks/accuracy.py"""
     text = accuracy_page.PAGE.read_text(encoding="utf-8")
     assert accuracy_page.renew(text) == text
-
-
-def test_a_tool_that_is_absent_is_named_with_its_reason():
-    found = Agreement("now", "GPU", None, {}, {"nvbench": "ImportError: no"}, {}, [pairing([30], [30.1])])
-    text = accuracy_page.tables(found)
-    assert "Left out: nvbench (ImportError: no)." in text
-    assert "| nvbench | `cold` | 1 of 1 |" in text
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Agreement) == found

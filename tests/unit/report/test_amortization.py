@@ -4,12 +4,10 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.thresholds import NO_CALLS_SUFFICE, Costs, amortizations, weight_loads
+from gpubench.analysis.thresholds import amortizations, weight_loads
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.run import Parts
 from tests.unit.report.builders import case, measured, run_of, skipped
@@ -148,21 +146,6 @@ def test_missing_sides_give_no_row_and_rows_follow_the_selection():
         for r in ("resident", "transfer-once")
     ]
     assert shown == [0, 1]
-
-
-SECONDS = st.floats(1e-6, 1e-2)
-
-
-@given(SECONDS, SECONDS, SECONDS, st.integers(2, 100))
-def test_the_model_returns_what_it_was_built_from(transfer, launch, cpu, calls):
-    costs = Costs(transfer + launch, transfer + calls * launch, cpu)
-    assert costs.transfer_s(calls) == pytest.approx(transfer, rel=1e-3, abs=1e-12 + 1e-6 * launch)
-    count = costs.pays_from(calls)
-    if cpu <= launch * (1 - 1e-9):
-        assert count == NO_CALLS_SUFFICE
-    elif cpu > launch * 1.001 and count < 1e6:
-        many = math.ceil(count)
-        assert transfer + many * launch <= cpu * many * (1 + 1e-6)
 
 
 def test_the_interval_holds_the_true_count():

@@ -34,6 +34,7 @@ from tests.unit.report.answer_runs import (
     suite_run,
 )
 from tests.unit.report.builders import curve, failed, measured, run_of, skipped
+from tests.unit.report.samples import analysed, drawn
 from tests.unit.report.screens import ENDS, SHARP, WIDE
 
 
@@ -129,7 +130,7 @@ def test_a_filter_leaves_out_what_was_not_reached_and_denies_no_gpu():
 
 
 def test_a_run_says_where_its_file_is_and_commands_name_it_where_they_would_not_find_it():
-    analysis = analyse_runs([suite_run()])[0]
+    (analysis,) = analysed(suite_run)
 
     def lines(path):
         command = report_command(path, store.default_results_dir())
@@ -172,7 +173,7 @@ def shaped(op, shape, regime):
     return [measured(op_case(op, low), 1e-3, sessions=5), instead[shape]]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.lists(st.tuples(SHAPES, SHAPES), min_size=14, max_size=14), st.booleans(), st.booleans(),
     st.sampled_from(["", "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e/20260101T000000Z-00000001.json"]),
@@ -201,12 +202,12 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
 
 def test_the_table_is_the_same_from_64_columns_up_and_whole_at_60():
     def table(width):
-        lines = screen(suite_run(), width=width)
+        lines = drawn(suite_run, sections=("answer",), width=width).splitlines()
         start = next(i for i, line in enumerate(lines) if "pays from" in line)
         return lines[start : start + 15]
 
     assert table(64) == table(80) == table(120)
-    assert not [line for line in screen(suite_run(), width=60) if line.endswith("...")]
+    assert "...\n" not in drawn(suite_run, sections=("answer",), width=60)
 
 
 def test_a_head_that_takes_all_lines_leaves_no_note_and_no_error():

@@ -8,6 +8,7 @@ from gpubench.report.contents import AnswerSoFar
 from gpubench.report.layout import RenderOptions
 from gpubench.result.run import Selection
 from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.samples import drawn
 
 
 def after(run, count):
@@ -34,9 +35,7 @@ def test_every_op_has_its_row_from_the_first_cell_on():
 def test_the_whole_table_is_that_of_the_final_screen():
     run = suite_run()
     final = AnswerSoFar(RenderOptions()).lines(run, 80)
-    from gpubench.report import render
-
-    assert set(final) <= set(render([run], "plain", sections=("answer",)).splitlines())
+    assert set(final) <= set(drawn(suite_run, sections=("answer",)).splitlines())
 
 
 def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):

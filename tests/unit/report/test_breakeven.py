@@ -47,12 +47,6 @@ def test_every_size_of_a_side_counts():
     assert [point.n for point in found.points] == [64, 512]
 
 
-def test_a_size_at_which_the_sides_tie_narrows_the_interval():
-    wide, near = verdict({64: 0.5, 128: 2.0}), verdict({64: 0.5, 90: 1.0, 128: 2.0})
-    assert near.verdict == "at"
-    assert near.hi / near.lo <= wide.hi / wide.lo
-
-
 def test_a_dip_that_contains_one_is_no_crossing():
     found = verdict({64: 0.25, 128: 3.0, 256: 1.0, 512: 8.0})
     assert (found.mixed, found.lo is not None and found.lo < 128) == (False, True)
@@ -85,14 +79,6 @@ def test_undecided(outcomes, reason, more):
     assert (found.verdict, found.reason) == ("undecided", reason)
 
 
-def test_an_undecided_threshold_says_what_is_known_of_it():
-    wide, begins_equal = verdict({64: 0.5, 16384: 4.0}), verdict({64: 1.0, 256: 4.0})
-    assert 64 <= wide.lo < wide.n < wide.hi <= 16384
-    assert threshold_text(wide).startswith(f"~{wide.n}² ({wide.lo}-")
-    assert (begins_equal.lo, begins_equal.hi is not None) == (None, True)
-    assert verdict({64: 0.5}).lo is None
-
-
 def test_a_bracket_below_a_threshold_is_the_earlier_one():
     wide, late, none = (
         verdict(by) for by in ({64: 0.5, 16384: 4.0}, {4096: 0.5, 8192: 4.0}, {64: 0.25, 256: 0.5})
@@ -100,13 +86,6 @@ def test_a_bracket_below_a_threshold_is_the_earlier_one():
     assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
     assert earliest([none, late, wide]) is wide
     assert earliest([none, late]) is late
-
-
-def test_labels_change_no_verdict():
-    """Samples scatter inside each block, whose medians agree."""
-    quiet, loud = (verdict({64: 0.5, 128: 0.9, 256: 2.0}, factors=by) for by in (QUIET, [0.6] * 5 + [1.4] * 5))
-    assert loud.points[-1].label in ("noisy", "unstable")
-    assert (loud.verdict, loud.n) == (quiet.verdict, quiet.n)
 
 
 @pytest.mark.parametrize(

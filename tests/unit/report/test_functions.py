@@ -70,10 +70,6 @@ def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
     assert find_threshold([compiled], "f", "waited").n == pytest.approx(2.1e4, rel=0.2)
 
 
-def test_what_is_written_alone_has_no_second_line():
-    assert "best of both sides" not in screen(run(WRITTEN))
-
-
 def test_advice_is_about_code_that_the_caller_has():
     answer = Policy([run(WRITTEN | COMPILED)]).choose("f", 2**20, regime="resident")
     assert (answer.device_id, answer.implementation) == ("cupy:0", "library")

@@ -66,12 +66,6 @@ def test_what_is_no_gate_is_refused(text):
         ci.gates([text], None)
 
 
-def test_unknown_conditions_get_a_suggestion():
-    with pytest.raises(UsageError) as refused:
-        ci.gates([], "noisy,skiped")
-    assert "did you mean 'skipped'?" in refused.value.hint
-
-
 def test_every_format_says_how_the_gates_ended():
     rows = [*curve({64: 0.5, 256: 4.0}), skipped(gpu(512))]
     found = analyse_runs([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))

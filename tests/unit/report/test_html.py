@@ -4,6 +4,7 @@ import base64
 import functools
 import gzip
 import hashlib
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -179,25 +180,16 @@ def tags_of_ours():
     return frozenset(tag for tag, _ in Page(render([named("GPU")], "html")).elements)
 
 
-@settings(max_examples=examples(15), deadline=None)
-@given(
-    st.text(min_size=1, max_size=200)
-    | st.sampled_from(["</script>", "<!--", "]]>", "\"'`<>&", "\u202e", "&lt;"])
-)
-def test_any_name_stays_text(name):
-    page = Page(render([named(name)], "html"))
-    harmless(page)
-    assert printable(name) in " ".join(" ".join(page.texts).split())
-    assert store.loads(embedded(page, "r0-result"), "the page").label == name
-
-
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @example(list(NAMES))
-@given(st.lists(TEXTS, min_size=1, max_size=20))
-@pytest.mark.slow
-def test_a_forged_file_is_text_too(texts):
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_any_text_stays_text(texts):
     """Every free text of a result file, device ids and case ids among them."""
-    harmless(Page(render([hostile_run(texts, ids=True)], "html", sections=sections.names())))
+    run = hostile_run(texts, ids=True)
+    page = Page(render([run], "html", sections=sections.names()))
+    harmless(page)
+    assert printable(run.label) in " ".join(" ".join(page.texts).split())
+    assert json.loads(embedded(page, "r0-result"))["label"] == run.label
 
 
 @pytest.mark.parametrize("text", ["</script>", "a </SCRIPT >", "<!-- x"])

@@ -15,7 +15,6 @@ from tests.unit.report.builders import case, measured, run_of, skipped
 from tests.unit.report.samples import full_run, hybrid_run
 
 SESSIONS = 5
-LISTS = ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
 
 
 def noisy_run(seed):
@@ -78,44 +77,3 @@ def test_the_report_of_every_kind_of_case_is_the_same(make):
     before, after = documents(make(), rearranged(make(), 3, renumbered=False))
     for name in before:
         assert after[name] == before[name], name
-
-
-def slowed(run, factor):
-    """The same run on a machine on which everything takes `factor` times as long."""
-
-    def times(struct, *names):
-        lists = {name: getattr(struct, name) for name in names}
-        return replace(
-            struct, **{name: kept and [value * factor for value in kept] for name, kept in lists.items()}
-        )
-
-    outcomes = [
-        replace(
-            outcome, blocks=[times(x, "wall_s", "device_cold_s", "device_hot_s") for x in outcome.blocks],
-            parts=[times(x, *LISTS) for x in outcome.parts],
-        )
-        if isinstance(outcome, Measurement) else outcome
-        for outcome in run.outcomes
-    ]  # fmt: skip
-    return replace(run, outcomes=outcomes)
-
-
-@settings(max_examples=examples(4), deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([2.0, 64.0]))
-def test_what_is_a_ratio_does_not_depend_on_the_unit_of_time(seed, factor):
-    """Nothing but times and rates changes; a power of two keeps every digit."""
-    run = noisy_run(seed)
-    before, after = documents(run, slowed(run, factor))
-    for name in ("speedups", "means"):
-        assert after[name] == before[name] != [], name
-    # What is known of how calls scatter before they are timed knows long calls from short ones.
-    for one, other in zip(before["break_even"], after["break_even"], strict=True):
-        keys = ("op", "regime", "first", "last")
-        assert [other[key] for key in keys] == [one[key] for key in keys]
-        assert (other["n"] is None) == (one["n"] is None)
-        assert one["n"] is None or other["n"] == pytest.approx(one["n"], rel=0.25)
-    calls = [
-        [{key: row[key] for key in ("op", "n", "verdict", "calls", "lo", "hi")} for row in one["amortization"]]
-        for one in (before, after)
-    ]
-    assert calls[0] == calls[1] != []

@@ -1,6 +1,5 @@
 """The map: every colour is of a ratio that was measured, or lies between two; nothing is said beyond them."""
 
-import functools
 import itertools
 import math
 import re
@@ -38,6 +37,7 @@ from tests.unit.report.answer_runs import (
     suite_run,
 )
 from tests.unit.report.builders import CPU, GPU, failed, measured
+from tests.unit.report.samples import analysed
 
 RATIOS = st.floats(1e-3, 1e3)
 
@@ -50,9 +50,8 @@ def viewed(run):
     return map_view(analyse_runs([run])[0])
 
 
-@functools.cache
 def suite():
-    return analyse_runs([suite_run()])[0]
+    return analysed(suite_run)[0]
 
 
 def strip(found, op="add", device="cupy:0", regime=WAITED):
@@ -130,17 +129,6 @@ def test_a_lane_is_hatched_up_to_the_ladders_top_and_where_a_size_gave_no_number
     assert [parts[-2].start, *(part.end for part in parts[-2:])] == pytest.approx(ends, rel=0.12)
 
 
-def test_a_wrong_result_has_no_colour_and_no_gain():
-    found = mapped([*op_rows("add", {WAITED: {1024: 0.5}}), failed(op_case("add", 4096, WAITED, "cupy:0"))])
-    assert [part.kind for part in strip(found).stretches] == ["failed"]
-    assert strip(found).points == ()
-
-
-def test_a_matrix_counts_its_elements():
-    found = mapped(op_rows("matmul", {WAITED: {64: 0.5, 1024: 8.0}}))
-    assert [point.size for point in strip(found, "matmul").points] == [64**2, 1024**2]
-
-
 def test_lanes_are_a_staircase_of_waited_thresholds():
     found = ratio_map(suite())
     marks = [lane.row.elements(lane.strips["cupy:0", WAITED].cell.n) for lane in found.lanes]
@@ -212,14 +200,6 @@ def test_a_sign_says_the_factor_at_its_size():
     (row,) = [line for line in draw_map(view, 120, ascii_only=True) if line[0].text.startswith("add")]
     text = "".join(cell.text for cell in row)[5:]
     assert re.fullmatch(r"\.+=+-+\++\*+#+", text), text
-
-
-def test_what_was_not_measured_is_blank():
-    view = viewed(answer_run(op_rows("add", {WAITED: {1024: 8.0, 4096: 8.0}})))
-    (row,) = [line for line in draw_map(view, 80, ascii_only=False) if line[0].text.startswith("add")]
-    signs = "".join(cell.text for cell in row[1:])
-    assert 5 < len(signs) < 15
-    assert set(signs) == {"▄"}
 
 
 # ---------------------------------------------------------------- as Vega-Lite

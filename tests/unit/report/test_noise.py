@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
-from gpubench.compare.two_runs import MOST_HALVES, noise, permutations, windows
+from gpubench.compare.two_runs import MOST_HALVES, noise, permutations
 from gpubench.curves.stats import quantile
 from tests.examples import examples
 from tests.unit.report.builders import failed, measured
@@ -53,12 +53,6 @@ def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
         noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
 
 
-def test_longer_files_have_a_window_for_each_stretch_of_pairs():
-    assert windows(range(5), 2) == [((0, 1), (2, 3))]
-    assert windows(range(8), 2) == [((0, 1), (2, 3)), ((2, 3), (4, 5)), ((4, 5), (6, 7))]
-    assert windows(range(3), 2) == []
-
-
 def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdicts_of_compare():
     """By hand: each of the 32 permutations compared as two files would be."""
     run = run_of_noise(sigma=0.06, seed=3)
@@ -79,12 +73,6 @@ def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdict
 def part(run, sessions):
     outcomes = [replace(row, blocks=[b for b in row.blocks if b.session in sessions]) for row in run.outcomes]
     return replace(run, outcomes=outcomes, sessions=[one for one in run.sessions if one.index in sessions])
-
-
-def test_a_quiet_machine_has_the_usual_threshold_and_no_alarm():
-    found = noise(run_of_noise(sigma=0.002))
-    assert (found.false_alarm_share, found.raised_alarm_share) == (0, 0)
-    assert {row.threshold for row in found.cases} == {0.05}
 
 
 @given(st.integers(0, 1000), st.floats(0.001, 0.3), st.randoms(), st.sampled_from([1e-3, 1e4]))

@@ -8,9 +8,7 @@ from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.winners import evidence
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
-from gpubench.result.run import Parts
 from tests.unit.report.builders import case, curve, measured, run_of
-from tests.unit.report.parts import pool
 
 CURVE = curve({64: 0.25, 256: 4.0})
 OVERHEADS = [
@@ -47,15 +45,6 @@ def test_an_empty_launch_is_that_of_the_middle_session():
         sessions.append(replace(record, workers=own, superseded=i == 2))
     found = overheads(analyse(replace(run, sessions=sessions)))
     assert found.empty == pytest.approx({"numpy:0": 1.5e-6, "cupy:0": 12e-6})
-
-
-def test_the_pool_is_held_against_an_elementwise_op_and_one_call_of_it():
-    more = [measured(case("mul", 2**20, device="cupy:0"), 1e-9), measured(case("add", 2**20), 1e-9)]
-    (found,) = overheads(analyse(pool(4e-7, measured(case("add", 2**20, device="cupy:0"), 2e-5), *more))).pools
-    assert (found.share, found.op.case.op) == (pytest.approx(0.04), "add")
-    parts = Parts(session=0, single_s=[3e-5, 2e-5, 9e-5, 2e-5])
-    (found,) = overheads(analyse(pool(1e-6, parts=parts))).pools
-    assert (found.share, found.single_share) == (pytest.approx(0.1), pytest.approx(0.04))
 
 
 @pytest.mark.parametrize("op", ["relu", None])

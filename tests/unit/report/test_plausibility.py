@@ -16,7 +16,7 @@ from gpubench.analysis.policy import Policy
 from gpubench.analysis.roofline import overheads, roofline
 from gpubench.analysis.thresholds import amortizations
 from gpubench.compare.two_runs import noise
-from gpubench.report import draw_report, render
+from gpubench.report import draw_report
 from gpubench.report.charts import chart_cases
 from gpubench.result.run import Measurement, Parts
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
@@ -109,14 +109,6 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it(case_id):
     assert (event["typical"], event["cause"], event["label"]) == (None, "implausible", "implausible")
     for format in ("plain", "markdown"):
         assert "excluded, implausible: a sample takes" in draw_report(analyses, format)
-
-
-def test_without_a_gpu_it_is_left_out_of_the_table_of_the_cpu_too():
-    tuned = case(n=64, implementation="tuned")
-    run = run_of([measured(case(n=64), 1e-3), measured(tuned, 0.77e-3)], devices=(CPU,))
-    texts = [render([one], "plain") for one in (run, doubtful(run, tuned.id))]
-    tables = [text.partition("library and tuned implementation")[2].partition("\n\n")[0] for text in texts]
-    assert ["77" in table for table in tables] == [True, False]
 
 
 def test_the_kernel_of_a_doubtful_case_explains_no_other_one():

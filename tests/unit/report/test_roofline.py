@@ -34,13 +34,6 @@ def test_backends_of_one_gpu_share_its_peak():
     assert shares(found)[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
 
 
-def test_other_gpus_and_the_cpu_have_peaks_of_their_own():
-    apart = tuple(replace(device, gpu_id=None) for device in SHARED)
-    rows = (copied(4000, device="cupy:0"), copied(4200, device="wgpu:0"), copied(80))
-    ids = [peak.device_ids for peak in peaks_of(*rows, devices=apart).peaks]
-    assert ids == [("numpy:0",), ("cupy:0",), ("wgpu:0",)]
-
-
 def test_the_device_clock_counts_and_wall_time_where_there_is_none():
     found = peaks_of(copied(4000, device="cupy:0"), measured(case("copy", LARGE), 8 * LARGE / 80e9))
     clocks = {row.case.case.device_id: row.clock for row in found.rows}
@@ -123,13 +116,6 @@ def test_a_hot_time_derived_from_wall_times_is_no_side_of_a_ratio_of_device_time
     assert {name: row.clock for name, row in rows.items()} == {"cupy:0": "device_hot", "wgpu:0": "derived"}
     assert rows["wgpu:0"].time_s == pytest.approx(rows["cupy:0"].time_s)
     assert rows["wgpu:0"].to_library is None
-
-
-def test_one_peak_alone_judges_its_own_kind():
-    add = measured(case("add", LARGE, device="cupy:0"), 1.0, hot_s=12 * LARGE / 2e12)
-    product = multiplied(50, device="cupy:0")
-    assert shares(peaks_of(product, add)) == {add.id: None, product.id: pytest.approx(1.0)}
-    assert shares(peaks_of(copied(4000, device="cupy:0"), add))[add.id] == pytest.approx(0.5)
 
 
 def test_peaks_of_small_sizes_are_weak():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.base.errors import BadPlugin, UsageError
+from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import sections
 from gpubench.base.plugins.wings import Wing
 from gpubench.report import render
@@ -70,12 +70,6 @@ def test_a_section_that_cannot_be_imported_names_its_package(outside):
     with pytest.raises(BadPlugin, match="the section broken of the package package_broken") as raised:
         render([tool_run()], "plain", sections=("broken",))
     assert "a_library_that_is_not_there" in raised.value.why
-
-
-def test_an_unknown_section_has_a_suggestion():
-    with pytest.raises(UsageError) as raised:
-        render([tool_run()], "plain", sections=("speedups",))
-    assert "speedup" in raised.value.hint
 
 
 def test_what_files_declare_is_what_they_register():

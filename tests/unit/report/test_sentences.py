@@ -7,8 +7,8 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.findings import findings
 from gpubench.analysis.machine import machine_line
 from gpubench.report import render
-from gpubench.result.run import RunWarning, Settings
-from tests.unit.report.builders import CPU, SOFTWARE, case, curve, measured, planned, run_of
+from gpubench.result.run import Settings
+from tests.unit.report.builders import CPU, SOFTWARE, case, measured, planned, run_of
 from tests.unit.report.screens import SCREENS, checked
 
 WILD = [0.5] * 5 + [1.5] * 5
@@ -56,12 +56,6 @@ def test_a_warning_of_the_whole_run(code, more):
     assert code in codes(run_of([measured(case(), 1e-3)], **more))
 
 
-def test_a_stored_warning_is_not_repeated():
-    stored = RunWarning(code="few-sessions", severity="info", message="reported by the run")
-    found = findings(analyse(run_of([measured(case(), 1e-3)], warnings=[stored])))
-    assert [finding.message for finding in found] == ["reported by the run"]
-
-
 def test_every_derived_warning_gives_advice_and_names_no_option_that_was_given():
     rows = [measured(case(), 1e-3, factors=WILD), measured(case(device="wgpu:0"), 1e-6, repeat=1)]
     found = findings(analyse(with_sizes(run_of(rows, threads=1, devices=(CPU, SOFTWARE)))))
@@ -89,8 +83,3 @@ def two_gpus():
 )  # fmt: skip
 def test_the_machine_line_tolerates_everything_missing(run, line):
     assert machine_line(run) == line
-
-
-def test_a_limited_cpu_is_named_beside_every_speedup():
-    run = run_of(curve({64: 2.0, 256: 4.0}), threads=1)
-    assert analyse(run).baseline == "vs numpy library, OpenBLAS 0.3.29 (Haswell), 1 of 2 threads (cpu-limited)"

@@ -37,12 +37,6 @@ def test_the_resident_cpu_case_is_the_baseline_of_every_regime_by_wall_time(regi
     assert (row.ratio, row.baseline.case.regime) == (pytest.approx(2), "resident")
 
 
-def test_each_gpu_has_its_own_row():
-    both = [ON_CPU, ON_GPU, measured(case(device="cupy:1"), 5e-4)]
-    run = run_of(both, devices=(CPU, GPU, replace(GPU, id="cupy:1")))
-    assert [row.case.case.device_id for row in headlines(run)] == ["cupy:0", "cupy:1"]
-
-
 def test_software_cases_take_no_headline_and_unstable_ones_do():
     run = run_of([ON_CPU, measured(case(device="wgpu:0"), 1e-3)], devices=(CPU, SOFTWARE))
     assert [row.headline for row in headlines(run)] == [False]
@@ -115,15 +109,6 @@ def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
     numpy, torch = analyse(run).baseline.removeprefix("vs ").split("; ")
     assert numpy.startswith("numpy tuned, OpenBLAS")
     assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
-
-
-def test_a_cpu_whose_kernels_numba_compiled_says_so():
-    run = two_cpus()
-    compiled = [
-        replace(row, kernel="numba, 2 threads" if row.case.implementation == "tuned" else None)
-        for row in run.outcomes
-    ]
-    assert analyse(replace(run, outcomes=compiled)).baseline.startswith("vs numpy tuned, numba, OpenBLAS")
 
 
 @pytest.mark.parametrize(

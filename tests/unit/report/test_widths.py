@@ -1,7 +1,5 @@
 """A terminal of 60 to 120 columns: no line is longer, whatever things are called and however many there are."""
 
-import re
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from gpubench.result.machine import Fact
 from tests.examples import examples
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.builders import case, failed, measured, run_of, skipped
-from tests.unit.report.samples import cpu_run, drawn, full_run, interrupted_run, software_run
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
 MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
 LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
@@ -78,11 +76,3 @@ def test_no_number_breaks_a_table(times, width, format):
         ]
         outcomes += [measured(what, seconds / 3, sessions=1) for what in regimes]
     assert not too_long(analysed(run_of(outcomes, sessions=1)), format, width)
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("format", ["table", "plain"])
-def test_the_legend_is_that_of_the_table_that_is_printed(width, format):
-    """A table without intervals says where they are, and one with intervals does not."""
-    text = drawn(full_run, format=format, width=width, sections=["speedup"])
-    assert ("in a wider terminal" in text) == (not re.search(r"x [+-]?\[|\+-", text))

@@ -80,15 +80,3 @@ def test_several_runs_follow_one_another():
     found = [line["reason"] for line in lines(full_run(), cpu_run())]
     assert found.count("run-start") == found.count("run-complete") == 2
     assert found.index("run-complete") + 1 == len(found) - 1 - found[::-1].index("run-start")
-
-
-def test_break_even_and_speedup_have_the_numbers_of_the_report():
-    document = json.loads(render([full_run()], "json"))
-    found = lines(full_run())
-    reported = [line for line in found if line["reason"] == "break-even"]
-    assert [(row["verdict"], row["n"], row["regime"]) for row in reported] == [
-        (row["verdict"], row["n"], row["regime"]) for row in document["break_even"]
-    ]
-    ratios = {(line["id"], line["kind"]): line["ratio"] for line in found if line["reason"] == "speedup"}
-    assert document["speedups"]
-    assert all(ratios[row["id"], row["kind"]] == row["ratio"] for row in document["speedups"])

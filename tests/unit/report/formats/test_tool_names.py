@@ -9,7 +9,7 @@ from gpubench.report import render
 from gpubench.result.run import Git
 from tests.consumers import go_text
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
-from tests.unit.report.samples import full_run, interrupted_run, tool_run
+from tests.unit.report.samples import full_run, tool_run
 
 NAMES = {
     "gha-smaller": lambda text: [row["name"] for row in json.loads(text)],
@@ -38,15 +38,6 @@ def test_names_do_not_depend_on_when_and_from_what_a_run_was_made(name):
     assert names(other, name) == names(run, name)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"go", "gha-bigger"}))
-@pytest.mark.parametrize("make", [full_run, interrupted_run, tool_run])
-def test_names_are_the_ids_of_the_cases_with_an_estimate(name, make):
-    found = [json.loads(line) for line in render([make()], "jsonl").splitlines()]
-    timed = [line["id"] for line in found if line["reason"] == "case-complete" and line["typical"] is not None]
-    assert names(make(), name) == timed
-    assert timed
-
-
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_has_no_estimate_is_left_out(name):
     quick = measured(case(device="cupy:0"), 1e-9, repeat=1)  # 2 GFLOP in a nanosecond
@@ -66,23 +57,3 @@ def test_a_filter_keeps_the_speedup_of_what_it_keeps(name):
     assert len(set(NAMES[name](text))) == 1
     if name == "gha-bigger":
         assert "resident-queued@cupy:0 speedup" in text
-
-
-def test_the_same_number_in_every_format():
-    """One estimate: 1 ms, whatever the unit; and its samples where a format has room for them."""
-    run, what = tool_run(), case(device="cupy:0").id
-    found = {name: json.loads(render([run], name)) for name in set(NAMES) - {"go"}}
-    assert next(row["value"] for row in found["gha-smaller"] if row["name"] == what) == 1.0
-    assert found["bmf"][what]["latency"]["value"] == 1e6
-    assert {row["real_time"] for row in found["google-benchmark"]["benchmarks"] if row["name"] == what} == {1e6}
-    timed = next(row for row in found["hyperfine"]["results"] if row["command"] == what)
-    stats = next(row["stats"] for row in found["pytest-benchmark"]["benchmarks"] if row["name"] == what)
-    assert timed["median"] == stats["median"] == 1e-3
-    assert timed["times"] == stats["data"]
-    assert len(stats["data"]) == stats["rounds"] == 20
-    rows = [
-        row
-        for row in go_text.read(render([run], "go"))
-        if row.parts["backend"] == "cupy" and row.parts["n"] == "1024"
-    ]
-    assert [row.values["ns/op"] for row in rows] == [1e6, 1e6]
