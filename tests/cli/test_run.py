@@ -53,7 +53,7 @@ ROWS = {
         "run --devices fake:wrong --ops add --sizes 1k --check-only --no-save", 1, ["add on fake gave wrong numbers"], {}, None),
     "inputs of one value carry a warning": (f"{ADD} {QUEUED} --inputs zeros --full", 0, ["zeros"], {"warnings.0.code": "inputs-not-random"}, None),
     "page-locked arrays without a GPU": (
-        "run --mode cpu --ops add --sizes 1k --sessions 1 --page-locked --full", 0, ["--page-locked has no effect: no GPU is measured"], {}, None),
+        "run --devices numpy:0 --ops add --sizes 1k --quick --max-samples 10 --page-locked --full", 0, ["--page-locked has no effect: no GPU is measured"], {}, None),
     "every shape": (
         f"{FAKE} {QUEUED} --ops matmul,add --sizes 64 --params m=16,32,k=8 --params matmul:batch=3", 0, ["k=8 m=16"],
         {"selection.params": {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}},
@@ -158,12 +158,12 @@ def test_check_only_checks_without_timing(run):
 
 def test_check_only_checks_everything_up_to_the_top_of_each_ladder(run):
     """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
-    words = "run --devices fake:gpu --ops add,softmax --check-only"
+    words = "run --devices fake:gpu --ops cross_entropy,norm_linear_last --check-only"
     ended, document = run(f"{words} -o r.json")
     outcomes = document["outcomes"]
     assert document["settings"]["budget_s"] is None
     assert {outcome["type"] for outcome in outcomes} == {"measurement"}
-    for name in ("add", "softmax"):
+    for name in ("cross_entropy", "norm_linear_last"):
         sizes = {outcome["case"]["params"]["n"] for outcome in outcomes if outcome["case"]["op"] == name}
         assert (len(sizes), max(sizes)) == (3, kernels.load(name).sizes.high)
     assert f"{len(outcomes)} cases are right; nothing was timed" in ended.stdout
