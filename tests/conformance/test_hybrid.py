@@ -112,13 +112,10 @@ def narrow(op: Op, n: int) -> dict[str, int]:
     return {"n": n, **(dict.fromkeys(op.options, WIDTH) if op.group in ("layers", "network") else {})}
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("matmul", {"n": 24, "m": 7, "k": 5}), ("matmul", {"n": 6, "batch": 5}), ("gemv", {"n": 9, "m": 31}),
-        ("transpose", {"n": 33, "m": 5}), ("softmax", {"n": 300, "columns": 20}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "params"), [
+    ("matmul", {"n": 24, "m": 7, "k": 5}), ("matmul", {"n": 6, "batch": 5}), ("gemv", {"n": 9, "m": 31}),
+    ("transpose", {"n": 33, "m": 5}), ("softmax", {"n": 300, "columns": 20}),
+])  # fmt: skip
 def test_other_shapes_are_right_too(
     session: Session, name: str, params: dict[str, int], tmp_path: Path
 ) -> None:

@@ -65,11 +65,9 @@ def test_a_launch_writes_into_one_output(session) -> None:
 
 def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
     op = msgspec.structs.replace(
-        OPS["softmax"],
-        name="clipped",
-        library={},
-        expr=lambda xp, x: xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0) + xp.where(x > 0, x, 0),
-    )
+        OPS["softmax"], name="clipped", library={}, expr=lambda xp,
+        x: xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0) + xp.where(x > 0, x, 0),
+    )  # fmt: skip
     one = case(op, n=2048)
     assert session.supports(op, one) is None
     x = np.linspace(-3, 3, 2048, dtype=np.float32).reshape(op.inputs[0].shape(one.params))

@@ -49,10 +49,8 @@ def test_memory_that_an_adapter_lacks_is_refused_with_the_reason(session):
     adapter = next(a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan")
     refusing = WgpuSession(
         session.device,
-        SimpleNamespace(
-            features=adapter.features - {MAPPABLE}, request_device_sync=adapter.request_device_sync
-        ),
-    )
+        SimpleNamespace(features=adapter.features - {MAPPABLE}, request_device_sync=adapter.request_device_sync),
+    )  # fmt: skip
     with pytest.raises(Unsupported, match="refuses storage buffers") as refused:
         refusing.in_place("mapped")
     assert refused.value.reason == "not-in-place"

@@ -27,10 +27,8 @@ from gpubench.result.run import Device
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
     folder = Path(backends.__file__).parent
     files = {path.stem for path in folder.iterdir() if not path.name.startswith("_")} - {
-        "contract",
-        "hidden",
-        "shared",
-    }
+        "contract", "hidden", "shared",
+    }  # fmt: skip
     files |= wings.brought("backends").keys()
     assert set(backends.names()) == files
     assert backends.names()[0] == "numpy"
@@ -80,15 +78,10 @@ def test_a_backend_is_named_like_its_file_and_loads_without_its_library():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("device_id", "names", "inner"),
-    [
-        ("torch:cuda:0", ("torch",), None),
-        ("hybrid:cupy:0", ("hybrid", "cupy"), "cupy:0"),
-        ("hybrid:torch:cuda:0", ("hybrid", "torch"), "torch:cuda:0"),
-        ("hybrid:fake:gpu", ("hybrid", "fake"), "fake:gpu"),
-    ],
-)
+@pytest.mark.parametrize(("device_id", "names", "inner"), [
+    ("torch:cuda:0", ("torch",), None), ("hybrid:cupy:0", ("hybrid", "cupy"), "cupy:0"),
+    ("hybrid:torch:cuda:0", ("hybrid", "torch"), "torch:cuda:0"), ("hybrid:fake:gpu", ("hybrid", "fake"), "fake:gpu"),
+])  # fmt: skip
 def test_a_composed_device_is_known_by_its_backend(device_id, names, inner):
     assert backends.names_of(device_id) == names
     case = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", device_id)
@@ -102,13 +95,9 @@ def test_a_composed_device_is_known_by_its_backend(device_id, names, inner):
 
 def adapter(name, api="Vulkan", kind="DiscreteGPU", vendor=0x10DE):
     info = {
-        "device": name,
-        "backend_type": api,
-        "adapter_type": kind,
-        "vendor_id": vendor,
-        "vendor": "",
+        "device": name, "backend_type": api, "adapter_type": kind, "vendor_id": vendor, "vendor": "",
         "description": "",
-    }
+    }  # fmt: skip
     return SimpleNamespace(info=info, features={"timestamp-query"})
 
 

@@ -133,12 +133,10 @@ def test_sizes_within_a_quarter_octave_share_a_choice():
 def test_a_choice_belongs_to_dtype_variant_and_the_set_of_candidates():
     names = ["a", "b"]
     keys = [
-        wgpu_choices.key(case({"n": 64}), names),
-        wgpu_choices.key(case({"n": 64}, "float16"), names),
-        wgpu_choices.key(case({"n": 64}, variant="tiled"), names),
-        wgpu_choices.key(case({"n": 64}), [*names, "c"]),
+        wgpu_choices.key(case({"n": 64}), names), wgpu_choices.key(case({"n": 64}, "float16"), names),
+        wgpu_choices.key(case({"n": 64}, variant="tiled"), names), wgpu_choices.key(case({"n": 64}), [*names, "c"]),
         wgpu_choices.key(case({"n": 64}), ["a", "c"]),
-    ]
+    ]  # fmt: skip
     assert len(set(keys)) == len(keys)
     assert keys[0] == wgpu_choices.key(case({"n": 64}), ["b", "a"])  # in any order
     assert keys[0] == wgpu_choices.key(case({"n": 64}, regime="transfer-always"), names)
@@ -339,12 +337,9 @@ def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
 def test_the_likeliest_is_taken_unless_another_is_clearly_faster(seconds, name, budget_s):
     took = dict(zip(("first", "other"), seconds, strict=True))
     found = fastest(
-        tuple(took),
-        lambda name: lambda repeat: repeat * took[name],
-        clock=lambda: 0.0,
-        budget_s=budget_s,
+        tuple(took), lambda name: lambda repeat: repeat * took[name], clock=lambda: 0.0, budget_s=budget_s,
         margin=1.05,
-    )
+    )  # fmt: skip
     assert found == name
 
 

@@ -123,17 +123,12 @@ def test_what_the_compiler_says_is_our_error():
         launch(Recorder(fails=True), "relu", {"n": 64})
 
 
-@pytest.mark.parametrize(
-    ("cupy", "numpy", "why"),
-    [
-        ("14.0.0", "2.1.2", ""),
-        ("14.0.0rc1", "2.4.0.dev0", ""),
-        ("15.1", "3.0.0", ""),
-        ("13.6.0", "2.3.0", "CuPy 13.6.0 has no bfloat16 arrays; CuPy 14 has"),
-        ("14.1.1", "2.1.1", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.1.1"),
-        ("14.1.1", "2.0.2", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.0.2"),
-    ],
-)
+@pytest.mark.parametrize(("cupy", "numpy", "why"), [
+    ("14.0.0", "2.1.2", ""), ("14.0.0rc1", "2.4.0.dev0", ""), ("15.1", "3.0.0", ""),
+    ("13.6.0", "2.3.0", "CuPy 13.6.0 has no bfloat16 arrays; CuPy 14 has"),
+    ("14.1.1", "2.1.1", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.1.1"),
+    ("14.1.1", "2.0.2", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.0.2"),
+])  # fmt: skip
 def test_bfloat16_needs_these_versions(cupy, numpy, why):
     assert no_bfloat16(cupy, numpy) == why
 
@@ -142,14 +137,11 @@ def refuses(xp, a, b):
     raise TypeError("data type 'E' not understood")
 
 
-@pytest.mark.parametrize(
-    ("expression", "why"),
-    [
-        (lambda xp, a, b: a @ b, ""),
-        (lambda xp, a, b: (a @ b).astype(np.float32), "CuPy computes this expression in float32"),
-        (refuses, "CuPy cannot compute this expression in float16: data type 'E' not understood"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "why"), [
+    (lambda xp, a, b: a @ b, ""),
+    (lambda xp, a, b: (a @ b).astype(np.float32), "CuPy computes this expression in float32"),
+    (refuses, "CuPy cannot compute this expression in float16: data type 'E' not understood"),
+])  # fmt: skip
 @pytest.mark.parametrize("params", [{"n": 5000}, {"n": 3, "batch": 10**9}])
 def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, params):
     op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)

@@ -83,12 +83,8 @@ def test_its_devices_are_amds(rocm):
 def test_detection_puts_it_to_the_card_that_the_bus_shows(rocm):
     listing = Listing("cupy", tuple(backends.load("cupy").devices()))
     card = {
-        "source": "pci-sysfs",
-        "bdf": "0000:09:00.0",
-        "vendor_id": "1002",
-        "device_id": "74a1",
-        "pci_class": "0300",
-    }
+        "source": "pci-sysfs", "bdf": "0000:09:00.0", "vendor_id": "1002", "device_id": "74a1", "pci_class": "0300",
+    }  # fmt: skip
     torch = {"source": "torch:rocm", "bdf": "0000:09:00.0", "vendor_id": "1002"}
     machine = detect.inspect(records=[card, torch, *targets.records([listing])])
     (gpu,) = machine.gpus

@@ -38,18 +38,11 @@ def test_the_variables_that_switch_it_on_are_overruled(monkeypatch):
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
 
 
-@pytest.mark.parametrize(
-    ("asked", "capability", "reason"),
-    [
-        (case(), (9, 0), None),
-        (case(), (8, 0), None),
-        (case(), (7, 5), "no-tf32"),
-        (case(variant=None), (7, 5), None),
-        (case(dtype="float64"), (9, 0), "no-implementation"),
-        (case(variant="naive"), (9, 0), "no-implementation"),
-        (case(kernels.load("add")), (9, 0), "no-implementation"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "capability", "reason"), [
+    (case(), (9, 0), None), (case(), (8, 0), None), (case(), (7, 5), "no-tf32"), (case(variant=None), (7, 5), None),
+    (case(dtype="float64"), (9, 0), "no-implementation"), (case(variant="naive"), (9, 0), "no-implementation"),
+    (case(kernels.load("add")), (9, 0), "no-implementation"),
+])  # fmt: skip
 def test_which_cases_run(asked, capability, reason):
     refusal = launches.no_tf32(kernels.load(asked.op), asked, *capability)
     assert (refusal.reason if refusal else None) == reason

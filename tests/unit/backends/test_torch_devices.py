@@ -38,29 +38,21 @@ def gpu(**more) -> SimpleNamespace:
 
 def driver(*found: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(
-        is_available=lambda: bool(found),
-        device_count=lambda: len(found),
-        get_device_properties=found.__getitem__,
-    )
+        is_available=lambda: bool(found), device_count=lambda: len(found), get_device_properties=found.__getitem__,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("version", "api", "driver_text"),
-    [
-        ({"cuda": "13.0", "hip": None}, "cuda", "CUDA 13.0"),
-        ({"cuda": None, "hip": "7.1"}, "rocm", "ROCm 7.1"),
-    ],
-)
+    [({"cuda": "13.0", "hip": None}, "cuda", "CUDA 13.0"), ({"cuda": None, "hip": "7.1"}, "rocm", "ROCm 7.1")],
+)  # fmt: skip
 def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, version, api, driver_text) -> None:
     installed(f"cuda = {version['cuda']!r}", f"hip = {version['hip']!r}")
     properties = gpu(uuid="ab-cd", pci_domain_id=0, pci_bus_id=9, pci_device_id=0, L2_cache_size=50 << 20)
     torch = SimpleNamespace(
-        __version__="2.13.0",
-        version=SimpleNamespace(**version),
-        cuda=driver(properties),
-        xpu=driver(gpu()),
+        __version__="2.13.0", version=SimpleNamespace(**version), cuda=driver(properties), xpu=driver(gpu()),
         backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
-    )
+    )  # fmt: skip
     monkeypatch.setattr(torch_backend, "import_torch", lambda: torch)
     cpu, card, intel = backends.load("torch").devices()
     assert [cpu.id, card.id, intel.id] == ["torch:cpu", "torch:cuda:0", "torch:xpu:0"]

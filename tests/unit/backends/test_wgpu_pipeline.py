@@ -87,13 +87,9 @@ def move(lane, host, *, chunk, piece, buffers, threads):
 
 
 @given(
-    count=st.integers(1, 5000),
-    piece=st.integers(8, 300),
-    pieces=st.integers(1, 5),
-    buffers=st.integers(2, 4),
-    threads=st.integers(1, 6),
-    to=st.booleans(),
-)
+    count=st.integers(1, 5000), piece=st.integers(8, 300), pieces=st.integers(1, 5), buffers=st.integers(2, 4),
+    threads=st.integers(1, 6), to=st.booleans(),
+)  # fmt: skip
 def test_every_byte_arrives_and_every_buffer_is_left_unmapped(count, piece, pieces, buffers, threads, to):
     sent = np.random.default_rng(count).integers(0, 255, count, np.uint8)
     device, host = (np.zeros_like(sent), sent) if to else (sent, np.zeros_like(sent))

@@ -120,10 +120,7 @@ def test_a_split_names_inputs_and_their_axes(op):
 
 
 @pytest.mark.parametrize(
-    ("n", "columns"),
-    [
-        (1, 1), (1000, 1000), (1024, 1024), (1025, 205), (2048, 1024), (65521, 65521), (65537, 1),
-    ],
+    ("n", "columns"), [(1, 1), (1000, 1000), (1024, 1024), (1025, 205), (2048, 1024), (65521, 65521), (65537, 1)],
 )  # fmt: skip
 def test_the_rows_of_softmax(n, columns):
     op = kernels.load("softmax")

@@ -71,14 +71,10 @@ def test_the_tiles_that_a_device_can_hold():
 
 
 DEFAULTS = [
-    (64, "32x32x32, 4x4, 2 slices"),
-    (256, "32x32x32, 4x4, 2 slices"),
-    (512, "32x64x64, 8x8, 4 slices"),
-    (1024, "64x128x32, 8x8, 2 slices"),
-    (2048, "128x128x16, 8x8, paired"),
-    (4096, "64x128x16, 8x8, interleaved"),
+    (64, "32x32x32, 4x4, 2 slices"), (256, "32x32x32, 4x4, 2 slices"), (512, "32x64x64, 8x8, 4 slices"),
+    (1024, "64x128x32, 8x8, 2 slices"), (2048, "128x128x16, 8x8, paired"), (4096, "64x128x16, 8x8, interleaved"),
     (8192, "64x128x16, 8x8, interleaved"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("n", "name"), DEFAULTS)

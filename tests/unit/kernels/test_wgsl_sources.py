@@ -27,18 +27,13 @@ DTYPES = ("float32", "float64", "float16")
 BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16}
 
 limits = st.builds(
-    Limits,
-    max_buffer_bytes=st.just(2**40),
-    max_binding_bytes=st.sampled_from([2**27, 2147483644, 2**31, 2**34]),
+    Limits, max_buffer_bytes=st.just(2**40), max_binding_bytes=st.sampled_from([2**27, 2147483644, 2**31, 2**34]),
     max_workgroup_bytes=st.sampled_from([16384, 32768, 49152, 65536]),
     max_workgroup_threads=st.sampled_from([256, 512, 1000, 1024]),
     max_groups_per_dimension=st.sampled_from([65535, 2**31 - 1]),
-    multiprocessors=st.one_of(st.none(), st.integers(1, 300)),
-    software=st.booleans(),
-    float16=st.just(True),
-    float64=st.just(True),
-    binding_alignment=st.sampled_from([16, 32, 256]),
-)
+    multiprocessors=st.one_of(st.none(), st.integers(1, 300)), software=st.booleans(), float16=st.just(True),
+    float64=st.just(True), binding_alignment=st.sampled_from([16, 32, 256]),
+)  # fmt: skip
 sizes = st.one_of(st.integers(0, 5000), st.integers(1, 2**32), st.sampled_from([2**k for k in range(33)]))
 
 
@@ -191,10 +186,8 @@ def test_a_vector_beyond_one_binding_takes_windows_and_beyond_one_buffer_is_name
 
 
 @given(
-    total=st.integers(0, 2**33),
-    itemsize=st.one_of(st.sampled_from([2, 4, 8]), st.integers(1, 2**16)),
-    device=limits,
-)
+    total=st.integers(0, 2**33), itemsize=st.one_of(st.sampled_from([2, 4, 8]), st.integers(1, 2**16)), device=limits,
+)  # fmt: skip
 def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device):
     found = windows(total, itemsize, device)
     assert sum(window.count for window in found) == total

@@ -29,13 +29,10 @@ def blocks(moves):
     return [next(iter(cpus)) for cpus in moves[::2]]
 
 
-@pytest.mark.parametrize(
-    ("alike", "among"),
-    [
-        ([], ALL), (["0-7"], ALL), (["0-3", "4-7"], {0, 1, 2, 3}), (["0-3", "4-7", "0-1,4-5", "2-3,6-7"], {0, 1}),
-        (["4-7"], ALL),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("alike", "among"), [
+    ([], ALL), (["0-7"], ALL), (["0-3", "4-7"], {0, 1, 2, 3}), (["0-3", "4-7", "0-1,4-5", "2-3,6-7"], {0, 1}),
+    (["4-7"], ALL),
+])  # fmt: skip
 def test_each_block_begins_on_another_cpu_that_is_like_the_first(system, alike, among):
     turns = CpuTurns(alike, "a")
     for _ in range(20 * len(among)):

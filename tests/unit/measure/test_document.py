@@ -64,11 +64,6 @@ def test_paths_are_cut_to_their_last_part(path, written):
     assert argument.endswith(path.rpartition("/")[2])
 
 
-@given(st.lists(names, max_size=5))
-def test_other_arguments_stay_as_they_are(arguments):
-    assert document(arguments).argv == arguments
-
-
 def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch):
     for module, name in ((socket, "gethostname"), (platform, "node"), (getpass, "getuser")):
         monkeypatch.setattr(module, name, lambda: "private-box")

@@ -57,21 +57,15 @@ def run(*outcomes, named=range(1, 10)):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "gone", "code", "reason"),
-    [
-        ([FULL], [], ExitCode.OK, "ok"),
-        ([FULL, SKIPPED], [], ExitCode.OK, "ok"),
-        ([FULL, SHORT], [], ExitCode.BUDGET, "budget"),
-        ([FULL, PLANNED], [], ExitCode.BUDGET, "budget"),
-        ([FULL, measured(7, main=LEAST - 1, estimate=20)], [], ExitCode.BUDGET, "budget"),
-        ([FULL, measured(9)], [], ExitCode.BUDGET, "budget"),
-        ([SKIPPED], [], ExitCode.FAILED, "nothing-measured"),
-        ([FULL, SHORT], ["cupy:0"], ExitCode.UNAVAILABLE, "unavailable"),
-        ([FULL, SHORT, CRASHED], ["cupy:0"], ExitCode.FAILED, "failed"),
-        ([FULL, CRASHED, WRONG], [], ExitCode.FAILED, "wrong-result"),
-    ],
-)
+@pytest.mark.parametrize(("outcomes", "gone", "code", "reason"), [
+    ([FULL], [], ExitCode.OK, "ok"), ([FULL, SKIPPED], [], ExitCode.OK, "ok"),
+    ([FULL, SHORT], [], ExitCode.BUDGET, "budget"), ([FULL, PLANNED], [], ExitCode.BUDGET, "budget"),
+    ([FULL, measured(7, main=LEAST - 1, estimate=20)], [], ExitCode.BUDGET, "budget"),
+    ([FULL, measured(9)], [], ExitCode.BUDGET, "budget"), ([SKIPPED], [], ExitCode.FAILED, "nothing-measured"),
+    ([FULL, SHORT], ["cupy:0"], ExitCode.UNAVAILABLE, "unavailable"),
+    ([FULL, SHORT, CRASHED], ["cupy:0"], ExitCode.FAILED, "failed"),
+    ([FULL, CRASHED, WRONG], [], ExitCode.FAILED, "wrong-result"),
+])  # fmt: skip
 def test_the_gravest_ending_is_told(outcomes, gone, code, reason):
     assert verdict(run(*outcomes), unavailable=gone) == (code, reason)
     assert verdict(run(*reversed(outcomes)), unavailable=gone) == (code, reason)

@@ -58,18 +58,13 @@ def test_no_session_is_lost_and_two_failures_in_a_row_end_it(fates, since):
             assert call[ends[0] :] == [None] * len(call[ends[0] :]), "given up for the rest of this call"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "again"),
-    [
-        (None, True),
-        (Planned(id=CASE.id, case=CASE), True),
-        (measured(0), True),
-        (Skip(id=CASE.id, case=CASE, reason="no-dtype", detail=""), False),
-        (Skip(id=CASE.id, case=CASE, reason="device-lost", detail=""), True),
-        (Failure(id=CASE.id, case=CASE, reason="wrong-result", detail=""), False),
-        (Failure(id=CASE.id, case=CASE, reason="timeout", detail=""), True),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "again"), [
+    (None, True), (Planned(id=CASE.id, case=CASE), True), (measured(0), True),
+    (Skip(id=CASE.id, case=CASE, reason="no-dtype", detail=""), False),
+    (Skip(id=CASE.id, case=CASE, reason="device-lost", detail=""), True),
+    (Failure(id=CASE.id, case=CASE, reason="wrong-result", detail=""), False),
+    (Failure(id=CASE.id, case=CASE, reason="timeout", detail=""), True),
+])  # fmt: skip
 def test_what_is_tried_in_the_next_session(outcome, again):
     assert to_be_tried(outcome, 1, 0) is again
 

@@ -89,19 +89,12 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
-@pytest.mark.parametrize(
-    ("users", "severity", "words"),
-    [
-        (
-            Users(1, 0, LARGE),
-            "warning",
-            "another process was computing on cupy:0, wgpu:0 before the session began",
-        ),
-        (Users(2, 5, LARGE), "warning", "2 other processes were computing on"),
-        (Users(0, 1, LARGE), "info", "another process was drawing on"),
-        (Users(0, 0, LARGE), "info", "held by processes that cannot be seen"),
-    ],
-)
+@pytest.mark.parametrize(("users", "severity", "words"), [
+    (Users(1, 0, LARGE), "warning", "another process was computing on cupy:0, wgpu:0 before the session began"),
+    (Users(2, 5, LARGE), "warning", "2 other processes were computing on"),
+    (Users(0, 1, LARGE), "info", "another process was drawing on"),
+    (Users(0, 0, LARGE), "info", "held by processes that cannot be seen"),
+])  # fmt: skip
 def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
     (found,) = monitor.warn_of_users({"wgpu:0": users, "cupy:0": users}, 3)
     assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)

@@ -142,21 +142,18 @@ def listed(monkeypatch):
     return patch
 
 
-@pytest.mark.parametrize(
-    ("wanted", "asked", "taken"),
-    [
-        (DeviceRequest(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
-        (DeviceRequest(mode="cpu"), ["numpy"], ["numpy:0"]),
-        (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
-        (
-            DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
-            ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"],
-        ),
-        (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
-        (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
-        (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "asked", "taken"), [
+    (DeviceRequest(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+    (DeviceRequest(mode="cpu"), ["numpy"], ["numpy:0"]),
+    (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+    (
+        DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
+        ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"],
+    ),
+    (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
+    (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
+    (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
+])  # fmt: skip
 def test_a_mode_chooses_the_devices(listed, wanted: DeviceRequest, asked: list[str], taken: list[str]) -> None:
     actor = device("hybrid:fake:gpu", "hybrid")
     names = listed(CPU, CUPY, WGPU, ADAPTER, *BOTH, SLOW, actor)

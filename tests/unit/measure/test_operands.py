@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -52,15 +51,6 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
             )
 
 
-def test_a_size_that_is_larger_than_the_first_is_made_anew(tmp_path):
-    op = kernels.load("add")
-    shared = Operands(op, 1, "random", tmp_path)
-    small, large = case(op, 1000, "float32"), case(op, 2000, "float32")
-    shared.inputs(small)
-    assert shared.inputs(large)[0].size == 2000
-    assert np.shares_memory(shared.inputs(small)[0], shared.inputs(large)[0]), "and serves the smaller one"
-
-
 @pytest.mark.parametrize(("name", "begins"), [
     ("add", True), ("gelu", True), ("softmax", True), ("matmul", False), ("dot", True),
 ])  # fmt: skip
@@ -75,22 +65,3 @@ def test_rows_of_another_length_do_not_begin():
     op = kernels.load("softmax")
     assert op.begins({"n": 2048, "columns": 256}, {"n": 4096, "columns": 256})
     assert not op.begins({"n": 1117}, {"n": 4096}), "one row of 1117"
-
-
-def unlike(ours):
-    """The same size in each other dtype, and in rows of another length."""
-    op = kernels.load(ours.op)
-    yield from (msgspec.structs.replace(ours, dtype=dtype) for dtype in op.dtypes if dtype != ours.dtype)
-    if "columns" in op.options:
-        yield msgspec.structs.replace(ours, params={**ours.params, "columns": 64})
-
-
-@pytest.mark.parametrize("name", kernels.usual())
-def test_another_dtype_or_shape_shares_nothing(name, tmp_path):
-    op = kernels.load(name)
-    first = case(op, sizes(op)[0], "float64")
-    shared = Operands(op, 1, "random", tmp_path)
-    for other in unlike(first):
-        shared.inputs(first)
-        alone = host.random_inputs(op, other.params, other.dtype, 1)
-        assert [x.tobytes() for x in shared.inputs(other)] == [x.tobytes() for x in alone]

@@ -68,12 +68,6 @@ def test_the_beginning_of_an_output_that_passed_is_right_but_for_the_sizes_that_
     assert judged == [TOP, MIDDLE, SMALL], "a middle rung, and what is small, are compared whole"
 
 
-def test_no_size_rests_on_a_smaller_one(bench, judged):
-    bench.check(BETWEEN)
-    bench.check(TOP)
-    assert judged == [BETWEEN, TOP]
-
-
 def test_the_last_check_compares_bits(bench, judged):
     for n in (TOP, BETWEEN):
         cycle = bench.check(n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 
 import msgspec
@@ -12,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.curves import Margin
 from gpubench.measure import points
-from gpubench.measure.passes import ASSIGNMENTS, USUAL, Passes, Unsharp
+from gpubench.measure.passes import ASSIGNMENTS, USUAL, Passes
 from tests.examples import examples
-from tests.unit.measure.simulated import CASE_S, CELL, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s, gpu_s
+from tests.unit.measure.simulated import CASE_S, CPU, CROSSINGS, GPU, TORCH, Simulation, cpu_s
 
 FOUR = ("resident-waited", "resident-queued", "transfer-always", "transfer-once")
 
@@ -99,17 +97,6 @@ def test_a_top_that_fell_for_a_slow_moment_is_reached_after_all():
     assert simulation.recorder.run.warnings == []
 
 
-def test_what_a_call_copies_grows_with_its_bytes():
-    """A product grows with the cube of its side. Copies that were taken to do so too made its top fall."""
-    simulation = Simulation(
-        ["matmul"], cpu=lambda n, _: 1e-5 * (n / 190) ** 3, gpu=lambda n, _: 1e-5 + 1e-5 * (n / 600) ** 3,
-        regimes=["resident-waited", "transfer-always"], copy_s=lambda n: 12 * n**2 / 1e10, budget_s=8.0,
-    )  # fmt: skip
-    simulation.run()
-    assert max(simulation.sizes("matmul")) == 4096
-    assert simulation.recorder.run.warnings == []
-
-
 @pytest.mark.parametrize("high", [5_000, 100_000, 3_000_000])
 def test_a_rung_that_memory_does_not_hold_is_skipped(high):
     needed = 12 * high + 3 * 12 * high * 2  # operands, and their float64 copies while checking
@@ -125,14 +112,6 @@ def test_sides_without_a_common_size_have_no_threshold_to_narrow():
         ["add"], fails=lambda case: (case.device_id == CPU) == (case.params["n"] > 100_000)
     ).run()
     assert simulation.threshold("add") is None
-
-
-@pytest.mark.parametrize("tops", [0, 1, 5])
-def test_the_top_again_narrows_the_less_the_more_often_it_was_measured(tops):
-    threshold = Simulation(["add"]).run().threshold("add")._replace(margins=(Margin(9.0, 0.0, 1.0, 0.5),))
-    item = Unsharp(CELL, threshold, 8.0, 10.0, cpu=True, gpu=True, sizes=(), share=0.6, around=7)
-    assert item.narrowing(9.0, tops) == pytest.approx(2 * (1 - math.sqrt(1 - 0.6 / (tops + 2))))
-    assert item.narrowing(9.0) == pytest.approx(2 * (1 - math.sqrt(1 - 0.6 / 8)))
 
 
 @pytest.mark.parametrize("keeps", [lambda n: 4096 <= n < 2**21, lambda n: not 2**13 < n < 2**20])
@@ -176,34 +155,6 @@ def test_known_thresholds_of_several_situations_are_sharpened_within_the_budget(
         true = (1.2e-5 - 4e-6) / (1e-5 - 1e-6) * CROSSINGS[op]
         held.append(found.low <= true <= found.high)
     assert sum(held) >= 3
-
-
-def test_what_sharpens_more_for_its_time_comes_first():
-    """Of two ops alike but for what a launch takes, the cheap one is asked first."""
-    simulation = Simulation(["add", "mul"], noise=(0.05, 0.1), slow={"mul": 10_000})
-    simulation.gpu_s, simulation.cpu_s = (
-        lambda n, _: gpu_s(n, 50_000.0), lambda n, _: cpu_s(n, 50_000.0),
-    )  # fmt: skip
-    simulation.run()
-    rungs = set(kernels.load("add").sizes.rungs())
-    ladder = max(i for i, step in enumerate(simulation.steps) if step.ends)
-    after = [
-        item.op.name
-        for step in simulation.steps[ladder + 1 :]
-        for item in step.workloads
-        if item.n not in rungs
-    ]
-    assert after[0] == "add"
-
-
-def test_a_size_that_a_quiet_gpu_needs_no_more_is_measured_on_the_cpu_alone():
-    """Its curve is known from few sizes; what a threshold lacks are times of the CPU."""
-    simulation = Simulation(["add"], noise=(0.03, 0.15), regimes=("resident-waited",)).run()
-    rungs = set(kernels.load("add").sizes.rungs())
-    sides = Counter(
-        case.device_id for n in set(simulation.sizes("add")) - rungs for case in cases(simulation, "add", n)
-    )
-    assert sides[CPU] > sides[GPU]
 
 
 def test_torch_is_measured_where_it_competes():

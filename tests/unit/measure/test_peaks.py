@@ -75,15 +75,10 @@ def test_a_peak_is_asked_for_where_a_case_may_come_near_it(name):
     assert {what.cache_bytes for id, what in found.items() if id == "numpy:0"} <= {64 << 20}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "seconds"),
-    [
-        (Settings(), 1.0),
-        (Settings(preset="quick"), 0.3),
-        (Settings(budget_s=60.0), 0.6),
-        (Settings(preset="quick", budget_s=4.0), 0.04),
-    ],
-)
+@pytest.mark.parametrize(("chosen", "seconds"), [
+    (Settings(), 1.0), (Settings(preset="quick"), 0.3), (Settings(budget_s=60.0), 0.6),
+    (Settings(preset="quick", budget_s=4.0), 0.04),
+])  # fmt: skip
 def test_a_small_run_stays_a_small_one(chosen, seconds):
     assert limit_s(chosen) == pytest.approx(seconds)
 
@@ -106,13 +101,9 @@ class Broken:
         self.killed = True
 
 
-@pytest.mark.parametrize(
-    ("worker", "reason"),
-    [
-        (Broken(), "it fell over"),
-        (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
-    ],
-)
+@pytest.mark.parametrize(("worker", "reason"), [
+    (Broken(), "it fell over"), (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
+])  # fmt: skip
 def test_a_device_that_breaks_over_its_peaks_is_measured_without(tmp_path, worker, reason):
     pool = WorkerPool(Settings(), tmp_path, {})
     pool.workers["cupy:0"] = worker
@@ -190,13 +181,8 @@ def small(monkeypatch):
 
 def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_bytes=1 << 30):
     wanted = PeakRequest(
-        memory=memory,
-        compute=list(compute),
-        link=link,
-        cache_bytes=0,
-        memory_bytes=memory_bytes,
-        limit_s=limit_s,
-    )
+        memory=memory, compute=list(compute), link=link, cache_bytes=0, memory_bytes=memory_bytes, limit_s=limit_s,
+    )  # fmt: skip
     found = hardware.measure_peaks(session, wanted)
     assert getattr(session, "held", 0) == 0, "every buffer was given back"
     for peak in found:

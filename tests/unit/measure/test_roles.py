@@ -155,10 +155,8 @@ def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, mo
     sent = []
     original = NumpySession.upload
     monkeypatch.setattr(
-        NumpySession,
-        "upload",
-        lambda self, buffer, host: (sent.append(host.shape), original(self, buffer, host)),
-    )
+        NumpySession, "upload", lambda self, buffer, host: (sent.append(host.shape), original(self, buffer, host)),
+    )  # fmt: skip
     worker = DeviceWorker(io.BytesIO())
     worker.answer(protocol.Open(
         id=1, device_id="numpy:0", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
@@ -283,23 +281,6 @@ def test_every_output_is_checked_in_every_regime(session, tmp_path, implementati
         timer.seconds(1)
         timer.verify()
     assert session.compile == compile_right
-
-
-def test_an_output_that_nobody_writes_is_found(session, tmp_path):
-    def lazy(number: int) -> Any:
-        def build_lazily(np: Any, blocks: Any, params: Params) -> Any:
-            def launch(inputs: Sequence[Any], outputs: tuple[Any, ...]) -> None:
-                for i, result in enumerate(expr(np, *inputs)):
-                    if i != number:
-                        np.copyto(outputs[i], result)
-
-            return launch
-
-        return replace(OP, tuned={"numpy": (Kernel("numpy", build_lazily),)})
-
-    for number in range(len(OP.outputs)):
-        with pytest.raises(Wrong, match=f"of {OP.outputs[number].name};"):
-            timer_of(session, tmp_path, "tuned", "resident", lazy(number))
 
 
 # ---------------------------------------------------------------- who computes them

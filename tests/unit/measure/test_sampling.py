@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
-from gpubench.measure.worker import parts, timer
+from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
@@ -44,13 +44,10 @@ times = st.floats(1e-9, 1e-1)
 TARGET = 2e-3
 
 
-@pytest.mark.parametrize(
-    ("regime", "steps"),
-    [
-        ("resident-waited", ["launch 1", "wait"] * 3), ("resident-queued", ["launch 3", "wait"]),
-        ("resident", ["launch 3", "wait"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("regime", "steps"), [
+    ("resident-waited", ["launch 1", "wait"] * 3), ("resident-queued", ["launch 3", "wait"]),
+    ("resident", ["launch 3", "wait"]),
+])  # fmt: skip
 def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     seen = []
     session = SimpleNamespace(
@@ -157,6 +154,12 @@ def test_a_block_has_as_many_launches_as_make_a_sample(name):
         assert timed.block().repeat == repeat, "and so it stays"
 
 
+def test_launches_on_the_device_clock_follow_a_raised_count():
+    timed = Predicted(1e-4, repeat=1, hot_repeat=1)
+    timed.session.time = lambda launch, repeat, cold=False: 1e-4 * repeat
+    assert timed.block().hot_repeat == 20
+
+
 def script(launch_s, repeat, hot_repeat=None):
     """A stub on a scripted clock, with counts that were found before."""
     stub = Stub(0.0, launch_s)
@@ -223,22 +226,6 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(timed, repo
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
 
 
-class Energy:
-    def begin(self):
-        self.joules = 0
-
-    def read(self):
-        self.joules += 1
-
-    def end(self):
-        return {"throttle": [f"{self.joules} joules"]}
-
-
-def test_a_new_quantity_is_read_behind_each_sample_and_fills_the_block(timed, monkeypatch):
-    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: Energy()])
-    assert timer.sample_block(timed(), FOUR_SAMPLES, since=0.0).block.throttle == ["4 joules"]
-
-
 @pytest.mark.parametrize(
     ("launch_s", "read"), [(1e-3, ["hot", "cold"] * 4), (0.3, ["cold", "hot", "cold", "hot"])]
 )
@@ -250,12 +237,9 @@ def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
         return launch_s * repeat
 
     session = SimpleNamespace(
-        transfers=lambda implementation: None,
-        ready_buffers=lambda *asked: None,
-        time=time,
-        core_hz=lambda: None,
+        transfers=lambda implementation: None, ready_buffers=lambda *asked: None, time=time, core_hz=lambda: None,
         device=SimpleNamespace(kind="gpu", clock="its own"),
-    )
+    )  # fmt: skip
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 8}, "float32", "tuned", "resident-queued", "gpu:0")
     long = timer.Timer(SimpleNamespace(session=session, op=op), case, None)

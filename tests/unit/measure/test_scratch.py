@@ -30,11 +30,8 @@ os._exit(9)
 
 def start(folder, word):
     process = subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(folder), word],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-c", _KILLED, str(folder), word], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     return process, process.stdout.readline().strip()
 
 

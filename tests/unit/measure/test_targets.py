@@ -21,12 +21,10 @@ LISTINGS = {
     "cupy": Listing("cupy", reason="unavailable", detail="CuPy cannot be imported", hint="install it"),
     "wgpu": Listing("wgpu", (device("wgpu:0"), device("wgpu:1", "software")), ("tuned",), "0.32"),
     "fake": Listing(
-        "fake",
-        tuple(device(f"fake:{w}") for w in ("cpu", "gpu", "crash")),
-        ("library",),
+        "fake", tuple(device(f"fake:{w}") for w in ("cpu", "gpu", "crash")), ("library",),
         default_devices=("cpu", "gpu"),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -46,40 +44,26 @@ def ids(wanted):
     return [target.device.id for target in choose(wanted).targets]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (DeviceRequest(), ["numpy:0", "wgpu:0"]),
-        (DeviceRequest(allow_software=True), ["numpy:0", "wgpu:0", "wgpu:1"]),
-        (DeviceRequest(required=("numpy",)), ["numpy:0"]),
-        (DeviceRequest(required=("numpy", "wgpu")), ["numpy:0", "wgpu:0", "wgpu:1"]),
-        (DeviceRequest(optional=("cupy", "numpy")), ["numpy:0"]),
-        (DeviceRequest(devices=("wgpu:1",)), ["wgpu:1"]),
-        (DeviceRequest(devices=("numpy:0", "wgpu:1")), ["numpy:0", "wgpu:1"]),
-        (DeviceRequest(required=("numpy",), devices=("wgpu:1",)), ["numpy:0", "wgpu:1"]),
-        (DeviceRequest(required=("fake",)), ["fake:cpu", "fake:gpu"]),
-        (DeviceRequest(devices=("fake:crash",)), ["fake:crash"]),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "expected"), [
+    (DeviceRequest(), ["numpy:0", "wgpu:0"]), (DeviceRequest(allow_software=True), ["numpy:0", "wgpu:0", "wgpu:1"]),
+    (DeviceRequest(required=("numpy",)), ["numpy:0"]),
+    (DeviceRequest(required=("numpy", "wgpu")), ["numpy:0", "wgpu:0", "wgpu:1"]),
+    (DeviceRequest(optional=("cupy", "numpy")), ["numpy:0"]), (DeviceRequest(devices=("wgpu:1",)), ["wgpu:1"]),
+    (DeviceRequest(devices=("numpy:0", "wgpu:1")), ["numpy:0", "wgpu:1"]),
+    (DeviceRequest(required=("numpy",), devices=("wgpu:1",)), ["numpy:0", "wgpu:1"]),
+    (DeviceRequest(required=("fake",)), ["fake:cpu", "fake:gpu"]),
+    (DeviceRequest(devices=("fake:crash",)), ["fake:crash"]),
+])  # fmt: skip
 def test_choice(wanted, expected):
     assert ids(wanted) == expected
 
 
-def test_only_the_backends_that_matter_are_asked(listed):
-    choose(DeviceRequest(required=("numpy",), devices=("numpy:0", "wgpu:0")))
-    choose(DeviceRequest())
-    assert listed == [("numpy", "wgpu"), ("numpy", "cupy", "wgpu")]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "reported"),
-    [
-        (DeviceRequest(required=("cupy",)), "the backend cupy is not available"),
-        (DeviceRequest(devices=("cupy:0",)), "there is no device cupy:0"),
-        (DeviceRequest(devices=("numpy:3",)), "there is no device numpy:3"),
-        (DeviceRequest(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "reported"), [
+    (DeviceRequest(required=("cupy",)), "the backend cupy is not available"),
+    (DeviceRequest(devices=("cupy:0",)), "there is no device cupy:0"),
+    (DeviceRequest(devices=("numpy:3",)), "there is no device numpy:3"),
+    (DeviceRequest(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
+])  # fmt: skip
 def test_what_was_named_and_is_not_there(wanted, reported):
     with pytest.raises(RequiredUnavailable) as refused:
         choose(wanted)
@@ -113,10 +97,8 @@ def test_what_is_left_out_is_told():
 ONE, TWO = (Identity(uuid=f"aa{i}", pci="0000:09:00.0", vendor_id=0x10DE) for i in range(2))
 THIRD = Identity(pci="0000:0a:00.0", vendor_id=0x1002)
 CUDA = Listing(
-    "cupy",
-    (device("cupy:0", api="cuda", identity=ONE), device("cupy:1", api="cuda", identity=TWO)),
-    ("library",),
-)
+    "cupy", (device("cupy:0", api="cuda", identity=ONE), device("cupy:1", api="cuda", identity=TWO)), ("library",),
+)  # fmt: skip
 TORCH = Listing(
     "torch",
     (
@@ -128,21 +110,18 @@ TORCH = Listing(
 )
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (DeviceRequest(), ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:2"]),
-        (DeviceRequest(mode="cpu"), ["numpy:0", "torch:cpu"]),
-        (
-            DeviceRequest(yielding=False),
-            ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"],
-        ),
-        (DeviceRequest(required=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
-        (DeviceRequest(required=("cupy",), devices=("torch:cuda:0",)), ["cupy:0", "cupy:1", "torch:cuda:0"]),
-        (DeviceRequest(devices=("torch:cuda:1",)), ["torch:cuda:1"]),
-        (DeviceRequest(optional=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "expected"), [
+    (DeviceRequest(), ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:2"]),
+    (DeviceRequest(mode="cpu"), ["numpy:0", "torch:cpu"]),
+    (
+        DeviceRequest(yielding=False),
+        ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"],
+    ),
+    (DeviceRequest(required=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
+    (DeviceRequest(required=("cupy",), devices=("torch:cuda:0",)), ["cupy:0", "cupy:1", "torch:cuda:0"]),
+    (DeviceRequest(devices=("torch:cuda:1",)), ["torch:cuda:1"]),
+    (DeviceRequest(optional=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
+])  # fmt: skip
 def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, expected):
     monkeypatch.setitem(LISTINGS, "cupy", CUDA)
     monkeypatch.setitem(LISTINGS, "torch", TORCH)
@@ -183,14 +162,11 @@ def test_backends_on_one_gpu_share_its_memory():
     assert [device.usable_bytes for device in found] == [45, 45, 70, None]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("cupy:*",), ("cupy:0", "cupy:1", "cupy:2")), (("cupy:1-2", "cupy:*"), ("cupy:1", "cupy:2", "cupy:0")),
-        (("cupy:0-1", "numpy:0"), ("cupy:0", "cupy:1", "numpy:0")), (("wgpu:*",), ("wgpu:*",)),
-        (("group:cupy:0-3",), ("group:cupy:0-3",)), (("cupy:2-1",), ("cupy:2-1",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "expected"), [
+    (("cupy:*",), ("cupy:0", "cupy:1", "cupy:2")), (("cupy:1-2", "cupy:*"), ("cupy:1", "cupy:2", "cupy:0")),
+    (("cupy:0-1", "numpy:0"), ("cupy:0", "cupy:1", "numpy:0")), (("wgpu:*",), ("wgpu:*",)),
+    (("group:cupy:0-3",), ("group:cupy:0-3",)), (("cupy:2-1",), ("cupy:2-1",)),
+])  # fmt: skip
 def test_a_word_may_stand_for_several_devices(words, expected):
     listings = [targets.Listing("cupy", tuple(device(f"cupy:{number}", api="cuda") for number in range(3)))]
     wanted = targets.DeviceRequest(devices=words)

@@ -43,14 +43,11 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
     assert found["cupy:1"]()["temperature_c"] == 42.0
 
 
-@pytest.mark.parametrize(
-    ("target", "temperature"),
-    [
-        (MonitorTarget("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
-        (MonitorTarget("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
-        (MonitorTarget("cupy:0", pci="00000000:06:00.0"), 41.0),
-    ],
-)
+@pytest.mark.parametrize(("target", "temperature"), [
+    (MonitorTarget("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
+    (MonitorTarget("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
+    (MonitorTarget("cupy:0", pci="00000000:06:00.0"), 41.0),
+])  # fmt: skip
 def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
     absent = {}
     assert nvml.gpu_readers([target], absent, cards())["cupy:0"]()["temperature_c"] == temperature

@@ -82,11 +82,8 @@ reasons = st.sets(st.sampled_from(["hw_slowdown", "sw_power_cap", "hw_power_brak
 
 
 @given(
-    st.integers(0, 4),
-    st.integers(1, 6),
-    st.lists(st.tuples(st.floats(-1, 12), clocks, reasons), max_size=8),
-    clocks,
-)
+    st.integers(0, 4), st.integers(1, 6), st.lists(st.tuples(st.floats(-1, 12), clocks, reasons), max_size=8), clocks,
+)  # fmt: skip
 def test_only_used_samples_are_discarded_and_nothing_else_changes(warmup, samples, readings, usual):
     before = block(warmup + samples, warmup)
     times = [float(i) for i in range(warmup + samples + 1)]

@@ -70,7 +70,7 @@ def test_norm_and_product(session, op, dtype):
     for n, m, k in ROWS:
         params = {"n": n, "m": m, "k": k}
         inputs = random_inputs(op, params, dtype, seed=3)
-        for offset in (0, 100):
+        for offset in (0, 100) if dtype == "float32" else (0,):
             inputs[0] += np.asarray(offset, dtype)
             for program in kinds(session, op, params, dtype).values():
                 check_program(session, op, program, params, dtype, inputs)
@@ -146,14 +146,11 @@ GPU = Limits(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype", "less", "tried"),
-    [
-        (256, "float32", {}, True), (1, "float32", {}, False), (256, "float64", {}, False),
-        (256, "float32", {"max_workgroup_bytes": 32768}, False), (256, "float32", {"max_workgroup_threads": 256}, False),
-        (256, "float32", {"software": True}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("n", "dtype", "less", "tried"), [
+    (256, "float32", {}, True), (1, "float32", {}, False), (256, "float64", {}, False),
+    (256, "float32", {"max_workgroup_bytes": 32768}, False), (256, "float32", {"max_workgroup_threads": 256}, False),
+    (256, "float32", {"software": True}, False),
+])  # fmt: skip
 def test_where_winograds_products_are_tried_first_and_where_not_at_all(n, dtype, less, tried):
     (kernel,) = CONVOLUTION.tuned["wgpu"]
     names = [one.name for one in kernel.candidates({"n": n}, dtype, msgspec.structs.replace(GPU, **less))]

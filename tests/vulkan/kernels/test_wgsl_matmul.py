@@ -80,13 +80,9 @@ HALVES = [
     (TILES[6], (3, 1, 5, 1)),
 ]
 DOUBLES = [
-    (WIDE_TILES[0], (65, 66, 41, 1)),
-    (WIDE_TILES[0], (64, 64, 300, 1)),
-    (WIDE_TILES[1], (129, 131, 133, 2)),
-    (WIDE_TILES[1], (16, 256, 40, 1)),
-    (WIDE_TILES[2], (1, 1, 1, 1)),
-    (WIDE_TILES[2], (100, 36, 32, 3)),
-]
+    (WIDE_TILES[0], (65, 66, 41, 1)), (WIDE_TILES[0], (64, 64, 300, 1)), (WIDE_TILES[1], (129, 131, 133, 2)),
+    (WIDE_TILES[1], (16, 256, 40, 1)), (WIDE_TILES[2], (1, 1, 1, 1)), (WIDE_TILES[2], (100, 36, 32, 3)),
+]  # fmt: skip
 
 
 # K split over groups: tile, then m, n and k. Each dtype adds up in its own type of arithmetic.
