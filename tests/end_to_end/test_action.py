@@ -4,22 +4,19 @@ Python's `venv` and `pip` are stand-ins that note what is installed where; every
 the runner calls it, git with a remote, and gpubench on a scripted device that the new version makes slower.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.forking import Starter, environment
+from tests.forking import environment
 
 ROOT = Path(__file__).resolve().parents[2]
+BASH = "bash --noprofile --norc -e -o pipefail".split()
 EXPRESSION = re.compile(r"\$\{\{\s*([^}]+?)\s*\}\}")
 # `python -m venv DIR` gives DIR a python whose pip only writes down what it is asked for, and the gpubench of the side.
 PYTHON = """#!/bin/sh
@@ -33,15 +30,14 @@ chmod +x "$3/bin/python" "$3/bin/gpubench"
 """
 
 
-def load(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
-    return found
+def load(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 
 class Runner:
     """A job on a runner: the folders, the files that steps append to, and the action's steps one after the other."""
 
-    def __init__(self, folder: Path, command: str) -> None:
+    def __init__(self, folder, command):
         self.folder = folder
         self.workspace, self.temp = folder / "a workspace", folder / "temp"
         self.temp.mkdir()
@@ -52,16 +48,16 @@ class Runner:
         self.gpubench = self._program("a gpubench", f'#!/bin/sh\nexec {command} "$@"\n')
         self._repository()
 
-    def _program(self, name: str, text: str) -> str:
+    def _program(self, name, text):
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
         return str(path)
 
-    def _repository(self) -> None:
+    def _repository(self):
         """The checkout of a pull request whose target is the branch `main` of its remote."""
 
-        def git(*words: str, cwd: Path = self.folder) -> None:
+        def git(*words, cwd=self.folder):
             name = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
             subprocess.run(["git", *name, *words], cwd=cwd, check=True, capture_output=True)
 
@@ -74,7 +70,7 @@ class Runner:
             if version == "base":
                 git("push", "origin", "HEAD:main", cwd=self.workspace)
 
-    def act(self, *, slower: float = 1.0, only: str | None = None, **inputs: str) -> int:
+    def act(self, *, slower=1.0, only=None, **inputs):
         """Every step of the action (or `only` one), as long as they succeed; the exit code of the last one."""
         action = load("action.yml")
         values = {name: row["default"] for name, row in action["inputs"].items()}
@@ -89,7 +85,7 @@ class Runner:
                 return code
         return 0
 
-    def _step(self, step: Mapping[str, Any], inputs: Mapping[str, str], more: Mapping[str, str]) -> int:
+    def _step(self, step, inputs, more):
         assert step["shell"] == "bash"
         script, output = self.folder / "step.sh", self.folder / f"output-{step['id']}"
         script.write_text(step["run"])
@@ -103,15 +99,15 @@ class Runner:
             **{name: self._filled(text, inputs) for name, text in step["env"].items()},
         }  # fmt: skip
         ended = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(script)],
-            cwd=self.workspace, env=environ, capture_output=True, text=True, timeout=300, check=False,
+            [*BASH, str(script)], cwd=self.workspace, env=environ, capture_output=True, text=True, timeout=300,
+            check=False,
         )  # fmt: skip
         self.log += ended.stdout + ended.stderr
         lines = output.read_text().splitlines()
         self.outputs[step["id"]] = dict(line.split("=", 1) for line in lines)
         return ended.returncode
 
-    def _filled(self, text: str, inputs: Mapping[str, str]) -> str:
+    def _filled(self, text, inputs):
         known = {f"inputs.{name}": value for name, value in inputs.items()}
         known |= {
             f"steps.{step}.outputs.{name}": text
@@ -121,19 +117,19 @@ class Runner:
         return EXPRESSION.sub(lambda found: {**known, "github.action_path": str(ROOT)}[found[1]], text)
 
     @property
-    def kept(self) -> Path:
+    def kept(self):
         """Where the results of this use of the action lie."""
         return Path(self.outputs["install"]["folder"])
 
     @property
-    def installed(self) -> list[tuple[str, str, str]]:
+    def installed(self):
         """(side, folder, words of pip) in order."""
         lines = (self.folder / "pip.log").read_text().splitlines()
         return [tuple(line.split("|")) for line in lines]  # type: ignore[misc]
 
 
 @pytest.fixture
-def runner(tmp_path: Path, starter: Starter) -> Runner:
+def runner(tmp_path, starter):
     return Runner(tmp_path, starter.command())
 
 
@@ -141,7 +137,7 @@ SMALL = {"ops": "add,relu", "sizes": "1k relu=4k", "args": "--devices fake:cpu -
 CASE = "relu/n=4096/float32/library/resident@fake:cpu"
 
 
-def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -> None:
+def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner):
     assert runner.act(**SMALL, packages=".", base_ref="main", slower=1.3) == 3, runner.log
     assert runner.outputs["judge"] == {
         "verdict": "slower", "slower": "2", "faster": "0", "unsure": "0", "gpu_wins": "", "exit-code": "3",
@@ -165,14 +161,14 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -
     assert (runner.kept / "base-tree" / "version").read_text() == "base"
 
 
-def test_an_unchanged_version_passes(runner: Runner) -> None:
+def test_an_unchanged_version_passes(runner):
     assert runner.act(**SMALL, packages="-r requirements.txt", base_ref="main") == 0, runner.log
     assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["exit-code"]) == ("ok", "0")
     assert "::error" not in runner.log
     assert [words for _, _, words in runner.installed][1] == "-m pip install --quiet -r requirements.txt"
 
 
-def test_a_base_file_stands_in_for_a_ref(runner: Runner) -> None:
+def test_a_base_file_stands_in_for_a_ref(runner):
     assert runner.act(**SMALL, extras="cuda12") == 0, runner.log
     assert runner.installed == [("new", str(runner.workspace), f"-m pip install --quiet {ROOT}[cuda12]")]
     kept = runner.workspace / "base of ours.json"
@@ -185,18 +181,15 @@ def test_a_base_file_stands_in_for_a_ref(runner: Runner) -> None:
     assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["slower"]) == ("slower", "1")
 
 
-def test_without_a_base_it_reports_and_its_gates_count(runner: Runner) -> None:
-    words = {**SMALL, "args": "--devices fake:cpu,fake:gpu --max-time 20ms", "sessions": "1"}
-    assert runner.act(**words, compare_args="--min-speedup relu=1000") == 3, runner.log
-    assert runner.outputs["judge"]["verdict"] == "failed"
-    assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
-
-
-def test_a_wrong_result_fails_the_job_without_a_base_too(runner: Runner) -> None:
-    words = {**SMALL, "args": "--devices fake:cpu,fake:wrong --max-time 20ms", "sessions": "1"}
+def test_without_a_base_it_reports_and_its_gates_count(runner):
+    words = {**SMALL, "args": "--devices fake:cpu,fake:gpu,fake:wrong --max-time 20ms", "sessions": "1"}
     assert runner.act(**words) == 1, runner.log
     assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["exit-code"]) == ("failed", "1")
     assert "wrong-result" in runner.summary.read_text(encoding="utf-8")
+    words["args"] = "--devices fake:cpu,fake:gpu --max-time 20ms"
+    assert runner.act(**words, compare_args="--min-speedup relu=1000") == 3, runner.log
+    assert runner.outputs["judge"]["verdict"] == "failed"
+    assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -209,28 +202,17 @@ def test_a_wrong_result_fails_the_job_without_a_base_too(runner: Runner) -> None
         ({"ops": '$(touch "$RUNNER_TEMP/evil")'}, 2, "there is no"), ({"args": "; touch evil"}, 2, "is not a file with functions"),
     ],
 )  # fmt: skip
-def test_bad_inputs_end_the_job_at_once(
-    runner: Runner, inputs: dict[str, str], code: int, reported: str
-) -> None:
+def test_bad_inputs_end_the_job_at_once(runner, inputs, code, reported):
     assert runner.act(**{**SMALL, **inputs}) == code, runner.log
     assert reported in runner.log
     assert "judge" not in runner.outputs
     assert not list(runner.folder.rglob("evil")), "an input is never executed"
 
 
-def test_the_action_has_the_shape_that_github_wants() -> None:
+def test_the_action_has_the_shape_that_github_wants():
     action = load("action.yml")
     assert action.keys() == {"name", "description", "branding", "inputs", "outputs", "runs"}
-    assert action["branding"]["color"] in {
-        "white",
-        "yellow",
-        "blue",
-        "green",
-        "orange",
-        "red",
-        "purple",
-        "gray-dark",
-    }
+    assert action["branding"]["color"] in set("white yellow blue green orange red purple gray-dark".split())
     for row in action["inputs"].values():
         assert row.keys() == {"description", "default"}
         assert all(isinstance(value, str) for value in row.values())
@@ -250,7 +232,7 @@ def test_the_action_has_the_shape_that_github_wants() -> None:
     assert not [step["id"] for step in steps if EXPRESSION.search(step["run"])]
 
 
-def test_the_example_workflow_fits_the_action() -> None:
+def test_the_example_workflow_fits_the_action_and_leaves_out_what_a_fork_may_not_write():
     action, workflow = load("action.yml"), load("examples/github-workflow.yml")
     steps = workflow["jobs"]["compare"]["steps"]
     ours = next(step for step in steps if step.get("id") == "gpubench")
@@ -258,17 +240,14 @@ def test_the_example_workflow_fits_the_action() -> None:
     used = set(EXPRESSION.findall((ROOT / "examples/github-workflow.yml").read_text()))
     outputs = {name.split(".")[3] for name in used if name.startswith("steps.gpubench.outputs.")}
     assert outputs <= action["outputs"].keys()
-
-
-def test_the_example_workflow_leaves_out_what_a_fork_may_not_write() -> None:
-    """The token of a fork's pull request cannot comment: a step that tried would fail the job."""
-    steps = load("examples/github-workflow.yml")["jobs"]["compare"]["steps"]
-    for step in steps:
+    for (
+        step
+    ) in steps:  # the token of a fork's pull request cannot comment: a step that tried would fail the job
         if "GH_TOKEN" in step.get("env", {}):
             assert "head.repo.full_name == github.repository" in step["if"], step["name"]
 
 
-def test_the_example_workflow_writes_and_finds_its_comment(tmp_path: Path) -> None:
+def test_the_example_workflow_writes_and_finds_its_comment(tmp_path):
     """The last step with a `gh` that notes what it is called with and answers as GitHub does."""
     steps = load("examples/github-workflow.yml")["jobs"]["compare"]["steps"]
     (step,) = [step for step in steps if "comment" in step.get("name", "")]
@@ -285,15 +264,11 @@ def test_the_example_workflow_writes_and_finds_its_comment(tmp_path: Path) -> No
             "PATH": f"{tmp_path}:{os.environ['PATH']}", "GH_LOG": str(log), "KNOWN": known, "GITHUB_REPOSITORY": "o/r",
             "PULL_REQUEST": "7", "COMMENT": str(tmp_path / "comment.md"),
         }  # fmt: skip
-        subprocess.run(
-            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
-            env=environ,
-            check=True,
-        )
+        subprocess.run([*BASH, "-c", step["run"]], env=environ, check=True)
         assert wanted in log.read_text().splitlines()[-1]
 
 
-def test_the_gitlab_job_calls_check_as_it_is(starter: Starter, tmp_path: Path) -> None:
+def test_the_gitlab_job_calls_check_as_it_is(starter, tmp_path):
     (script,) = (job["script"] for job in load("examples/gitlab-ci.yml").values())
     program, *words = shlex.split(script[-1])
     assert program == "new/bin/gpubench"

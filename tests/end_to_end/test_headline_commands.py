@@ -1,7 +1,6 @@
 """The three headline commands as a user types them, on NumPy and a software adapter, in an empty folder."""
 
-from __future__ import annotations
-
+import itertools
 import json
 import re
 
@@ -12,22 +11,8 @@ from tests.forking import environment
 pytestmark = pytest.mark.vulkan
 
 RUN = (
-    "run",
-    "--full",
-    "--ops",
-    "matmul",
-    "--sizes",
-    "64,128",
-    "--backends",
-    "numpy,wgpu",
-    "--quick",
-    "--max-time",
-    "50ms",
-    "--min-samples",
-    "5",
-    "--max-samples",
-    "10",
-)
+    "run --full --ops matmul --sizes 64,128 --backends numpy,wgpu --quick --max-time 50ms --min-samples 5 --max-samples 10"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +23,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(folder, starter):
     return starter.run(*RUN, cwd=folder, env=environment(folder))
-
-
-def rows(text, *cells):
-    """Markdown table rows that hold every one of the cells."""
-    found = [
-        [cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if "|" in line
-    ]
-    return [row for row in found if all(cell in row for cell in cells)]
 
 
 def test_detect(gpubench):
@@ -59,33 +36,25 @@ def test_detect(gpubench):
     assert any("llvmpipe" in str(renderer) for renderer in document["software_renderers"])
 
 
-def test_run_measures_both_backends(ran, folder):
+def test_run_measures_both_backends_and_ends_with_the_tables(ran, folder):
     assert ran.returncode == 0, ran.stderr
     (path,) = folder.glob("results/*/*.json")
     result = json.loads(path.read_text())
     assert result["complete"]
-    measured = {o["id"] for o in result["outcomes"] if o["type"] == "measurement"}
-    assert measured == {
+    cases = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
+    assert {o["id"] for o in result["outcomes"] if o["type"] == "measurement"} == {
         f"matmul/n={n}/float32/{case}"
         for n in (64, 128)
-        for case in (
-            "library/resident@numpy:0", "tuned/resident-waited@wgpu:0", "tuned/resident-queued@wgpu:0",
-            "tuned/transfer-once-10@wgpu:0",
-            "tuned/transfer-always@wgpu:0",
-        )
-    }  # fmt: skip
+        for case in ("library/resident@numpy:0", *(f"tuned/{regime}@wgpu:0" for regime in cases))
+    }
     for outcome in result["outcomes"]:
         if "resident-queued@wgpu" in outcome["id"]:
             assert outcome["blocks"][0]["device_hot_s"], "the adapter has a clock"
-
-
-def test_run_ends_with_the_tables_on_stdout_and_the_progress_on_stderr(ran):
     for heading in ("CPU: library", "Where the time goes", "Warnings", "Environment"):
         assert re.search(rf"^{heading}", ran.stdout, re.MULTILINE), heading
     assert re.search(r"^vs numpy library, \w+", ran.stdout, re.MULTILINE), "the baseline is named"
-    assert re.search(r"^matmul +float32 +numpy:0 +64 +[\d.]+ [mun]?s", ran.stdout, re.MULTILINE), (
-        "the CPU's own table"
-    )
+    own_table = r"^matmul +float32 +numpy:0 +64 +[\d.]+ [mun]?s"
+    assert re.search(own_table, ran.stdout, re.MULTILINE), "the CPU's own table"
     reported = re.findall(r"^\[ *\d+/\d+\] (\S+)", ran.stderr, re.MULTILINE)
     assert len(set(reported)) == 10  # a busy machine tells them again: its session is repeated
     assert re.search(r"^saved results/", ran.stderr, re.MULTILINE)
@@ -98,28 +67,21 @@ def test_a_software_adapter_takes_no_headline(ran):
     assert "software adapter" in " ".join(rest.split()), "its times are shown all the same, and labelled"
 
 
-def test_report_in_markdown_says_the_same(ran, folder, gpubench):
+def test_report_says_the_same_in_each_format(ran, folder, gpubench):
     ended = gpubench("report", "--format", "markdown", "--full", cwd=folder)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
-    text = ended.stdout
-    for n in ("64", "128"):
-        for data in ("waited", "10 calls", "copied"):
-            (found,) = rows(text, data, n)
-            assert "wgpu:0" in found
-            assert any(re.match(r"(CPU|adapter|equal) ?[\d.]*x? \[[\d.]+, [\d.]+\]", cell) for cell in found), (
-                found
-            )
-        # A busy machine may hold up the wall samples of the shortest regime alone; then it says so.
-        assert rows(text, "queued", n) or f"matmul/n={n}/float32/tuned/resident-queued@wgpu:0" in text
-    assert "wgpu:0" in text
-    assert "numpy" in text
-
-
-def test_report_in_the_other_formats(ran, folder, gpubench):
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = [
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in ended.stdout.splitlines()
+        if "|" in line
+    ]
+    for n, data in itertools.product(("64", "128"), ("waited", "10 calls", "copied")):
+        (row,) = [cells for cells in lines if data in cells and n in cells]
+        assert "wgpu:0" in row
+        ratio = r"(CPU|adapter|equal) ?[\d.]*x? \[[\d.]+, [\d.]+\]"
+        assert any(re.match(ratio, cell) for cell in row), row
     document = json.loads(gpubench("report", "--format", "json", cwd=folder).stdout)
-    assert document["name"] == "gpubench-report"
-    assert len(document["cases"]) == 10
+    assert (document["name"], len(document["cases"])) == ("gpubench-report", 10)
     assert document["break_even"] == [], "an adapter without a GPU breaks even nowhere"
     lines = gpubench("report", "--format", "csv", cwd=folder).stdout.splitlines()
     assert len(lines) == 11

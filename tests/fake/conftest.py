@@ -1,7 +1,5 @@
 """The program on scripted devices: a real command line, real worker processes, a clock that costs nothing."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests of runs in the process of the tests, on scripted devices."""
 
-from __future__ import annotations
-
 import time
 
 from gpubench import detect, kernels

@@ -1,7 +1,5 @@
 """Each accident costs its cases alone: the run goes on, the file says what happened, the exit code too."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.packages import install_scripted

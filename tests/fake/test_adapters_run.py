@@ -1,7 +1,5 @@
 """A whole run on a card that two drivers list to one backend: the faster one is measured, and that is said."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.packages import install

@@ -1,7 +1,5 @@
 """--append adds sessions to a file by its own plan, and finishes what was interrupted; --like starts another."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -89,23 +87,25 @@ def test_an_option_that_contradicts_the_file_is_refused(made, gpubench, tmp_path
 
 
 def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(made, gpubench, add, tmp_path):
-    shutil.copy(made, tmp_path / "base.json")
-    ended = gpubench("run", "--like", "base.json", "--append", "new.json", "--dtypes", "f64")
+    base, new = tmp_path / "base.json", tmp_path / "new.json"
+    shutil.copy(made, base)
+    like = ("--like", "base.json", "--append", "new.json")
+    ended = gpubench("run", *like, "--dtypes", "f64")
     assert (ended.returncode, "--dtypes contradicts --like base.json" in ended.stderr) == (2, True)
-    assert not (tmp_path / "new.json").exists()
-    add("--like", "base.json", "--sessions", "1", "--append", "new.json")
-    document = json.loads((tmp_path / "base.json").read_text())
+    assert not new.exists()
+    add(*like, "--sessions", "1")
+    document = json.loads(base.read_text())
     document["selection"]["devices"].reverse()
-    (tmp_path / "base.json").write_text(json.dumps(document))
-    add("--like", "base.json", "--append", "new.json")
+    base.write_text(json.dumps(document))
+    add(*like)
     document["selection"]["sizes"]["add"] = [1024]
-    (tmp_path / "base.json").write_text(json.dumps(document))
-    before = (tmp_path / "new.json").read_bytes()
-    ended = gpubench("run", "--like", "base.json", "--append", "new.json")
+    base.write_text(json.dumps(document))
+    before = new.read_bytes()
+    ended = gpubench("run", *like)
     assert ended.returncode == 2
     assert "--like base.json contradicts --append new.json" in ended.stderr
     assert "sizes is add=1024,65536 there, and add=1024 in the file to be like" in ended.stderr
-    assert (tmp_path / "new.json").read_bytes() == before
+    assert new.read_bytes() == before
 
 
 def test_every_option_that_says_what_to_measure_is_held_against_the_file():
@@ -170,20 +170,15 @@ def interrupt(process, at):
     process.communicate(timeout=100)
 
 
-def test_an_interrupted_run_is_finished(start, gpubench, tmp_path, result):
-    process = start(
-        "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul", "--sizes", "1k:16k", "--sessions", "2",
-        "--regimes", "resident-queued", "--max-samples", "10",
-    )  # fmt: skip
-    interrupt(process, at="[  5/")
+def test_an_interrupted_run_is_finished(start, add, result):
+    plan = "--devices fake:cpu,fake:noisy --ops add,mul --sizes 1k:16k --sessions 2 --regimes resident-queued --max-samples 10"
+    interrupt(start(*plan.split()), at="[  5/")
     cut = result()
     assert not cut["complete"]
     assert any(outcome["type"] == "planned" for outcome in cut["outcomes"])
-    ended = gpubench("run", "--append", "r.json", "-q")
-    assert ended.returncode == 0, ended.stderr
+    add("--append", "r.json")
     whole = result()
-    assert (whole["complete"], whole["exit_reason"]) == (True, "ok")
-    assert len(whole["outcomes"]) == 20
+    assert (whole["complete"], whole["exit_reason"], len(whole["outcomes"])) == (True, "ok", 20)
     for outcome in whole["outcomes"]:
         assert outcome["type"] == "measurement"
         stopped = [stop["session"] for stop in outcome["stops"]]
@@ -205,29 +200,23 @@ def test_the_time_between_two_commands_is_none_of_the_runs(made, add, result, tm
     assert 0 <= (ended - began).total_seconds() - whole["paused_s"] < 3600
 
 
-def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(start, gpubench, tmp_path, result):
-    process = start(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick",
-        "--filter", "add/n>=4k", "--skip", "add/n>=2M",
-    )  # fmt: skip
-    interrupt(process, at="[  1]")
+def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(start, add, result):
+    plan = "--devices fake:cpu,fake:gpu --ops add,mul --regimes resident-queued --quick"
+    interrupt(start(*plan.split(), "--filter", "add/n>=4k", "--skip", "add/n>=2M"), at="[  1]")
     cut = result()
     assert not cut["complete"]
     assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=2M"])
-    ended = gpubench("run", "--append", "r.json", "-q")
-    assert ended.returncode == 0, ended.stderr
-    found = [outcome["case"] for outcome in result()["outcomes"]]
-    assert len(found) > len(cut["outcomes"]), "the search went on"
-    assert {case["op"] for case in found} == {"add"}
-    assert all(4096 <= case["params"]["n"] < 2**21 for case in found)
+    add("--append", "r.json")
+    cases = [outcome["case"] for outcome in result()["outcomes"]]
+    assert len(cases) > len(cut["outcomes"]), "the search went on"
+    assert {case["op"] for case in cases} == {"add"}
+    assert all(4096 <= case["params"]["n"] < 2**21 for case in cases)
 
 
-def test_cases_that_a_budget_left_out_are_measured_later(gpubench, result):
-    first = gpubench("run", *PLAN, "--budget", "1ms", "--append", "r.json")
-    assert first.returncode in (1, 124)
+def test_cases_that_a_budget_left_out_are_measured_later(gpubench, add, result):
+    assert gpubench("run", *PLAN, "--budget", "1ms", "--append", "r.json").returncode in (1, 124)
     assert not any(blocks(result()).values())
-    second = gpubench("run", "--append", "r.json", "--budget", "100s", "-q")
-    assert second.returncode == 0, second.stderr
+    add("--append", "r.json", "--budget", "100s")
     assert all(blocks(result()).values())
 
 
@@ -250,12 +239,8 @@ def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(made, add, re
 
 
 def test_sessions_that_are_added_repeat_what_a_search_chose(add, result):
-    add(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M",
-        "--append", "r.json",
-    )  # fmt: skip
+    add(*PLAN[:4], "--regimes", "resident-queued", "--skip", "add/n>=128k", "--append", "r.json")
     chosen = blocks(result()).keys()
     add("--append", "r.json")
     assert blocks(result()).keys() == chosen, "where to look was found out once"
-    for found in blocks(result()).values():
-        assert {block["session"] for block in found} == {0, 1}
+    assert all({block["session"] for block in case} == {0, 1} for case in blocks(result()).values())

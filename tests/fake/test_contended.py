@@ -1,7 +1,5 @@
 """A session that others disturbed is repeated at the end: what counts then, and what is only kept."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

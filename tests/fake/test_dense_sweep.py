@@ -1,7 +1,5 @@
 """benchmarks/dense_sweep.py on scripted devices, whose break-even is known."""
 
-from __future__ import annotations
-
 import shlex
 
 from benchmarks import dense_sweep

@@ -1,7 +1,5 @@
 """Events of a run while it happens: real workers, a scripted device."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A backend of another package: found by its entry point, driven like ours, and allowed to misbehave."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs with a split: swept in the first session, at one share afterwards, and what goes wrong costs one case."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls in place: the data stays in host memory, and the GPU reads and writes it there."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that is interrupted, taken up, and interrupted again: in the end each case has the sessions of the plan."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM, SIGHUP and kill -9 in the middle of a run: a readable file, the right exit code, no orphans."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

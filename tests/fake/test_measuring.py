@@ -1,7 +1,5 @@
 """What a run without accidents records: rounds, regimes, parts, both clocks, sessions, the same for a seed."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A kernel that is wrong somewhere is found by a search without options, wherever that is: nothing wrong is a time."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.packages import install_scripted

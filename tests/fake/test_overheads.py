@@ -1,7 +1,5 @@
 """What a device costs before any work, measured as any other case: checked, sampled, saved; never on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import kernels

@@ -1,7 +1,5 @@
 """A run that chooses its sizes on scripted devices: what it leaves in the file, and when it ends."""
 
-from __future__ import annotations
-
 import json
 import time
 
@@ -134,9 +132,8 @@ def gone(reason, phase_s=0.0, phase="first launch"):
 
 def test_a_worker_that_dies_while_the_first_cases_are_built_ahead_is_told(monkeypatch):
     finished = lose(monkeypatch, gone("worker-crashed"), 0.0)
-    assert [w.message for w in finished.warnings if w.code == "worker-restarted"] == [
-        "fake:gpu: it ended; a fresh worker goes on"
-    ]
+    (warning,) = [warning for warning in finished.warnings if warning.code == "worker-restarted"]
+    assert warning.message == "fake:gpu: it ended; a fresh worker goes on"
     assert finished.exit_reason == "ok"
 
 
@@ -159,13 +156,19 @@ def test_a_crash_and_a_hang_are_told_where_the_budget_leaves_no_time_to_try_agai
     assert finished.exit_reason == ("failed" if kind is Failure else "nothing-measured")
 
 
-@pytest.mark.serial
-def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again():
-    began = time.monotonic()
+def test_rungs_that_are_too_large_for_the_memory_are_not_asked_for_again_and_again(monkeypatch):
+    steps = []
+
+    class Counted(runner.StepRun):
+        def sample(self):
+            steps.append(self.step)
+            super().sample()
+
+    monkeypatch.setattr(runner, "StepRun", Counted)
     finished = carry_out(spec(60.0, 2**22))
     assert max(measured(finished)) == 2**13
     assert {o.reason for o in finished.outcomes if not isinstance(o, Measurement)} == {"out-of-memory"}
-    assert time.monotonic() - began < 30, "it ended by itself"
+    assert len(steps) < 30, "it ended by itself"
 
 
 @pytest.mark.parametrize("once_s", [0.0, 400.0])
@@ -191,8 +194,7 @@ def test_choosing_kernels_for_the_ladder_takes_nothing_from_the_first_run_on_a_m
 
     monkeypatch.setattr(runner, "StepRun", Slow)
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
-    asked = spec(60.0, 2**27, once_s=once_s)
-    finished = carry_out(asked)
+    finished = carry_out(spec(60.0, 2**27, once_s=once_s))
     reported = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
     if once_s:
         assert len(measured(finished)) > 2

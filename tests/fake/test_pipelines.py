@@ -1,7 +1,5 @@
 """Calls whose copies overlap: what a pipeline gains and is bound by, every set checked, and every bad case a reason."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A device that is faster than its own peaks gets no number, and the reader sees both."""
 
-from __future__ import annotations
-
 OPS = ("--ops", "add,matmul", "--sizes", "add=1k", "--sizes", "matmul=512", "--regimes", "resident-queued")
 CASE = "matmul/n=512/float32/library/resident-queued@fake:implausible"
 

@@ -1,7 +1,5 @@
 """`run` prints in every format for tools what `report` prints from its file."""
 
-from __future__ import annotations
-
 import pytest
 
 RUN = "run --ops relu --sizes 1k --devices fake:gpu --regimes resident-queued --quick --no-progress -o r.json".split()

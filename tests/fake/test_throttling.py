@@ -1,7 +1,5 @@
 """What is read beside the blocks, and what becomes of samples that a slowed device gave: every way, scripted."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

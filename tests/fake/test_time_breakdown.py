@@ -1,7 +1,5 @@
 """The parts of a call on scripted devices: they are the whole, exactly, or a warning says so and nothing is predicted."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends, kernels

@@ -1,7 +1,5 @@
 """The worker process itself, line by line: order of its steps, what it survives, and when it ends."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

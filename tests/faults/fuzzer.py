@@ -3,8 +3,6 @@
 One seed makes one input, whatever was tried before: `attempt(kind, seed)` repeats it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

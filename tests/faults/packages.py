@@ -1,7 +1,5 @@
 """Throw-away packages with entry points, as pip would leave them behind: a folder for PYTHONPATH."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

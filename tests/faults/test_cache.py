@@ -1,7 +1,5 @@
 """A cache that is damaged, strange or missing: the run computes what it would, as fast, and says what it found."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A disk that fails during the run: it measures on, prints the report, and saves where there is room."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import shutil

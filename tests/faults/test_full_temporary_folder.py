@@ -1,7 +1,5 @@
 """A temporary folder without room costs the cases that need it, and the reason names the folder and the remedy."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -3,8 +3,6 @@
 `python benchmarks/fuzz.py` tries 100,000; `fuzzer.attempt(kind, seed, folder)` repeats one.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections import Counter

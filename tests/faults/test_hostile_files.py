@@ -1,7 +1,5 @@
 """Files that someone made, or that a disk spoiled, as a user meets them: real processes, real files."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

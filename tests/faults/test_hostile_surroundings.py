@@ -1,7 +1,5 @@
 """Broken folders, streams, environments and libraries around the program: the documented exit code and the true reason."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

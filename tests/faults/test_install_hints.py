@@ -1,7 +1,5 @@
 """The hint that a user reads can be pasted: for this checkout or this package, for this interpreter."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Children: what they import, what they write, and when they end, each shown by real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -139,11 +137,9 @@ def test_a_child_has_the_package_of_its_parent(installed, tmp_path):
 
 def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path, monkeypatch):
     """A file of 1 MiB would end the worker by a signal: it writes a hundred times as much, and answers."""
-    site = backend(
-        tmp_path,
-        "os.write(2, b'the first line\\n'); [os.write(2, b'x' * 65536) for _ in range(1600)]; os.write(2, b'\\nthe last line\\n'); os._exit(7)",
-    )
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    floods = "os.write(2, b'the first line\\n'); [os.write(2, b'x' * 65536) for _ in range(1600)]"
+    ends = "os.write(2, b'\\nthe last line\\n'); os._exit(7)"
+    monkeypatch.setenv("PYTHONPATH", str(backend(tmp_path, f"{floods}; {ends}")))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
@@ -164,13 +160,9 @@ def test_of_what_is_written_the_first_and_the_last_part_are_kept(size, step):
     excerpt = processes.Excerpt(most)
     for at in range(0, size, step):
         excerpt.add(written[at : at + step])
-    reported = excerpt.text()
-    if size <= 2 * most:
-        assert reported == written.decode()
-        return
-    first, named, last = reported.split("\n")
-    assert (first, last) == (written[:most].decode(), written[-most:].decode())
-    assert named == f"[{size - 2 * most} bytes left out]"
+    left_out = f"\n[{size - 2 * most} bytes left out]\n"
+    both = written[:most].decode() + left_out + written[-most:].decode()
+    assert excerpt.text() == (written.decode() if size <= 2 * most else both)
 
 
 def test_output_without_end_is_stopped_at_the_deadline():

@@ -1,7 +1,5 @@
 """Files where a run writes and reads: nothing that was measured is lost, and nothing hangs or ends in a traceback."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Limits of memory, threads, processes and files: each is named, and none of them is called a bug."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Standard error that cannot be written: a run measures on, prints its answer and saves its file."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

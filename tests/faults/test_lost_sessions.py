@@ -1,7 +1,5 @@
 """A crash, a hang or a lost device in a later session costs that session alone; only a wrong result erases."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A CPU without its compiler, and a compiler without its cache: the run goes on, and says what it lacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

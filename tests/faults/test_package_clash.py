@@ -1,7 +1,5 @@
 """Another package that installs a folder `gpubench` too is named, with the remedy, and also where it overwrote files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ops and backends of other packages that break: each costs itself, and every command works for everything else."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

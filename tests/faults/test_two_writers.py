@@ -1,7 +1,5 @@
 """Two runs that write one file lose nothing: the second waits, or is refused before it measures."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

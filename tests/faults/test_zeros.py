@@ -1,7 +1,5 @@
 """A zero, or a list that is cut, in any place of a document: the report is printed or refused, never a traceback."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

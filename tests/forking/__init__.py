@@ -7,8 +7,6 @@ Python, libraries that read the environment while they load), the program is sta
 ask about the start itself, they ask of `python -m gpubench`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -17,9 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gpubench.measure.worker_pool import THREAD_VARIABLES
 from tests.forking.link import Link
@@ -32,21 +28,21 @@ OUTSIDE = frozenset(os.environ)
 SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_", "OMP_PROC_")
 
 
-def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def outside(env=os.environ):
     """The environment without what sessions have set in the process of the tests."""
     return {
         name: value for name, value in env.items() if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)
     }
 
 
-def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(home, extra=None):
     """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept."""
     kept = {name: value for name, value in outside().items() if not name.startswith(("GPUBENCH_", "XDG_"))}
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
     return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
 
 
-def drives_a_device(pid: int) -> bool:
+def drives_a_device(pid):
     """Whether the process is a worker, started or forked; another child of a run reads clocks and temperatures."""
     with contextlib.suppress(OSError):
         place = Path("/proc") / str(pid)
@@ -55,7 +51,7 @@ def drives_a_device(pid: int) -> bool:
     return False
 
 
-def children(of: int) -> set[int]:
+def children(of):
     """The processes whose parent is `of`."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
@@ -65,7 +61,7 @@ def children(of: int) -> set[int]:
     return pids
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     """Whether a process is neither gone nor waiting for whoever adopted it to look."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -76,29 +72,26 @@ def is_alive(pid: int) -> bool:
 class Starter:
     """Starts `python -m gpubench`, by forking where that makes no difference."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._folder = tempfile.mkdtemp(prefix="gpubench-")  # a socket's path is short
         self._path = f"{self._folder}/socket"
         self._server = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT, env=outside(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert self._server.stdout is not None
         if not self._server.stdout.readline():  # it listens
             raise RuntimeError(self._server.communicate()[1].decode())
 
-    def close(self) -> None:
+    def close(self):
         """End the process that forks."""
         self._server.communicate()
         shutil.rmtree(self._folder)
 
-    def begin(self, *arguments: str, cwd: Path, env: Mapping[str, str], **options: Any) -> Program:
+    def begin(self, *arguments, cwd, env, **options):
         """`python -m gpubench ARGUMENTS`, not waited for."""
         return Program(self._path, arguments, text=True, cwd=cwd, env=env, **options)
 
-    def run(
-        self, *arguments: str, cwd: Path, env: Mapping[str, str], input: str | None = None, timeout: float = 300
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments, cwd, env, input=None, timeout=300):
         """`python -m gpubench ARGUMENTS` to its end."""
         pipe = subprocess.PIPE
         with self.begin(*arguments, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -109,7 +102,7 @@ class Starter:
                 raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def children(self) -> type[subprocess.Popen[bytes]]:
+    def children(self):
         """In place of `subprocess.Popen`, for a run in the process of the tests: its workers and probes are forked."""
         path = self._path
 
@@ -118,23 +111,23 @@ class Starter:
 
         return OfServer
 
-    def command(self) -> str:
+    def command(self):
         """What a shell types for `python -m gpubench`."""
         return shlex.join([sys.executable, "-S", str(Path(__file__).with_name("link.py")), self._path])
 
 
-class _Forked(subprocess.Popen[Any]):
+class _Forked(subprocess.Popen):
     """A process whose start and end the server sees to; `Popen` has all the rest, and all of one that is started."""
 
-    def __init__(self, server: str, command: Sequence[str], **options: Any) -> None:
-        self._link: Link | None = Link(server)
+    def __init__(self, server, command, **options):
+        self._link = Link(server)
         super().__init__(command, **options)
 
-    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+    def _asked(self, args, env, new_session):
         """The arguments and the environment that the server is asked with; None: the process is started."""
         raise NotImplementedError
 
-    def _execute_child(self, *of_popen: Any) -> None:
+    def _execute_child(self, *of_popen):
         assert self._link is not None
         args, _, in_child, _, _, cwd, env = of_popen[:7]
         streams = of_popen[10], of_popen[13], of_popen[15]
@@ -145,34 +138,34 @@ class _Forked(subprocess.Popen[Any]):
         )
         if not self.pid:
             self._let_go()
-            super()._execute_child(*of_popen)  # type: ignore[misc]
+            super()._execute_child(*of_popen)
             return
         self._child_created = True
-        self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
+        self._close_pipe_fds(*of_popen[10:16])
 
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+    def _try_wait(self, wait_flags):
         if self._link is None:
-            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+            return super()._try_wait(wait_flags)
         if wait_flags and not select.select([self._link], [], [], 0)[0]:
             return 0, 0
         status = self._link.number()
         self._let_go()
         return self.pid, status
 
-    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
+    def _internal_poll(self, *arguments, **options):
         if self._link is None:
-            return super()._internal_poll(*arguments, **options)  # type: ignore[misc,no-any-return]
+            return super()._internal_poll(*arguments, **options)
         pid, status = self._try_wait(os.WNOHANG)
         if pid:
-            self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            self._handle_exitstatus(status)
         return self.returncode
 
     @property
-    def forked(self) -> bool:
+    def forked(self):
         """Whether it was forked and not started, until its end is known."""
         return self._link is not None
 
-    def _let_go(self) -> None:
+    def _let_go(self):
         assert self._link is not None
         self._link.close()
         self._link = None
@@ -181,10 +174,10 @@ class _Forked(subprocess.Popen[Any]):
 class Program(_Forked):
     """`python -m gpubench ARGUMENTS`."""
 
-    def __init__(self, server: str, arguments: Sequence[str], **options: Any) -> None:
+    def __init__(self, server, arguments, **options):
         super().__init__(server, [sys.executable, "-m", "gpubench", *arguments], **options)
 
-    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+    def _asked(self, args, env, new_session):
         return None if new_session else (args[3:], env)
 
 
@@ -193,10 +186,10 @@ class Child(_Forked):
 
     server: str
 
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
+    def __init__(self, command, **options):
         super().__init__(self.server, command, **options)
 
-    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+    def _asked(self, args, env, new_session):
         if not (new_session and list(args[:2]) == [sys.executable, "-PS"]):
             return None
         env = os.environ if env is None else env

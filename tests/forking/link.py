@@ -1,14 +1,11 @@
 """How the process that forks programs is asked for one. As a program, `python -S link.py SOCKET ARGUMENTS` stands for
 `python -m gpubench ARGUMENTS`, for tests of shell scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
 
 NUMBER_BYTES = 8
 
@@ -16,32 +13,32 @@ NUMBER_BYTES = 8
 class Link:
     """One program: it is asked for, then come its number and, later, its status."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.connect(path)
 
-    def ask(self, arguments: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
+    def ask(self, arguments, cwd, env, streams):
         """The number of the forked process; 0: the program has to be started."""
         request = json.dumps([list(arguments), cwd, dict(env)]).encode()
         socket.send_fds(self._socket, [request], list(streams))
         return self.number()
 
-    def fileno(self) -> int:
+    def fileno(self):
         """What can be read once the program has ended."""
         return self._socket.fileno()
 
-    def number(self) -> int:
+    def number(self):
         """The next number, of the process or its wait status."""
         received = self._socket.recv(NUMBER_BYTES)
         # Nothing comes where the process that forks was ended.
         return int.from_bytes(received, "little") if received else signal.SIGKILL
 
-    def close(self) -> None:
+    def close(self):
         """Ask no more."""
         self._socket.close()
 
 
-def _stand_in(path: str, arguments: Sequence[str]) -> None:
+def _stand_in(path, arguments):
     link = Link(path)
     if link.ask(arguments, os.getcwd(), os.environ, [0, 1, 2]):
         code = os.waitstatus_to_exitcode(link.number())

@@ -1,7 +1,5 @@
 """The process that forks programs: `python server.py SOCKET`, until its stdin ends."""
 
-from __future__ import annotations
-
 import ast
 import atexit
 import contextlib
@@ -20,7 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gpubench.measure.worker_pool import THREAD_VARIABLES
 
@@ -42,7 +40,7 @@ LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.th
 READ_AT_START = tuple("PYTHON LD_ LC_ LANG TZ OMP_ OPENBLAS_ MKL_ NUMEXPR_ NUMBA_ COVERAGE_".split())
 
 
-def at_start(env: Mapping[str, str]) -> dict[str, str]:
+def at_start(env):
     """What a process cannot change of its environment any more; threads that nobody counts are as many as the CPUs."""
     usual = dict.fromkeys(THREAD_VARIABLES, str(len(os.sched_getaffinity(0))))
     read = {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
@@ -53,24 +51,24 @@ def at_start(env: Mapping[str, str]) -> dict[str, str]:
 OURS = at_start(os.environ)
 
 
-def may_fork(env: Mapping[str, str]) -> bool:
+def may_fork(env):
     """Whether a process with this environment would start as this one did. What coverage counts is started: it counts
     each process from its start to its end, however that comes."""
     counted = any(name.startswith("COVERAGE_PROCESS") for name in env)
     return at_start(env) == OURS and not counted and not any(map(is_too_late_for, python_path(env)))
 
 
-def is_child(command: Sequence[str]) -> bool:
+def is_child(command):
     """Whether it is the command of a child of gpubench that may be forked."""
     return list(command[:2]) == [sys.executable, "-PS"] and command[4] in CHILDREN
 
 
-def python_path(env: Mapping[str, str]) -> list[str]:
+def python_path(env):
     """The folders of PYTHONPATH."""
     return list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
 
 
-def is_too_late_for(folder: str) -> bool:
+def is_too_late_for(folder):
     """Whether Python would have imported a module of this folder as it starts, or in place of one that is loaded."""
     names = {entry.partition(".")[0] for entry in os.listdir(folder)} if os.path.isdir(folder) else set()
     files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in names & sys.modules.keys()}
@@ -80,7 +78,7 @@ def is_too_late_for(folder: str) -> bool:
     return not all(file.startswith(f"{folder}{os.sep}") for file in files.values())
 
 
-def import_all() -> None:
+def import_all():
     """Import what the program and its children may import, and run none of it."""
     import gpubench
 
@@ -92,7 +90,7 @@ def import_all() -> None:
             importlib.import_module(name)
 
 
-def rehearse() -> None:
+def rehearse():
     """Read and show a document: types, regular expressions and tables that are made once are there in each fork, a
     quarter of a short run. What depends on the packages of a process is forgotten."""
     from gpubench import kernels
@@ -108,7 +106,7 @@ def rehearse() -> None:
     sections.declarations.cache_clear()
 
 
-def import_as_a_worker_does() -> None:
+def import_as_a_worker_does():
     """Threads are set up before a library is loaded: a forked worker comes too late for that."""
     from gpubench.backends.shared.host import on_all_cpus, set_up_threads
 
@@ -117,7 +115,7 @@ def import_as_a_worker_does() -> None:
         import_all()
 
 
-def leave_the_load_unread() -> None:
+def leave_the_load_unread():
     """Tests run beside each other: a session that others disturbed would be measured again, up to twice as many in all.
     tests/fake/test_contended.py tells what such a session counts, and tests/unit/test_cpu_load.py that the load can be read."""
     from gpubench.base import processes
@@ -125,7 +123,7 @@ def leave_the_load_unread() -> None:
     processes.read_cpu_times = processes.no_cpu_times
 
 
-def serve(path: str) -> NoReturn:
+def serve(path):
     """Fork a program for each request."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -138,7 +136,7 @@ def serve(path: str) -> NoReturn:
     waiting = selectors.SelectSelector()
     for place in (0, woken, listener):
         waiting.register(place, selectors.EVENT_READ)
-    children: dict[int, socket.socket] = {}
+    children = {}
     print("listening", flush=True)
     while True:
         for key, _ in waiting.select():
@@ -155,7 +153,7 @@ def serve(path: str) -> NoReturn:
                     children[pid] = asking
 
 
-def _fork_for(asking: socket.socket) -> int:
+def _fork_for(asking):
     """The number of the program that was forked; 0: it has to be started."""
     message, streams, _, _ = socket.recv_fds(asking, MOST_BYTES, 3)
     if not message:  # it started a program itself
@@ -177,7 +175,7 @@ def _fork_for(asking: socket.socket) -> int:
     return pid
 
 
-def _tell_ended(children: dict[int, socket.socket]) -> None:
+def _tell_ended(children):
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -185,7 +183,7 @@ def _tell_ended(children: dict[int, socket.socket]) -> None:
                 _tell(asked, status)
 
 
-def _tell(asked: socket.socket, number: int) -> None:
+def _tell(asked, number):
     with contextlib.suppress(OSError):  # whoever asked is gone
         asked.send(number.to_bytes(NUMBER_BYTES, "little"))
 
@@ -209,7 +207,7 @@ def become(
     os.environ.update(env)
     alter(env)
     gc.enable()
-    code: object = 0
+    code = 0
     try:
         run(arguments)
     except SystemExit as ended:
@@ -226,7 +224,7 @@ def become(
     os._exit((code or 0) & 0xFF)
 
 
-def alter(env: Mapping[str, str]) -> None:
+def alter(env):
     """Set what the variable TESTS_ALTER names, as "module:NAME=VALUE module:NAME=VALUE": tests wait for parts of seconds
     where users wait for seconds. A program that is not forked takes its time."""
     for change in env.get("TESTS_ALTER", "").split():
@@ -236,7 +234,7 @@ def alter(env: Mapping[str, str]) -> None:
         setattr(sys.modules[module], name, ast.literal_eval(value))
 
 
-def run_program(arguments: Sequence[str]) -> None:
+def run_program(arguments):
     """`python -m gpubench ARGUMENTS`."""
     import gpubench
 
@@ -245,11 +243,11 @@ def run_program(arguments: Sequence[str]) -> None:
     try:
         runpy.run_module("gpubench", run_name="__main__", alter_sys=True)
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()
         atexit._run_exitfuncs()
 
 
-def run_child(command: Sequence[str]) -> None:
+def run_child(command):
     """`python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, whose name says which module it is."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as name:
         name.write(command[4][-MOST_NAME:])
@@ -264,11 +262,11 @@ def run_child(command: Sequence[str]) -> None:
 _POPEN = subprocess.Popen
 
 
-def _fork() -> tuple[int, list[int]]:
+def _fork():
     """As os.fork, and the signals that arrived meanwhile: Python ignores what they raise then."""
     if threading.current_thread() is not threading.main_thread():  # which alone handles signals
         return os.fork(), []
-    late: list[int] = []
+    late = []
     handlers = {number: signal.signal(number, lambda number, _: late.append(number)) for number in SIGNALS}
     try:
         pid = os.fork()
@@ -278,10 +276,10 @@ def _fork() -> tuple[int, list[int]]:
     return pid, late
 
 
-class ForkingPopen(_POPEN):  # type: ignore[type-arg]
+class ForkingPopen(_POPEN):
     """How a program starts its children. Theirs are started: to open a device in a fresh process is what they measure."""
 
-    def _execute_child(self, *of_popen: Any) -> None:
+    def _execute_child(self, *of_popen):
         args, _, _, _, _, cwd, env = of_popen[:7]
         env = dict(os.environ if env is None else env)
         if not (is_child(args) and may_fork(env)):
@@ -290,12 +288,12 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
         streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
         self.pid, late = _fork()
         if not self.pid:
-            subprocess.Popen = _POPEN  # type: ignore[misc]
+            subprocess.Popen = _POPEN
             if new_session:
                 os.setsid()
             become(run_child, args, streams, (cwd, env))
         self._child_created = True
-        self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
+        self._close_pipe_fds(*of_popen[10:16])
         for number in late:
             signal.raise_signal(number)
 
@@ -303,7 +301,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
 if __name__ == "__main__":
     del sys.path[0]  # this folder
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # threads are left behind
-    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    subprocess.Popen = ForkingPopen
     import_as_a_worker_does()
     leave_the_load_unread()
     rehearse()

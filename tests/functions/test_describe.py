@@ -102,17 +102,13 @@ def sum_of(values):
 @pytest.mark.parametrize(
     ("points", "n", "value"),
     [
-        ([(64, 64)], 1000, 1000),
-        ([(64, 4096)], 1000, 1_000_000),
-        ([(64, 10)], 1000, 10),
-        ([(64, 64), (256, 256)], 1000, 1000),
-        ([(64, 7), (256, 7)], 1000, 7),
-        ([(64, 64**2), (256, 256**2)], 1000, 1_000_000),
-        ([(64, 62), (256, 254), (1024, 1022)], 5000, 4998),
+        ([(64, 64)], 1000, 1000), ([(64, 4096)], 1000, 1_000_000), ([(64, 10)], 1000, 10),
+        ([(64, 64), (256, 256)], 1000, 1000), ([(64, 7), (256, 7)], 1000, 7),
+        ([(64, 64**2), (256, 256**2)], 1000, 1_000_000), ([(64, 62), (256, 254), (1024, 1022)], 5000, 4998),
         ([(64, 1.9e-4), (256, 1.9e-2), (1024, 2.2)], 512, 2.2 / 2**3),  # seconds of a cubic function
         ([(64, 300), (256, 1190), (1024, 4700)], 2**20, 4700 * 1024),  # not a parabola through noise
     ],
-)
+)  # fmt: skip
 def test_sizes_between_and_beyond(points, n, value):
     assert extrapolate(points, n) == pytest.approx(value, rel=1e-9)
 
@@ -208,9 +204,8 @@ def test_counts_may_differ_where_numpy_differs_from_itself():
     assert compare(moved, exact, allowed_error(exact, exact, "float32")).words == "out[3] is 1001, not 1000"
     assert compare(moved, exact, allowed_error(exact, moved, "float32")).right
     assert not compare(exact + 20, exact, allowed_error(exact, moved, "float32")).right
-    assert not compare(
-        [1.0 + 1e-3, exact], [1.0, exact], allowed_error([1.0, exact], [1.0, moved], "float32")
-    ).right
+    allowed = allowed_error([1.0, exact], [1.0, moved], "float32")
+    assert not compare([1.0 + 1e-3, exact], [1.0, exact], allowed).right
     assert compare(moved, exact, Allowed(1e-4, 1e-4)).right
 
 
@@ -257,8 +252,6 @@ def test_a_module_in_an_archive_is_a_source(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("gpubench.functions.declare.MEASURES", True)  # loading unsets it
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
-        archive.writestr(
-            "in_an_archive.py", "import gpubench\n\n@gpubench.function\ndef f(xp, x):\n    return x\n"
-        )
+        archive.writestr("in_an_archive.py", "import gpubench\n@gpubench.function\ndef f(xp, x): return x\n")
     place = CodeSource("in_an_archive", "module", "in_an_archive", path=(str(tmp_path / "mine.zip"),))
     assert set(load_source(place).functions) == {"f"}

@@ -147,32 +147,32 @@ def test_progress_shows_in_a_terminal(monkeypatch, terminal):
     assert gpubench.api.shows_progress() is terminal
 
 
+def python(folder, *arguments):
+    """What a program of the folder prints, and its notes."""
+    command = [sys.executable, *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
+
+
 def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    ended = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr
-    first, second, third = ended.stdout.splitlines()
+    out, err = python(tmp_path, "script.py")
+    first, second, third = out.splitlines()
     assert (first, second) == ("('session.decay',) 2", "same text")
-    assert third.startswith(
-        "locked cannot be sent to another process | TypeError: cannot pickle '_thread.lock'"
-    )
-    assert ended.stderr == ""  # nobody watches
+    why = "TypeError: cannot pickle '_thread.lock'"
+    assert third.startswith(f"locked cannot be sent to another process | {why}")
+    assert err == ""  # nobody watches
 
 
 def test_the_front_page_runs_as_it_stands(tmp_path):
     page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     text = page.partition("## Your own function")[2].split("```python\n")[1].split("```")[0]
-    (tmp_path / "options.py").write_text(
-        text.replace("budget=20", "sizes=[4096], quick=True"), encoding="utf-8"
-    )
-    ended = subprocess.run(
-        [sys.executable, "options.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "call_price" in ended.stdout
-    assert "NumPy" in ended.stdout
+    small = text.replace("budget=20", "sizes=[4096], quick=True")
+    (tmp_path / "options.py").write_text(small, encoding="utf-8")
+    out, _ = python(tmp_path, "options.py")
+    assert "call_price" in out
+    assert "NumPy" in out
 
 
 def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path):
@@ -187,9 +187,7 @@ print(f"{result.threshold().n:.0f}")
 """
     )
     (tmp_path / "script.py").write_text(text, encoding="utf-8")
-    ended = gpubench(
-        "run", "script.py", "--sizes", "256", "--backends", "numpy", "--check-only", "--no-progress"
-    )
+    ended = gpubench(*"run script.py --sizes 256 --backends numpy --check-only --no-progress".split())
     assert ended.returncode == 0, ended.stderr
 
 
@@ -253,11 +251,8 @@ for cell in (cell for cell in cells if cell["cell_type"] == "code"):
 def test_the_notebook_runs_cell_by_cell(tmp_path):
     (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
     notebook = Path(__file__).parents[2] / "examples" / "your_own_function.ipynb"
-    ended = subprocess.run(
-        [sys.executable, "kernel.py", str(notebook)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("call_price") > 3
-    assert "pairwise" in ended.stdout
-    assert "<table" in ended.stdout
-    assert "Measuring" in ended.stderr  # a notebook shows progress
+    out, err = python(tmp_path, "kernel.py", str(notebook))
+    assert out.count("call_price") > 3
+    assert "pairwise" in out
+    assert "<table" in out
+    assert "Measuring" in err  # a notebook shows progress

@@ -3,8 +3,6 @@
 On a real Windows or macOS the same tests run without the simulation, those of that system.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -28,7 +26,7 @@ class Computer(NamedTuple):
     folder: Path
     env: dict[str, str]
 
-    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(self, *arguments, **options):
         """Start `python -m gpubench ARGUMENTS`, or Python alone if the first argument is "-c"."""
         command = arguments if arguments[:1] == ("-c",) else ("-m", "gpubench", *arguments)
         return subprocess.Popen(
@@ -37,13 +35,13 @@ class Computer(NamedTuple):
             **{"stdin": subprocess.DEVNULL, **options},
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments):
         """Run a program to its end."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=300)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
-    def files(self) -> list[str]:
+    def files(self):
         """Return the names of all that lies in the working folder and in the temporary one."""
         return sorted(
             path.relative_to(self.folder.parent).as_posix()
@@ -56,10 +54,10 @@ Maker = Callable[..., Computer]
 
 
 @pytest.fixture
-def computer(tmp_path: Path, cache_folder: Path) -> Maker:
+def computer(tmp_path, cache_folder):
     """Make a computer with Windows ("win32") or macOS ("darwin"); `libraries` False: without NVML, wgpu and py-cpuinfo."""
 
-    def make(system: str, *, libraries: bool = True) -> Computer:
+    def make(system, *, libraries=True):
         if sys.platform not in ("linux", system):
             pytest.skip(f"{system} is simulated on Linux alone")
         for name in ("home", "temporary", "work"):

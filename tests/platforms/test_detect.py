@@ -1,9 +1,6 @@
 """`detect` on a simulated Windows and macOS: libraries tell what files do not."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -11,13 +8,13 @@ from tests.platforms.conftest import SIMULATED, SYSTEMS
 from tests.platforms.test_runs import FAKE
 
 
-def describe(here: Any, *options: str) -> dict[str, Any]:
+def describe(here, *options):
     done = here.run("detect", "--json", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_windows(computer: Any) -> None:
+def test_windows(computer):
     machine = describe(computer("win32"))
     cpu, gpus = machine["cpu"], machine["gpus"]
     assert cpu["model"]["value"] == "AMD Ryzen 7 5800X 8-Core Processor"
@@ -40,7 +37,7 @@ def test_windows(computer: Any) -> None:
     assert {one["code"] for one in machine["warnings"]} <= {"RUNTIME_MISSING"}
 
 
-def test_macos(computer: Any) -> None:
+def test_macos(computer):
     machine = describe(computer("darwin"))
     (gpu,) = machine["gpus"]
     assert machine["cpu"]["model"]["value"] == gpu["name"]["value"] == "Apple M3"
@@ -52,7 +49,7 @@ def test_macos(computer: Any) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_without_any_library_the_number_of_gpus_is_unknown(computer: Any, system: str) -> None:
+def test_without_any_library_the_number_of_gpus_is_unknown(computer, system):
     here = computer(system, libraries=False)
     machine = describe(here)
     assert machine["gpu_count"]["value"] is None
@@ -61,17 +58,17 @@ def test_without_any_library_the_number_of_gpus_is_unknown(computer: Any, system
     assert (shown.returncode, "wgpu is not installed" in shown.stderr) == (0, True)
 
 
-def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer: Any) -> None:
+def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer):
     assert "nvml" not in computer("darwin").run("detect").stderr
 
 
 @pytest.mark.parametrize("format", ["table", "markdown"])
-def test_every_format_fits_an_old_code_page(computer: Any, format: str) -> None:
+def test_every_format_fits_an_old_code_page(computer, format):
     shown = computer("win32").run("detect", "--format", format)
     assert (shown.returncode, "GeForce" in shown.stdout) == (0, True), shown.stderr
 
 
-def test_results_of_a_run_decide_the_mode(computer: Any) -> None:
+def test_results_of_a_run_decide_the_mode(computer):
     """On Windows too the folder of results is found: test_runs.py."""
     here = computer("darwin")
     large = [{"64": "1M"}.get(word, word) for word in FAKE]
@@ -80,6 +77,6 @@ def test_results_of_a_run_decide_the_mode(computer: Any) -> None:
     assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")
 
 
-def test_mode_auto_takes_the_gpu_that_libraries_list(computer: Any) -> None:
+def test_mode_auto_takes_the_gpu_that_libraries_list(computer):
     auto = computer("win32").run("run", "--mode", "auto", "--ops", "add", "--sizes", "64", "--dry-run")
     assert "--mode auto takes gpu" in auto.stderr, auto.stderr

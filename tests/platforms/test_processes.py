@@ -1,9 +1,6 @@
 """Children and streams on a simulated Windows."""
 
-from __future__ import annotations
-
 import time
-from typing import Any
 
 import psutil
 
@@ -21,14 +18,14 @@ child.kill()
 """
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid):
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def test_a_child_is_killed_with_those_that_it_started(computer: Any) -> None:
+def test_a_child_is_killed_with_those_that_it_started(computer):
     done = computer("win32").run("-c", _TREE)
     assert done.returncode == 0, done.stderr
     numbers = [int(number) for number in done.stdout.split()]
@@ -38,7 +35,7 @@ def test_a_child_is_killed_with_those_that_it_started(computer: Any) -> None:
     assert not any(map(_lives, numbers))
 
 
-def test_a_reader_that_went_is_no_failure(computer: Any) -> None:
+def test_a_reader_that_went_is_no_failure(computer):
     process = computer("win32").start("ops")
     assert process.stdout is not None
     assert process.stderr is not None

@@ -4,8 +4,6 @@ Prints a JSON object: what each accident left. Ends only processes that it start
 beside the others.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -19,17 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ONE = [
-    "--ops",
-    "add",
-    "--sizes",
-    "1k",
-    "--implementations",
-    "library",
-    "--regimes",
-    "resident-waited",
-    "--quick",
-]
+ONE = "--ops add --sizes 1k --implementations library --regimes resident-waited --quick".split()
 QUICK = [*ONE, "--backends", "numpy"]
 HANGS = [*ONE, "--devices", "fake:hang"]
 NODES = 4

@@ -1,7 +1,5 @@
 """Energy by the command line, on scripted devices: what is unknown has its reason, and other runs have nothing of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

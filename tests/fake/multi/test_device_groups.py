@@ -1,7 +1,5 @@
 """Collectives on scripted device groups, by the command line: times follow the script, failures cost their own case."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`--ops health` on scripted GPUs: what joins several of them is looked at, too."""
 
-from __future__ import annotations
-
 import itertools
 
 from gpubench.cli.selection import LINKS

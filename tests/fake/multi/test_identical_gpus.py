@@ -1,7 +1,5 @@
 """A search on a host with several identical GPUs: one is measured in full, the others are looked at, and a slow one is named."""
 
-from __future__ import annotations
-
 # Far above the break-even the search costs seconds of real arithmetic, and so does a large product.
 SEARCH = "--ops add --backends fake --regimes resident-waited --skip add/n>=64k".split()
 SMALL = "gpubench.multi.identical_gpus:SIZES={'upload':4194304,'copy':1048576,'matmul':256}"

@@ -1,7 +1,5 @@
 """Several scripted GPUs at once, by the command line: their speedups are those of the script."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Whole runs with an assigned workload: the first session chooses, the others measure; a mixture wins here."""
 
-from __future__ import annotations
-
 import pytest
 
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"

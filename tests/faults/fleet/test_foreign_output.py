@@ -1,7 +1,5 @@
 """Children among others' code: what it prints into our pipes, what it does to the streams, and what we then say."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -22,16 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PRODUCT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "gpubench") + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 TICK_S = 1 / 64
-KERNEL = (
-    "/proc",
-    "/sys",
-    "/dev",
-    "/run",
-    "/.dockerenv",
-    "/usr/share/hwdata",
-    "/usr/share/misc",
-    "/usr/lib/wsl",
-)
+KERNEL = "/proc /sys /dev /run /.dockerenv /usr/share/hwdata /usr/share/misc /usr/lib/wsl".split()
 REFUSED = "The process cannot access the file because it is being used by another process"
 
 POSIX_MODULES = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "syslog"}
@@ -267,15 +258,8 @@ def locking(file, mode, count):
 def windows_signal(number, handler):
     import signal
 
-    if number not in (
-        signal.SIGABRT,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGINT,
-        signal.SIGSEGV,
-        signal.SIGTERM,
-        SIGBREAK,
-    ):
+    known = "SIGABRT SIGFPE SIGILL SIGINT SIGSEGV SIGTERM".split()
+    if number not in (*(getattr(signal, name) for name in known), SIGBREAK):
         raise ValueError("invalid signal value")
     return None if number == SIGBREAK else signal.signal(number, handler)
 
