@@ -15,6 +15,7 @@ from gpubench.analysis.samples import GRAVITY, Label
 from gpubench.base import group_by
 from gpubench.compare.comparison import DeviceChange, JudgedCase, VerdictWord
 from gpubench.curves import stats
+from gpubench.result.run import Run
 
 MIN_SESSIONS = stats.MIN_SESSIONS
 SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
@@ -22,6 +23,7 @@ SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the thresh
 # three moved sessions of five reach 7.5 %.
 CONTRADICTION_ALPHA = 0.10
 SLOW_END = 0.9  # the quantile that stands for the slow end of a session
+MOST_TAKEN = 0.99  # what others take of the CPUs at most, as a share
 MOST_SESSIONS = 100  # advice to measure more often than this is none
 
 
@@ -203,31 +205,40 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
     return {"verdict": verdict, "reason": reason, "sessions_needed": MIN_SESSIONS}
 
 
-def changes(pairs: Sequence[CasePair]) -> tuple[DeviceChange, ...]:
+def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
     """Return for each device how all its common cases changed together, ops being the observations.
 
-    What a session has in common on a device is not seen with few sessions; the prior says it.
+    What a session has in common on a device is not seen with few sessions; the prior says it, and what others took of
+    the CPUs: a call takes 1 / (1 - share) times as long at most.
     """
+    common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
         (pair for pair in pairs if not pair.muted and not pair.throttled),
         lambda pair: pair.base.case.case.device_id,
     )
-    return tuple(_change(device_id, cases) for device_id, cases in sorted(devices.items()))
+    return tuple(_change(device_id, cases, common) for device_id, cases in sorted(devices.items()))
 
 
-def _change(device_id: str, pairs: Sequence[CasePair]) -> DeviceChange:
+def _disturbance(run: Run) -> float:
+    """Return the mean square, over the sessions, of ln(the most that others can have stretched a time by)."""
+    used = [session for session in run.sessions if not session.superseded]
+    shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
+    return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
+
+
+def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) -> DeviceChange:
     ops = group_by(pairs, lambda pair: pair.base.case.case.op).values()
     means = [stats.mean_log(pair.ratio.estimate for pair in same) for same in ops]
     sessions = [
         min(len(side.low) for side in sides) for sides in zip(*((t.base, t.new) for t in pairs), strict=True)
     ]
-    common = stats.USUAL.session**2 * math.fsum(1 / count for count in sessions)
+    between = math.fsum(square / count for square, count in zip(common, sessions, strict=True))
     expected = stats.USUAL.block**2 * 2
     mean = math.fsum(means) / len(means)
     squared = stats.squared_margin(
         math.fsum((value - mean) ** 2 for value in means), len(means) - 1, expected
     ) / len(means)
-    factor = math.exp(math.sqrt(squared + common * stats.Z**2))
+    factor = math.exp(math.sqrt(squared + between * stats.Z**2))
     ratio = math.exp(mean)
     return DeviceChange(
         device_id=device_id, ratio=ratio, lo=ratio / factor, hi=ratio * factor, cases=len(pairs)

@@ -145,7 +145,7 @@ def _against(base: str, own: CompareSide, new: Named, index: int, options: Compa
     pair = Pair(
         interleaved=takes_turns, correction="max-t" if family else None, family=len(family),
         spread=median(spreads) if spreads else None, smallest_effect=median(effects) if effects else None,
-        own_sizes=part.own_sizes, devices=() if family else changes(part.pairs),
+        own_sizes=part.own_sizes, devices=() if family else changes(part.pairs, (own.run, run)),
     )  # fmt: skip
     cases = [verdicts[case_id] for case_id in own.rows if case_id in verdicts]
     idle = not can_fire(family, options.alpha)
