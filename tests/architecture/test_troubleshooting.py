@@ -55,8 +55,3 @@ def test_an_error_says_what_its_message_says_where_the_place_gives_nothing_bette
     assert str(reported) == reported.message
     reported = InputError("no-charts", "no picture", hint="")
     assert (reported.message, reported.hint) == ("no picture", "")
-
-
-def test_an_error_of_no_entry_cannot_be_raised():
-    with pytest.raises(KeyError):
-        InputError("melted", "the file melted")

@@ -54,10 +54,3 @@ def test_parameters_are_what_varies_as_in_a_scan(report, theirs):
         assert len({row["parameters"].get(name) for row in ours}) > 1, name
     alone = json.loads(report("hyperfine", run_of([measured(case(n=64), 1e-3)], devices=(CPU,))).read_text())
     assert alone["results"][0]["parameters"] == {}
-
-
-def test_a_single_sample_has_no_deviation(report):
-    run = run_of([measured(case(), 1e-3, sessions=1, factors=(1.0,))], devices=(CPU,), sessions=1)
-    [row] = json.loads(report("hyperfine", run).read_text())["results"]
-    assert row["times"] == [1e-3]
-    assert row["stddev"] is None

@@ -34,19 +34,6 @@ def test_compare_shows_every_case_of_a_report(report, tmp_path):
     assert all(name in table for name in names)
 
 
-def test_compare_groups_by_op_and_sets_two_reports_side_by_side(report, tmp_path):
-    base = report("pytest-benchmark", small_run(1e-3), "0001_base.json")
-    new = report("pytest-benchmark", small_run(2e-3), "0002_new.json")
-    table = compare(
-        tmp_path, base, new, "--group-by", "fullname", "--sort", "mean", "--columns", "mean,median,outliers"
-    )
-    case = "matmul/n=1024/float32/library/resident-queued@cupy:0"
-    lines = [line for line in table.splitlines() if line.startswith(case)]
-    assert len(lines) == 2
-    assert "(1.0)" in lines[0]
-    assert "(2.00)" in lines[1]
-
-
 def test_history_by_machine_takes_the_file_as_a_saved_run(report, tmp_path):
     storage = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
     storage.mkdir(parents=True)

@@ -81,24 +81,6 @@ def test_every_size_of_either_side_counts():
     assert 0.8 * 300_000 <= found.low <= found.n <= found.high <= 1.25 * 300_000
 
 
-def test_the_fastest_contender_of_a_side_counts():
-    slow = TimedSizes("cpu", exact(lambda n: 3 * cpu(n)))
-    series = {"gpu": TimedSizes("waited", exact(gpu)), "cpu": TimedSizes("cpu", exact(cpu)), "slow": slow}
-    curves = fit(series)
-    alone = compare([curves["gpu"]], [curves["cpu"]])
-    beside = compare([curves["gpu"]], [curves["cpu"], curves["slow"]])
-    assert beside.n == pytest.approx(alone.n, rel=1e-6)
-
-
-def test_between_contenders_that_share_no_size_the_nearest_counts():
-    halves = {"few": LADDER[:3], "many": LADDER[4:]}
-    curves = fit(
-        {"gpu": TimedSizes("waited", exact(gpu))}
-        | {name: TimedSizes("cpu", exact(cpu, sizes)) for name, sizes in halves.items()}
-    )
-    assert compare([curves["gpu"]], [curves[name] for name in halves]) is not None
-
-
 def test_a_contender_that_was_timed_at_one_size_counts_there_alone():
     """There it is three times as fast, which moves no threshold elsewhere."""
     once = TimedSizes("cpu", exact(lambda n: cpu(n) / 3, [1 << 13]))
@@ -185,3 +167,12 @@ def test_a_speedup_is_known_from_the_first_size_to_the_last():
     assert speedup_at(None, 1000) is None
     one = fit({"a": TimedSizes("waited", exact(gpu, [1000])), "b": TimedSizes("cpu", exact(cpu, [1000]))})
     assert speedup_at(compare([one["a"]], [one["b"]]), 1000) == pytest.approx(cpu(1000) / gpu(1000), rel=0.02)
+
+
+def test_between_contenders_that_share_no_size_the_nearest_counts():
+    halves = {"few": LADDER[:3], "many": LADDER[4:]}
+    curves = fit(
+        {"gpu": TimedSizes("waited", exact(gpu))}
+        | {name: TimedSizes("cpu", exact(cpu, sizes)) for name, sizes in halves.items()}
+    )
+    assert compare([curves["gpu"]], [curves[name] for name in halves]) is not None

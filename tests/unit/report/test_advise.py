@@ -223,25 +223,6 @@ def test_the_variables_are_none_that_an_option_reads():
     assert not {f"GPUBENCH_{option}" for option in options} & set(values)
 
 
-def test_timings_of_a_sweep_advise_nothing():
-    """They were taken at other shares of a split."""
-
-    def swept(outcome, by):
-        return [
-            replace(block, phase="sweep", wall_s=[value * by for value in block.wall_s])
-            for block in outcome.blocks
-        ]
-
-    wrong = [replace(row, blocks=[*row.blocks, *swept(row, 50)]) for row in RISING]
-    alone = [measured(case(n=2048), 1e-9), measured(case(n=2048, regime=ALWAYS, device="cupy:0"), 1e-9)]
-    alone = [replace(row, blocks=swept(row, 1)) for row in alone]
-    for n in (1024, 2000, 2048):
-        expected, found = ask(RISING, n), ask([*wrong, *alone], n)
-        assert (found.candidates, found.basis, found.gain) == (
-            expected.candidates, expected.basis, expected.gain,
-        )  # fmt: skip
-
-
 # ---------------------------------------------------------------- splits
 
 

@@ -125,13 +125,6 @@ def test_json_follows_its_schema(gpubench, folder):
     assert [row["verdict"] for row in document["cases"]] == ["SAME", "SLOWER", "FASTER", "SAME"]
 
 
-def test_a_file_that_is_written_is_told_unless_quiet(gpubench, folder):
-    written = ("compare", "base.json", "new.json", "-o", "x.md")
-    assert "wrote x.md" in gpubench(*written, cwd=folder).stderr
-    assert not gpubench(*written, "-q", cwd=folder).stderr
-    assert (folder / "x.md").read_text(encoding="utf-8").startswith("## gpubench compare\n")
-
-
 def test_labels_standard_input_and_several_files(gpubench, folder):
     text = (folder / "base.json").read_text(encoding="utf-8")
     done = gpubench("compare", "-", "release=new.json", "alike.json", cwd=folder, stdin=text)

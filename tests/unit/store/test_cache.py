@@ -131,6 +131,15 @@ def test_nothing_of_ours_is_writable_by_others(tmp_path, monkeypatch):
     assert [path for path in (tmp_path / "not", *made) if path.stat().st_mode & 0o022] == []
 
 
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [({"GPUBENCH_CACHE_DIR": "/x", "HOME": "/h"}, "GPUBENCH_CACHE_DIR"), ({"HOME": "/h"}, "HOME"), ({}, "HOME"),
+     ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "XDG_CACHE_HOME")],
+)  # fmt: skip
+def test_a_message_names_the_variable_that_decides(environ, name):
+    assert installation.cache_variable(environ, "linux") == name
+
+
 def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
     for name in ("GPUBENCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
@@ -140,12 +149,3 @@ def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch
     assert codes() == ["cache-not-kept"]
     cache.fall_back_to(tmp_path / "run")
     assert cache.user_cache().keeps
-
-
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [({"GPUBENCH_CACHE_DIR": "/x", "HOME": "/h"}, "GPUBENCH_CACHE_DIR"), ({"HOME": "/h"}, "HOME"), ({}, "HOME"),
-     ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "XDG_CACHE_HOME")],
-)  # fmt: skip
-def test_a_message_names_the_variable_that_decides(environ, name):
-    assert installation.cache_variable(environ, "linux") == name

@@ -101,17 +101,6 @@ def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
-def test_waiting_for_a_lock_leaves_no_file_open(tmp_path):
-    path = tmp_path / "a.json"
-    held = store.lock_result(path, "run", 0)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(InputError):
-        store.lock_result(path, "run", 0.2)
-    assert len(os.listdir("/proc/self/fd")) == before
-    held.release()
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EIO, errno.ENOSYS])
 def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch, number):
     def refused(*arguments):
@@ -164,38 +153,35 @@ def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
     lock.release()
 
 
-def test_a_lock_file_that_cannot_be_opened_is_refused(somebody):
+FOREIGN = {
+    "lock": (lambda path, run: lock_of(path).touch(0o600), lambda path, run: store.lock_result(path, "run", 0), "Permission denied"),
+    "result": (lambda path, run: path.touch(0o666), lambda path, run: store.check_writable(path), "another user's"),
+    "part": (lambda path, run: store.part_of(path).touch(0o600), lambda path, run: store.check_part(path), "Permission denied"),
+    "folder": (lambda path, run: store.result_path(path.parent, run), lambda path, run: store.check_result_path(path.parent, run), "Permission denied"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_another_user_owns_is_found_before_measuring(somebody, run, kind):
+    make, check, why = FOREIGN[kind]
     path = somebody / "a.json"
-    lock_of(path).touch(0o600)
+    make(path, run)
+    if path.exists():
+        path.chmod(0o666)
     os.seteuid(65534)
     with pytest.raises(UsageError) as caught:
-        store.lock_result(path, "run", 0)
-    assert "Permission denied" in caught.value.why
-    assert str(lock_of(path)) in caught.value.why
+        check(path, run)
+    assert why in caught.value.why
+    assert (str(lock_of(path)) in caught.value.why) == (kind == "lock")
+    assert ("permissions" in caught.value.hint) == (kind == "folder") or kind != "folder"
 
 
-def test_another_users_file_in_a_shared_folder_is_found_before_measuring(somebody):
-    path = somebody / "a.json"
-    path.touch(0o666)
-    path.chmod(0o666)
-    os.seteuid(65534)
-    with pytest.raises(UsageError) as caught:
-        store.check_writable(path)
-    assert "another user's" in caught.value.why
-
-
-def test_another_users_part_is_found_before_measuring(somebody):
-    path = somebody / "a.json"
-    store.part_of(path).touch(0o600)
-    os.seteuid(65534)
-    with pytest.raises(UsageError) as caught:
-        store.check_part(path)
-    assert "Permission denied" in caught.value.why
-
-
-def test_another_users_machine_folder_is_found_before_measuring(somebody, run):
-    store.result_path(somebody, run)
-    os.seteuid(65534)
-    with pytest.raises(UsageError) as caught:
-        store.check_result_path(somebody, run)
-    assert (caught.value.why, "permissions" in caught.value.hint) == ("Permission denied", True)
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_waiting_for_a_lock_leaves_no_file_open(tmp_path):
+    path = tmp_path / "a.json"
+    held = store.lock_result(path, "run", 0)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(InputError):
+        store.lock_result(path, "run", 0.2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    held.release()
