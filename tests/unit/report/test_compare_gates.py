@@ -83,7 +83,7 @@ def test_cases_that_missed_sessions_of_their_own_are_corrected_for_and_can_make_
 
 
 def speedups(*texts, **more):
-    return CompareOptions(fail_on=(), min_speedups=ci.gates(list(texts), None).min_speedups, **more)
+    return CompareOptions(fail_on=(), min_speedups=ci.parse_gates(list(texts), None).min_speedups, **more)
 
 
 @pytest.mark.parametrize("in_base", [*LOST, "absent", "number"])

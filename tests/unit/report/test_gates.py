@@ -16,7 +16,7 @@ WIDE = (0.5, 2.0, 0.6, 1.9, 0.7, 1.4, 1.0, 1.0, 0.9, 1.1)
 
 
 def gates(outcomes, *min_speedups, fail_on=None, **kind):
-    (analysis,) = analyse_runs([run_of(outcomes, **kind)], gates=ci.gates(min_speedups, fail_on))
+    (analysis,) = analyse_runs([run_of(outcomes, **kind)], gates=ci.parse_gates(min_speedups, fail_on))
     return findings.gates(analysis)
 
 
@@ -63,12 +63,12 @@ def test_fail_on():
 )  # fmt: skip
 def test_what_is_no_gate_is_refused(text):
     with pytest.raises(UsageError, match="--min-speedup"):
-        ci.gates([text], None)
+        ci.parse_gates([text], None)
 
 
 def test_every_format_says_how_the_gates_ended():
     rows = [*curve({64: 0.5, 256: 4.0}), skipped(gpu(512))]
-    found = analyse_runs([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
+    found = analyse_runs([run_of(rows)], gates=ci.parse_gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
     assert has_failures(found)
     document = json.loads(draw_report(found, "json"))
     assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
