@@ -19,7 +19,6 @@ from gpubench.base import disk, streams, units
 from gpubench.base.errors import ExitCode, GpubenchError, UsageError, require_choice
 from gpubench.base.installation import quote
 from gpubench.base.table import FEW, MANY
-from gpubench.cli import delivery
 from gpubench.cli.ci import CiChannels
 from gpubench.cli.exit import tell
 from gpubench.cli.options import ColorOptions, PlotOptions, ReportOptions, RunOptions, SavingOptions
@@ -27,9 +26,7 @@ from gpubench.result import store
 from gpubench.result.run import Measurement, Run
 
 if TYPE_CHECKING:
-    from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.claims import Claim
-    from gpubench.cli.ci import CiChannels
     from gpubench.report.layout import RenderOptions
 
 
@@ -60,7 +57,7 @@ def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions)
     for path in output:
         if not store.is_result_name(path):
             # Refuses a suffix that no format has.
-            delivery.check_picture(delivery.format_of(path, "--output: "), to_terminal=False)
+            check_picture(format_of(path, "--output: "), to_terminal=False)
         store.check_writable(path)
         if store.is_result_name(path):
             store.check_part(path)
@@ -255,19 +252,19 @@ def deliver(
     """
     errors = []
     for path in output:
-        if not store.is_result_name(path) and (format := delivery.format_of(path)) != EVENTS:
+        if not store.is_result_name(path) and (format := format_of(path)) != EVENTS:
             try:
-                delivery.write_report(analyses, style, format, path, channels)
+                write_report(analyses, style, format, path, channels)
             except GpubenchError as error:
                 errors.append(error)
     if style.screen:
-        command = delivery.report_command(next(iter(saved), None), store.default_results_dir())
-        delivery.write(style.final_screen(analyses, command, saved=saved), None)
+        command = report_command(next(iter(saved), None), store.default_results_dir())
+        write(style.final_screen(analyses, command, saved=saved), None)
     elif style.format == "json":
         streams.put(store.dumps(stored).decode())
     elif style.format != EVENTS:
         try:
-            delivery.write_report(analyses, style, style.format, None, channels)
+            write_report(analyses, style, style.format, None, channels)
         except UsageError as error:
             # A column that no table turns out to have: what was measured is shown all the same.
             if not style.options.columns:
@@ -275,7 +272,7 @@ def deliver(
             print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
             options = msgspec.structs.replace(style.options, columns=())
             all_columns = msgspec.structs.replace(style, options=options)
-            delivery.write_report(analyses, all_columns, style.format, None, channels)
+            write_report(analyses, all_columns, style.format, None, channels)
     return errors
 
 
@@ -354,7 +351,6 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
     """Return the command that reports a result again: without its name if it is the newest in `results_dir`; empty
     without a file."""
-    from gpubench.base.installation import quote
     from gpubench.base.streams import printable
 
     if path is None:
@@ -480,7 +476,6 @@ def check_plots(options: PlotOptions) -> None:
     if options.plots is None:
         return
     from gpubench.report import PICTURES, plots
-    from gpubench.result import store
 
     require_choice(options.plot_format, PICTURES, "--plot-format")
     plots.require_library("--plots")

@@ -161,7 +161,7 @@ def _training(
     """Three steps of `stages` and of the `update` of all weights."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
-        group="network", stages=(_steps(stages, update, weights),),
+        stages=(_steps(stages, update, weights),),
         inputs={f"{x}.{step}": values for step in range(STEPS) for x, values in batches.items()},
         weights={f"{weight}.0": values for weight, values in weights.items()}
         | {f"{weight}_{moment}.0": values for weight in weights for moment, values in (moments or {}).items()},
@@ -170,23 +170,26 @@ def _training(
     )  # fmt: skip
 
 
-def _perceptron(name: str, summary: str, update: Update, **moments: Values) -> Op:
+def _perceptron(*, name: str, moments: Mapping[str, Values] | None = None, **declared: Any) -> Op:
     # By 8 for each stage on the longest way through a step: hidden, logits, loss, grad_h, grad_w1, update.
     judged: dict[str, Any] = {
         value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=_swing(name, value))
         for value in _name_results(MLP_WEIGHTS)
     }
     return _training(
-        name=name, summary=summary, params=MLP_PARAMS, sizes=MLP_SIZES, update=update, weights=MLP_WEIGHTS,
+        name=name, params=MLP_PARAMS, sizes=MLP_SIZES, weights=MLP_WEIGHTS,
         stages=(*FORWARD[:2], *LOSS, *BACKWARD), classes=lambda params: CLASSES, moments=moments,
-        judged={_LAST: _swing(name, _LAST), **judged},
+        judged={_LAST: _swing(name, _LAST), **judged}, **declared,
     )  # fmt: skip
 
 
-mlp_sgd = _perceptron("mlp_sgd", "three steps of training mlp_forward: mlp_step and w - 0.125 dw", _sgd)
+mlp_sgd = _perceptron(
+    name="mlp_sgd", group="network", summary="three steps of training mlp_forward: mlp_step and w - 0.125 dw",
+    update=_sgd,
+)  # fmt: skip
 mlp_adam = _perceptron(
-    "mlp_adam", "three steps of training mlp_forward by Adam, with its moments", _adam,
-    mean="zeros", square=SQUARES,
+    name="mlp_adam", group="network", summary="three steps of training mlp_forward by Adam, with its moments",
+    update=_adam, moments={"mean": "zeros", "square": SQUARES},
 )  # fmt: skip
 
 
@@ -266,7 +269,8 @@ _BLOCK_LOSS = Stage(
 # which the update takes an eighth.
 _BLOCK_TOLERANCE = Tolerance(20 * STEPS, scale=_largest_weight)
 transformer_sgd = _training(
-    name="transformer_sgd", summary="three steps of training transformer_block: its gradients and w - 0.125 dw",
+    name="transformer_sgd", group="network",
+    summary="three steps of training transformer_block: its gradients and w - 0.125 dw",
     params=PARAMS, sizes=Ladder(low=1, high=2048), options=ATTENTION_PARAMS["options"],
     stages=(*BLOCK_FORWARD, _BLOCK_LOSS, *BLOCK_BACKWARD), update=_sgd, weights=BLOCK_WEIGHTS, classes=width,
     judged=dict.fromkeys(_name_results(BLOCK_WEIGHTS), _BLOCK_TOLERANCE),
