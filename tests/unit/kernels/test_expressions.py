@@ -1,6 +1,7 @@
 """The array expressions: portable, equal to their references, and as expensive as they claim."""
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -126,57 +127,32 @@ class Counted:
     def __init__(self, value: float) -> None:
         self.value = value
 
-    def _with(self, value: float) -> "Counted":
-        Counted.operations += 1
-        return Counted(value)
-
-    def __add__(self, other):
-        return self._with(self.value + getattr(other, "value", other))
-
-    def __sub__(self, other):
-        return self._with(self.value - getattr(other, "value", other))
-
-    def __rsub__(self, other):
-        return self._with(other - self.value)
-
-    def __mul__(self, other):
-        return self._with(self.value * getattr(other, "value", other))
-
-    def __truediv__(self, other):
-        return self._with(self.value / getattr(other, "value", other))
-
-    def __rtruediv__(self, other):
-        return self._with(other / self.value)
-
-    def __neg__(self):
-        return self._with(-self.value)
-
     def __pow__(self, other):
         """Count a known integer as the products of squaring."""
-        if isinstance(other, int):
-            Counted.operations += other.bit_length() + other.bit_count() - 3
-            return self._with(self.value**other)
-        Counted.operations += 19
-        return self._with(self.value**other.value)
-
-    def __gt__(self, other):
-        Counted.operations += 1
-        return self.value > getattr(other, "value", other)
-
-    def __ge__(self, other):
-        Counted.operations += 1
-        return self.value >= getattr(other, "value", other)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __abs__(self):
-        return self._with(abs(self.value))
+        known = isinstance(other, int)
+        Counted.operations += other.bit_length() + other.bit_count() - 2 if known else 20
+        return Counted(self.value ** (other if known else other.value))
 
     def __getattr__(self, name):
         """What NumPy calls for its function of that name."""
         function = getattr(math, name)
-        return lambda: self._with(function(self.value))
+        return lambda: counted(function)(self)
+
+
+def counted(function):
+    def apply(*numbers):
+        Counted.operations += 1
+        found = function(*(getattr(number, "value", number) for number in numbers))
+        return found if isinstance(found, bool) else Counted(found)
+
+    return apply
+
+
+for name in ("add", "sub", "mul", "truediv", "gt", "ge", "neg", "abs"):
+    setattr(Counted, f"__{name}__", counted(getattr(operator, name)))
+for name in ("add", "sub", "mul", "truediv"):
+    function = getattr(operator, name)
+    setattr(Counted, f"__r{name}__", counted(lambda one, other, function=function: function(other, one)))
 
 
 class Counting(np.ndarray):

@@ -31,24 +31,17 @@ def reported(**asked):
     return Users(**nvml.gpu_users(CARD, card(**asked))["cupy:0"])
 
 
-def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
+@pytest.mark.parametrize(("computing", "drawing", "used", "users"), [
+    (pids(7, 8), pids(8, 9), LARGE, Users(computing=2, drawing=1, used_bytes=LARGE)),  # each process once
+    ([], [], SMALL, None), ([], [], 0, None), ([], [], LARGE, Users(used_bytes=LARGE)),  # of whom no process is listed
+])  # fmt: skip
+def test_who_is_on_a_card_is_counted(computing, drawing, used, users):
     found = reported(
-        nvmlDeviceGetComputeRunningProcesses=pids(7, 8),
-        nvmlDeviceGetGraphicsRunningProcesses=pids(8, 9),
-        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE),
-    )
-    assert found == Users(computing=2, drawing=1, used_bytes=LARGE)
-
-
-def test_an_idle_card_has_no_users():
-    assert not reported()
-    assert not reported(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=0))
-
-
-def test_memory_of_processes_that_are_not_listed_is_a_sign_of_them():
-    found = reported(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE))
-    assert found
-    assert found.unseen
+        nvmlDeviceGetComputeRunningProcesses=computing, nvmlDeviceGetGraphicsRunningProcesses=drawing,
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=used),
+    )  # fmt: skip
+    assert found == users if users else not found
+    assert found.unseen == (users is not None and not computing)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,11 @@ def script(monkeypatch):
 DEVICES = ["a:0", "b:0", "c:0"]
 
 
-def opened(gone=None):
-    return WorkerPool(Settings(), Path(), {} if gone is None else gone)
+def opened(gone=None, devices=(), **more):
+    pool = WorkerPool(Settings(), Path(), {} if gone is None else gone, **more)
+    if devices:
+        pool.open_all(devices)
+    return pool
 
 
 def dies(*devices, kind, times=99, how=lambda: WorkerGone("worker-crashed", "it died", "open", "")):
@@ -126,8 +129,7 @@ def dies(*devices, kind, times=99, how=lambda: WorkerGone("worker-crashed", "it 
 
 
 def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     assert script.now == COSTS["Open"] + 0.5 * len(DEVICES)
     assert script.alone(protocol.MeasureOverhead)
     assert sorted(pool.workers) == DEVICES
@@ -138,8 +140,7 @@ def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
 def test_a_device_that_dies_once_while_it_opens_gets_another_worker(script, kind):
     script.fate = dies("b:0", kind=kind, times=1)
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     assert sorted(pool.workers) == DEVICES
     assert [worker.device for worker in script.workers if not worker.alive] == ["b:0"]
 
@@ -148,8 +149,7 @@ def test_a_device_that_dies_once_while_it_opens_gets_another_worker(script, kind
 def test_a_device_that_keeps_dying_is_gone_and_the_others_stay(script, kind):
     script.fate = dies("b:0", kind=kind)
     gone = {}
-    pool = opened(gone)
-    pool.open_all(DEVICES)
+    pool = opened(gone, DEVICES)
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert gone["b:0"].reason == "device-lost"
     assert script.reported(protocol.Open).count("b:0") == FAILED_STARTS
@@ -183,8 +183,7 @@ def cases(*implementations):
 
 def test_all_sizes_have_their_inputs_before_anything_is_built(script):
     """The devices wait for each other twice, however many sizes a step has."""
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     references = Counter()
 
     def count(device, request):
@@ -200,8 +199,7 @@ def test_all_sizes_have_their_inputs_before_anything_is_built(script):
 
 
 def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     script.fate = dies("b:0", kind=protocol.Reallocate)
     pool.reallocate({"a:0", "b:0", "gone:0"})
     assert list(pool.losses) == ["b:0"]
@@ -210,21 +208,20 @@ def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
 
 
 def test_workers_end_side_by_side(script):
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     since = script.now
     pool.close()
     assert script.now - since == COSTS["Close"]
     assert not [worker for worker in script.workers if worker.alive]
 
 
-@pytest.mark.parametrize("kind", [protocol.Load, protocol.Build])
-def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script, kind):
+@pytest.mark.parametrize("kind", [protocol.Load, protocol.Build, protocol.Choose])
+def test_a_worker_that_dies_over_its_inputs_or_its_trials_is_replaced_when_it_is_needed(script, kind):
     """Which case is to blame shows when it is prepared."""
-    pool = opened()
-    pool.open_all(DEVICES)
-    script.fate = dies("b:0", kind=kind)
+    pool = opened(devices=DEVICES)
+    script.undecided, script.fate = {"a:0", "b:0"}, dies("b:0", kind=kind)
     pool.load([cases()])
+    assert set(pool.losses) == {"b:0"}
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert pool.worker("b:0").alive
 
@@ -232,8 +229,7 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
 @pytest.mark.parametrize("left_s", [60.0, -1.0])
 def test_devices_choose_in_turns_and_build_side_by_side_then(script, left_s):
     """Without time for trials they are left to the cases that are prepared."""
-    pool = opened()
-    pool.open_all(DEVICES)
+    pool = opened(devices=DEVICES)
     script.undecided, since = {"a:0", "c:0"}, script.now
     pool.load([cases()], Budget(left_s, time.monotonic()))
     again = ["a:0", "c:0"] if left_s > 0 else []
@@ -243,15 +239,6 @@ def test_devices_choose_in_turns_and_build_side_by_side_then(script, left_s):
     assert script.now - since == COSTS["Load"] + COSTS["Build"] + (
         2 * COSTS["Choose"] + COSTS["Build"] if again else 0
     )
-
-
-def test_a_worker_that_dies_over_its_trials_is_replaced_when_it_is_needed(script):
-    pool = opened()
-    pool.open_all(DEVICES)
-    script.undecided, script.fate = {"a:0", "b:0"}, dies("b:0", kind=protocol.Choose)
-    pool.load([cases()])
-    assert set(pool.losses) == {"b:0"}
-    assert sorted(pool.workers) == ["a:0", "c:0"]
 
 
 LATE = [*DEVICES, "torch:cpu"]
@@ -302,9 +289,7 @@ def importing(script, *, sessions=1, cpus=8):
 
 
 def opened_with(spares):
-    pool = WorkerPool(Settings(), Path(), {}, spares=spares)
-    pool.open_all(DEVICES)
-    return pool
+    return opened(devices=DEVICES, spares=spares)
 
 
 def test_each_session_takes_one_worker_that_has_imported(script):
