@@ -95,13 +95,23 @@ def test_a_composed_device_is_known_by_its_backend(device_id, names, inner):
 
 def adapter(name, api="Vulkan", kind="DiscreteGPU", vendor=0x10DE):
     info = {
-        "device": name, "backend_type": api, "adapter_type": kind, "vendor_id": vendor, "vendor": "",
+        "device": name,
+        "backend_type": api,
+        "adapter_type": kind,
+        "vendor_id": vendor,
+        "vendor": "",
         "description": "",
-    }  # fmt: skip
+    }
     return SimpleNamespace(info=info, features={"timestamp-query"})
 
 
 LLVMPIPE = adapter("llvmpipe (LLVM 15.0.6, 256 bits)", kind="CPU", vendor=0x10005)
+CARD, ARC = adapter("NVIDIA H200"), adapter("Intel Arc", kind="IntegratedGPU", vendor=0x8086)
+SOFTWARE = [
+    LLVMPIPE, adapter("SwiftShader Device (LLVM 10.0.0)", kind="Other", vendor=0x1AE0),
+    adapter("Microsoft Basic Render Driver", api="D3D12", kind="Unknown", vendor=0x1414),
+    adapter("a name nobody knows", kind="CPU", vendor=1),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -115,31 +125,17 @@ def listed(monkeypatch):
     return devices
 
 
-def test_gpus_come_first_and_software_last_whatever_the_order(listed):
-    h200, arc = adapter("NVIDIA H200"), adapter("Intel Arc", kind="IntegratedGPU", vendor=0x8086)
-    expected = [("wgpu:0", "gpu", h200.info["device"]), ("wgpu:1", "gpu", "Intel Arc")]
-    assert listed(LLVMPIPE, h200, arc)[:2] == expected
-    assert listed(h200, LLVMPIPE, arc)[2] == ("wgpu:2", "software", LLVMPIPE.info["device"])
-
-
-def test_opengl_lists_the_same_gpus_again_and_is_left_out(listed):
-    assert listed(adapter("NVIDIA H200"), adapter("NVIDIA H200/PCIe", api="OpenGL")) == [
-        ("wgpu:0", "gpu", "NVIDIA H200")
+@pytest.mark.parametrize(("adapters", "expected"), [
+    # GPUs come first and software last, whatever the order; OpenGL lists the same GPUs again and is left out.
+    ([LLVMPIPE, CARD, ARC], [(CARD, "gpu"), (ARC, "gpu"), (LLVMPIPE, "software")]),
+    ([CARD, LLVMPIPE, ARC], [(CARD, "gpu"), (ARC, "gpu"), (LLVMPIPE, "software")]),
+    ([CARD, adapter("NVIDIA H200/PCIe", api="OpenGL")], [(CARD, "gpu")]),
+    *(([software], [(software, "software")]) for software in SOFTWARE),
+])  # fmt: skip
+def test_adapters_are_listed_once_and_software_is_never_a_gpu(listed, adapters, expected):
+    assert listed(*adapters) == [
+        (f"wgpu:{number}", kind, one.info["device"]) for number, (one, kind) in enumerate(expected)
     ]
-
-
-@pytest.mark.parametrize(
-    "software",
-    [
-        LLVMPIPE,
-        adapter("SwiftShader Device (LLVM 10.0.0)", kind="Other", vendor=0x1AE0),
-        adapter("Microsoft Basic Render Driver", api="D3D12", kind="Unknown", vendor=0x1414),
-        adapter("a name nobody knows", kind="CPU", vendor=1),
-    ],
-    ids=lambda a: a.info["device"][:9],
-)
-def test_a_software_adapter_is_never_a_gpu(listed, software):
-    assert [kind for _, kind, _ in listed(software)] == ["software"]
 
 
 def test_no_adapter_names_the_remedy(listed):

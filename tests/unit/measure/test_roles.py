@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,17 +236,10 @@ def test_costs_follow_the_declaration():
 def test_activations_travel_and_nothing_else(session, tmp_path, implementation, regime):
     timer = timer_of(session, tmp_path, implementation, regime)
     moved = {"up": [], "down": []}
-
-    class Counted:
-        def upload(self, buffer, host):
-            moved["up"].append(host)
-            session.upload(buffer, host)
-
-        def download(self, buffer, host):
-            moved["down"].append(host)
-            session.download(buffer, host)
-
-    timer.transfers = Counted()
+    timer.transfers = SimpleNamespace(
+        upload=lambda buffer, host: (moved["up"].append(host), session.upload(buffer, host)),
+        download=lambda buffer, host: (moved["down"].append(host), session.download(buffer, host)),
+    )
     timer.seconds(1)
     workspace = timer.workspace
     for way, operands, arrays in (
