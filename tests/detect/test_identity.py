@@ -170,12 +170,14 @@ def test_another_driver_is_said(tmp_path):
     assert advised(HERE, tmp_path).confidence == "measured", "what one side does not know says nothing"
 
 
-def test_the_gpu_that_was_measured_is_named_by_its_id_here(tmp_path):
+def test_the_gpu_that_was_measured_is_named_by_its_id_here_and_another_may_be_gone(tmp_path):
     """A result holds digests; of two equal cards it measured the second."""
     first, second = gpu(uuid="GPU-0000000000000001"), gpu(uuid="GPU-0000000000000002", bdf="0000:0e:00.0")
     digests = [gpu(uuid=uuid_digest(card.id), bdf=card.bdf.value) for card in (second, first)]
     result(tmp_path, machine(*digests))
     assert advised(machine(first, second), tmp_path).device_ids == [second.id]
+    assert advised(machine(second), tmp_path).confidence == "measured"
+    assert advised(machine(first), tmp_path).confidence == "provisional"
 
 
 def test_files_of_other_machines_are_not_read_to_their_end(tmp_path, monkeypatch):
@@ -209,11 +211,3 @@ def test_a_policy_takes_no_results_of_another_gpu(tmp_path, monkeypatch):
         Policy.load(tmp_path)
     assert "GPU: Navi 33 (1002:7480)" in refused.value.why
     assert run.machine == HERE
-
-
-def test_a_gpu_that_was_not_measured_may_be_gone(tmp_path):
-    """The one that was is here."""
-    first, second = gpu(uuid="GPU-0000000000000001"), gpu(uuid="GPU-0000000000000002")
-    result(tmp_path, machine(first, second))
-    assert advised(machine(first), tmp_path).confidence == "measured"
-    assert advised(machine(second), tmp_path).confidence == "provisional"

@@ -24,7 +24,8 @@ def test_a_node_is_given_what_to_measure_and_its_name():
     ]  # fmt: skip
 
 
-def test_sessions_are_added_to_confirm_health_alone():
+def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
+    assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
     for options in (RunOptions(confirm=0), RunOptions(ops="add"), RunOptions(rigorous=True)):
         assert not any("--sessions" in word for word in node_arguments(options, "x"))
 
@@ -50,10 +51,6 @@ def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench,
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_worst_code_wins_as_documented():
-    assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
 
 
 def node(host, id, gpus=2):

@@ -69,7 +69,7 @@ def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
     assert {one.gpu for one in report.peers.verdicts} == {"A3"}
 
 
-def test_two_runs_that_see_one_gpu_each_are_one_node():
+def test_two_runs_that_see_one_gpu_each_are_one_node_and_a_gpu_without_figures_is_named():
     one = node_run("a", ["A0"], known=["A1"], number=1)
     other = node_run("a", ["A1"], known=["A0"], number=2)
     fleet = fleet_of([one, other])
@@ -77,9 +77,6 @@ def test_two_runs_that_see_one_gpu_each_are_one_node():
     survey = FleetSurvey()
     survey.add(fleet.nodes[0])
     assert {figure.gpu for figure in survey.figures} == {"A0", "A1"}
-
-
-def test_a_gpu_on_which_nothing_was_measured_is_named():
     report = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
     assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [
         ("A9", "nothing was measured on it")

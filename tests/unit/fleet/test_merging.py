@@ -218,11 +218,6 @@ def test_a_failure_stays_one_and_a_skip_gives_way():
         assert [type(outcome).__name__ for outcome in whole.outcomes] == [kind]
 
 
-def test_the_worst_ending_is_the_ending():
-    whole = merge_runs([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
-    assert (whole.exit_reason, whole.exit_code, whole.complete) == ("budget", 124, False)
-
-
 def test_machines_are_told_apart_by_fingerprint_uuid_and_context():
     environment = msgspec.structs.replace(run(1).environment, context={"node": "a"})
     named = msgspec.structs.replace(run(1), environment=environment)
@@ -230,13 +225,10 @@ def test_machines_are_told_apart_by_fingerprint_uuid_and_context():
     assert node_key(run(1)) == node_key(run(2))
 
 
-def test_a_fleet_holds_each_machine_once():
+def test_a_fleet_holds_each_machine_once_and_a_node_that_is_missing_makes_it_incomplete():
     fleet = fleet_of([run(1), run(2, gpu="GPU-2"), run(3)])
     assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (2, 2, True)
     assert [len(node.result.sessions) for node in fleet.nodes] == [2, 1]
-
-
-def test_a_node_that_is_missing_makes_a_fleet_incomplete():
     gone = Node(key="c.json", status="failed", error="c.json: there is no such file")
     fleet = fleet_of([run(1), run(2, gpu="GPU-2")], [gone], expected=3)
     assert (fleet.nodes_collected, fleet.complete, len(fleet.nodes)) == (2, False, 3)
@@ -254,9 +246,11 @@ def test_no_run_is_lost_in_a_fleet(numbers):
     assert dumps(fleet) == dumps(fleet_of(list(reversed(found))))
 
 
-def test_sessions_that_a_run_does_not_list_are_listed():
+def test_sessions_that_a_run_does_not_list_are_listed_and_the_worst_ending_is_the_ending():
     whole = merge_runs([msgspec.structs.replace(run(1), sessions=[]), run(2)])
     assert len(whole.sessions) == len(content(whole)) == 2
+    whole = merge_runs([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
+    assert (whole.exit_reason, whole.exit_code, whole.complete) == ("budget", 124, False)
 
 
 def test_compare_notices_what_both_sides_hold():

@@ -59,12 +59,6 @@ def test_a_slow_one_is_named_with_its_shortfall(count, gpu):
     assert "--ops health" in one.text
 
 
-def test_of_two_the_difference_is_told_without_a_verdict():
-    one = checked(2, {1: 1.2})
-    assert [(slow.device_id, slow.judged) for slow in one.slower] == [("fake:gpu1", False)]
-    assert "no verdict" in one.text
-
-
 def test_what_one_half_of_the_blocks_says_alone_and_many_that_differ_are_no_slow_gpus():
     assert checked(4, burst=2).slower == ()
     assert checked(16, dict.fromkeys(range(7), 1.3)).slower == ()
@@ -79,7 +73,10 @@ def test_a_gpu_that_failed_or_is_used_by_others_is_named_and_not_judged():
     assert one.text.endswith("2 not compared.")
 
 
-def test_all_alike_is_one_sentence():
+def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_verdict():
+    two = checked(2, {1: 1.2})
+    assert [(slow.device_id, slow.judged) for slow in two.slower] == [("fake:gpu1", False)]
+    assert "no verdict" in two.text
     text = checked(8).text
     assert text.startswith("8 x Scripted gpu: fake:gpu0 measured in full, the 7 others within ")
     assert "(worst fake:gpu" in text
