@@ -83,7 +83,7 @@ def test_sections_choose_charts():
 @pytest.mark.slow  # all at once, since what draws them takes a second to start
 def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
     """Vega-Lite's schema allows the spec of every picture, which holds a mark for each row."""
-    analyses, specs = analysed(full_run, software_run, hybrid_run, cpu_run), []
+    analyses, specs = analysed(full_run, software_run, hybrid_run), []
     for analysis in analyses:
         for chart in chart_set(analysis, RenderOptions()).charts:
             altair.Root.validate(chart.spec)
