@@ -57,10 +57,8 @@ def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
 
 
 def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
-    reported = starter.run(
-        "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json",
-        cwd=ran.folder, env=environment(ran.folder),
-    )  # fmt: skip
+    command = "--like r.json --sessions 1 -q -o like.json"
+    reported = starter.run("run", *SHORT[:1], *command.split(), cwd=ran.folder, env=environment(ran.folder))
     assert reported.returncode == 0, reported.stderr
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
     blocks = next(o for o in outcomes if o["id"] == SPLIT)["blocks"]

@@ -89,9 +89,7 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
-    process = start(
-        "--devices", "fake:cpu,fake:hang", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued"
-    )
+    process = start(*"--devices fake:cpu,fake:hang --ops add --sizes 1k --regimes resident-queued".split())
     wait_for(lambda: len(drivers(children(process.pid))) == 2)
     workers = children(process.pid)
     returned, _, err = end(process, signal.SIGINT)
@@ -102,10 +100,8 @@ def test_an_interrupt_while_a_device_hangs(start, tmp_path):
 
 def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
     """`nohup` ignores SIGHUP, and so does what it starts."""
-    process = start(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k:64k", "--quick",
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )  # fmt: skip
+    command = "--devices fake:cpu,fake:gpu --ops add --sizes 1k:64k --quick"
+    process = start(*command.split(), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     for line in process.stderr:
         if line.startswith("["):
             break

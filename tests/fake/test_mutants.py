@@ -87,10 +87,8 @@ def test_a_kernel_that_writes_to_its_input_is_found_and_no_other_is_blamed(run, 
 ], ids=["in its tail", "at the top alone", "beside the tile", "at a size between"])  # fmt: skip
 def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start, sizes):
     env = install_scripted(tmp_path / "site", "spoiled", SPOILS)
-    ran = run(
-        "--devices", "spoiled:cpu,spoiled:gpu", "--ops", "relu", "--regimes", "resident-queued", *sizes,
-        env={**env, "WRONG_WHERE": where, "WRONG_FROM": start},
-    )  # fmt: skip
+    command = "--devices spoiled:cpu,spoiled:gpu --ops relu --regimes resident-queued"
+    ran = run(*command.split(), *sizes, env={**env, "WRONG_WHERE": where, "WRONG_FROM": start})
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
     wrong = {o["case"]["params"]["n"] for o in ran.outcomes.values() if o.get("reason") == "wrong-result"}
     assert wrong == {n for o in ran.outcomes.values() if eval(where, {"n": (n := o["case"]["params"]["n"])})}
@@ -100,8 +98,6 @@ def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start, size
 def test_a_kernel_that_breaks_its_output_after_its_first_blocks_is_found(run, tmp_path, n):
     """A launch that was right at first: by what it leaves, not by what one more makes."""
     env = install_scripted(tmp_path / "site", "spoiled", SPOILS)
-    ran = run(
-        "--devices", "spoiled:gpu", "--ops", "relu", "--regimes", "resident-queued", "--sizes", n,
-        env={**env, "WRONG_WHERE": "True", "WRONG_FROM": "n - 1", "WRONG_AT": "9"},
-    )  # fmt: skip
+    command = "--devices spoiled:gpu --ops relu --regimes resident-queued --sizes"
+    ran = run(*command.split(), n, env={**env, "WRONG_WHERE": "True", "WRONG_FROM": "n - 1", "WRONG_AT": "9"})
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")

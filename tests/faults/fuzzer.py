@@ -23,6 +23,7 @@ from gpubench.base.errors import ExitCode, GpubenchError
 from gpubench.cli import main
 from gpubench.report.layout import RenderOptions
 from gpubench.result import store
+from tests.detect import trees
 from tests.unit.report import samples
 
 Plain = Any  # what JSON may hold
@@ -170,34 +171,20 @@ claim = "matmul"
 cpu = "3.15 ms"
 gpu = "0.15 ms"
 """
-TREE = {
-    "proc/cpuinfo": "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\ncpu cores\t: 2\nsiblings\t: 2\n"
-    "flags\t\t: fpu avx2\n\nprocessor\t: 1\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n",
-    "proc/meminfo": "MemTotal:       16000000 kB\nMemAvailable:   12000000 kB\nSwapTotal:             0 kB\n",
-    "proc/self/status": "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n",
-    "proc/self/cgroup": "0::/user.slice\n",
-    "proc/sys/kernel/osrelease": "6.1.0\n",
-    "sys/devices/system/cpu/online": "0-1\n", "sys/devices/system/cpu/possible": "0-1\n",
-    "sys/devices/system/cpu/present": "0-1\n", "sys/devices/system/cpu/smt/control": "off\n",
-    "sys/devices/system/cpu/cpu0/topology/core_id": "0\n",
-    "sys/devices/system/cpu/cpu0/topology/physical_package_id": "0\n",
-    "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3500000\n",
-    "sys/devices/system/cpu/cpu0/cache/index0/size": "32K\n",
-    "sys/devices/system/cpu/cpu0/cache/index0/level": "1\n", "sys/devices/system/cpu/cpu0/cache/index0/type": "Data\n",
-    "sys/devices/system/node/online": "0\n", "sys/devices/system/node/node0/cpulist": "0-1\n",
-    "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:       16000000 kB\n",
-    "sys/fs/cgroup/cgroup.controllers": "cpu memory\n", "sys/fs/cgroup/user.slice/cpu.max": "100000 100000\n",
-    "sys/fs/cgroup/user.slice/memory.max": "8000000000\n",
-    "sys/bus/pci/devices/0000:03:00.0/class": "0x030000\n", "sys/bus/pci/devices/0000:03:00.0/vendor": "0x1002\n",
-    "sys/bus/pci/devices/0000:03:00.0/device": "0x744c\n", "sys/bus/pci/devices/0000:03:00.0/numa_node": "0\n",
-    "sys/bus/pci/devices/0000:03:00.0/current_link_speed": "16.0 GT/s PCIe\n",
-    "sys/bus/pci/devices/0000:03:00.0/mem_info_vram_total": "25753026560\n",
-    "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 2\nsimd_count 0\n",
-    "sys/class/kfd/kfd/topology/nodes/1/properties": "cpu_cores_count 0\nsimd_count 192\nvendor_id 4098\n"
-    "device_id 29772\nlocation_id 768\ndomain 0\ngfx_target_version 110000\n",
-    "sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 25753026560\n",
-    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1\n",
-}  # fmt: skip
+# A machine with a card of AMD and a driver of NVIDIA, in a control group.
+_LINK = {"numa_node": "0", "current_link_speed": "16.0 GT/s PCIe"}
+_CARD = trees.pci("0000:03:00.0", "1002", "744c", **_LINK, **trees.amdgpu(24 << 30, 8 << 30))
+_FILES = (
+    trees.host() | trees.each_cpu(2, {"topology/core_id": "0", "cpufreq/cpuinfo_max_freq": "3500000"})
+    | trees.caches((1, "Data", "32K", "0-1")) | trees.kfd_node(0, cpu_cores_count=2, simd_count=0)
+    | trees.kfd_node(1, location_id=768, domain=0) | trees.bank(1, 24 << 30) | _CARD
+    | trees.group("0::/user.slice", trees.V2, {"user.slice/cpu.max": "100000 100000", "user.slice/memory.max": 8 << 30})
+    | {
+        "/proc/self/status": "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n", f"{trees.CPU}/smt/control": "off",
+        f"{trees.NODE}/online": "0", "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1",
+    }
+)  # fmt: skip
+TREE = {path.lstrip("/"): text for path, text in _FILES.items() if text}
 
 
 # How they are spoiled.

@@ -1,18 +1,15 @@
 """Files that someone made, or that a disk spoiled, as a user meets them: real processes, real files."""
 
 import functools
-import gzip
 import json
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from gpubench.base.errors import ExitCode
-from gpubench.report import FORMATS
 from gpubench.result import store
 from gpubench.result.store import document as limits
 from tests.faults.test_kept_files import make_socket
@@ -42,49 +39,20 @@ def assert_refused(ended, *parts, code=ExitCode.INPUT):
         assert part in ended.stderr
 
 
-def with_many(name, count):
-    def made():
-        run = plain_run()
-        first = run[name][0] if run[name] else {"code": "noisy", "message": "y"}
-        if name == "outcomes":
-            run[name] = [first | {"id": f"case {i}"} for i in range(count)]
-        elif name == "sessions":
-            run[name] = [first | {"index": i} for i in range(count)]
-        else:
-            run[name] = [first] * count
-        return json.dumps(run).encode()
-
-    return made
-
-
-def with_samples(count):
-    run = plain_run()
-    outcome = next(one for one in run["outcomes"] if one.get("blocks"))
-    outcome["blocks"][0]["wall_s"] = [1e-3] * count
-    return json.dumps(run).encode()
-
-
 def edited(**fields):
     return json.dumps(plain_run() | fields).encode()
 
 
-TOO_LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
-    "bytes": (lambda: gzip.compress(b" " * (limits.MAX_BYTES + 1), 1), "256 MiB"),
-    "values": (lambda: b"[" + b"1," * limits.MAX_VALUES + b"1]", f"{limits.MAX_VALUES:,}"),
-    "texts": (lambda: b"[" + b'"",' * limits.MAX_STRINGS + b'"",""]', f"{limits.MAX_STRINGS:,}"),
-    "lists": (lambda: b"[" + b"[]," * limits.MAX_CONTAINERS + b"[]]", f"{limits.MAX_CONTAINERS:,}"),
-    "depth": (lambda: edited(x=json.loads("[" * 60 + "]" * 60)), f"{limits.MAX_DEPTH} deep"),
-    "one text": (lambda: edited(label="a" * (limits.MAX_STRING_BYTES + 1)), f"{limits.MAX_STRING_BYTES:,}"),
+# tests/unit/store/test_limits.py tries each limit.
+TOO_LARGE = {
     "escaped text": (lambda: edited(label='"\\' * limits.MAX_STRING_BYTES), f"{limits.MAX_STRING_BYTES:,}"),
     "integer": (lambda: edited(exit_code=limits.MAX_INTEGER + 1), str(limits.MAX_INTEGER)),
-    "digits": (lambda: edited(exit_code=10**400), str(limits.MAX_INTEGER)),
-    "exponent": (lambda: edited(x=1e100), "1e99"),
-    "cases": (with_many("outcomes", limits.MAX_CASES + 1), f"{limits.MAX_CASES:,}"),
-    "sessions": (with_many("sessions", limits.MAX_SESSIONS + 1), f"{limits.MAX_SESSIONS:,}"),
-    "devices": (with_many("devices", limits.MAX_DEVICES + 1), f"{limits.MAX_DEVICES:,}"),
-    "warnings": (with_many("warnings", limits.MAX_WARNINGS + 1), f"{limits.MAX_WARNINGS:,}"),
-    "samples": (lambda: with_samples(limits.MAX_SAMPLES + 1), f"{limits.MAX_SAMPLES:,}"),
-}  # fmt: skip
+    "depth": (lambda: edited(x=json.loads("[" * 60 + "]" * 60)), f"{limits.MAX_DEPTH} deep"),
+    "cases": (
+        lambda: edited(outcomes=plain_run()["outcomes"][:1] * (limits.MAX_CASES + 1)),
+        f"{limits.MAX_CASES:,}",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
@@ -133,9 +101,7 @@ def test_a_large_file_is_reported_within_the_memory(tmp_path):
 NESTED = "[" * 5_000 + "]" * 5_000
 
 
-@pytest.mark.parametrize(
-    "text", [f"a = {NESTED}", "a." * 100_000 + "a = 1", "x = {" + "a." * 100_000 + "a = 1}"]
-)
+@pytest.mark.parametrize("text", [f"a = {NESTED}", "x = {" + "a." * 100_000 + "a = 1}"])
 def test_deeply_nested_toml(gpubench, tmp_path, text):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "claims.toml").write_text(text)
@@ -195,13 +161,12 @@ def test_only_regular_files_of_a_folder_are_read(gpubench, tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        *(f"report FILE --format {format}" for format in FORMATS),
-        *(f"compare FILE FILE --advisory --format {format}" for format in ("json", "plain", "markdown", "csv")),
-        "advise matmul --size 1k --from FILE", "advise matmul --size 1k --from FILE --format json", "noise FILE FILE",
-        "merge FILE FILE -o m.json",
+        "report FILE --format json", "report FILE --format jsonl", "compare FILE FILE --advisory --format json",
+        "advise matmul --size 1k --from FILE --format json", "noise FILE FILE", "merge FILE FILE -o m.json",
     ],
 )  # fmt: skip
 def test_what_is_printed_shows_in_its_order(gpubench, tmp_path, command):
+    """The formats alone: tests/unit/report/formats/test_hostile.py."""
     run = plain_run()
     name = f"GPU {DIRECTION_MARKS}{UNSEEN} name"
     devices = [device | {"name": name} for device in run["devices"]]
@@ -209,8 +174,6 @@ def test_what_is_printed_shows_in_its_order(gpubench, tmp_path, command):
     (tmp_path / "r.json").write_text(json.dumps(run))
     ended = gpubench(*command.replace("FILE", "r.json").split())
     assert not {*DIRECTION_MARKS, *UNSEEN} & {*ended.stdout, *ended.stderr}
-    if command.endswith(("json", "jsonl")):
+    if command.endswith((" json", " jsonl")):
         lines = ended.stdout.splitlines() if command.endswith("jsonl") else [ended.stdout]
         assert name in json.dumps([json.loads(line) for line in lines], ensure_ascii=False)
-    elif command.endswith("-benchmark"):
-        json.loads(ended.stdout)

@@ -105,9 +105,9 @@ def test_where_no_process_can_be_started_each_who_needs_one_says_so(tmp_path):
     pool.close()
 
 
-@pytest.mark.parametrize("kilobytes", [100_000, 200_000])
 @pytest.mark.parametrize(
-    "arguments", ["detect --deep", "run --devices fake:cpu --ops add --sizes 64 --quick --no-save"]
+    ("kilobytes", "arguments"),
+    [(200_000, "detect --deep"), (100_000, "run --devices fake:cpu --ops add --sizes 64 --quick --no-save")],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
 def test_a_shell_that_limits_memory_meets_no_bug(kilobytes, arguments, tmp_path):

@@ -29,7 +29,7 @@ def distribution(site, folder="gpubench-1.0.0.dist-info", **files):
     return site
 
 
-def gpubench(*arguments, site, cwd):
+def started(*arguments, site, cwd):
     command, env = [sys.executable, "-m", "gpubench", *arguments], {**os.environ, "PYTHONPATH": str(site)}
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=env, check=False)
 
@@ -39,16 +39,16 @@ def gpubench(*arguments, site, cwd):
     [({"RECORD": RECORD}, "json"), ({"top_level_txt": "other\ngpubench\n"}, "table"), ({"RECORD": "gpubench.py,,\n"}, "table")],
     ids=["RECORD", "top_level.txt", "a module"],
 )  # fmt: skip
-def test_detect_names_it(tmp_path, files, format):
-    site = distribution(tmp_path / "site", METADATA=METADATA, **files)
-    ended = gpubench("detect", "--debug", "--quiet", "--format", format, site=site, cwd=tmp_path)
+def test_detect_names_it(gpubench, tmp_path, files, format):
+    env = {"PYTHONPATH": str(distribution(tmp_path / "site", METADATA=METADATA, **files))}
+    ended = gpubench("detect", "--debug", "--quiet", "--format", format, env=env)
     assert ended.returncode == 0
     (reported,) = [line for line in ended.stderr.splitlines() if CLASH in line]
     assert "pip uninstall gpubench && " in reported
     assert f"pip install --force-reinstall {ROOT}" in reported
     if format == "json":
         json.loads(ended.stdout)
-        assert CLASH not in gpubench("detect", "--quiet", site=site, cwd=tmp_path).stderr
+        assert CLASH not in gpubench("detect", "--quiet", env=env).stderr
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_file_that_it_overwrote(site, tmp_path, file, theirs):
     (tmp_path / "folder").mkdir()
     failed = 0
     for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
-        ended = gpubench(*arguments, site=site, cwd=tmp_path / "folder")
+        ended = started(*arguments, site=site, cwd=tmp_path / "folder")
         if ended.returncode == ExitCode.FAILED:
             failed += 1
             *_, what, why, fix = ended.stderr.splitlines()
@@ -127,7 +127,7 @@ def test_a_file_that_went_with_it(site, tmp_path, file):
     (site / "gpubench" / file).unlink()
     (tmp_path / "folder").mkdir()
     commands = (["--version"], ["run", "--nonsense"], ["schema"])
-    reported = "".join(gpubench(*words, site=site, cwd=tmp_path / "folder").stderr for words in commands)
+    reported = "".join(started(*words, site=site, cwd=tmp_path / "folder").stderr for words in commands)
     assert "  why: files of gpubench are missing or replaced\n" in reported
     assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 

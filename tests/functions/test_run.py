@@ -399,9 +399,8 @@ def test_a_larger_size_costs_itself_alone(gpubench, tmp_path):
 def test_own_names_on_the_screen(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef add(xp, a, b):\n    return a + b\n")
     for ops, name in (((), "add  "), (("--ops", "add"), "mine.add")):
-        ended = gpubench(
-            "run", "mine.py", *ops, "--sizes", "256", "--backends", "numpy", *BRIEF, "-o", "r.json"
-        )
+        command = "--sizes 256 --backends numpy"
+        ended = gpubench("run", "mine.py", *ops, *command.split(), *BRIEF, "-o", "r.json")
         assert ended.returncode == 0, ended.stderr
         assert any(line.startswith(name) for line in ended.stdout.splitlines()), ended.stdout
 

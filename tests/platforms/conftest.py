@@ -6,7 +6,6 @@ On a real Windows or macOS the same tests run without the simulation, those of t
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,9 +47,6 @@ class Computer(NamedTuple):
             for name in ("work", "temporary")
             for path in (self.folder.parent / name).rglob("*")
         )
-
-
-Maker = Callable[..., Computer]
 
 
 @pytest.fixture

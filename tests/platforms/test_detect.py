@@ -15,7 +15,8 @@ def describe(here, *options):
 
 
 def test_windows(computer):
-    machine = describe(computer("win32"))
+    here = computer("win32")
+    machine = describe(here)
     cpu, gpus = machine["cpu"], machine["gpus"]
     assert cpu["model"]["value"] == "AMD Ryzen 7 5800X 8-Core Processor"
     assert cpu["isa"]["value"] == ["avx", "avx2", "fma", "f16c"]
@@ -32,13 +33,19 @@ def test_windows(computer):
     if SIMULATED:  # by the registry, which also has an entry of a card that is gone
         assert gpus[1]["memory"]["dedicated_bytes"]["value"] == 512 << 20
         assert gpus[1]["driver"]["version"]["value"] == "32.0.21025.1024"
-    assert [one["name"] for one in machine["software_renderers"]] == ["Microsoft Basic Render Driver"]
+    assert [renderer["name"] for renderer in machine["software_renderers"]] == ["Microsoft Basic Render Driver"]
     assert machine["recommendation"]["mode"] == "gpu"
-    assert {one["code"] for one in machine["warnings"]} <= {"RUNTIME_MISSING"}
+    assert {warning["code"] for warning in machine["warnings"]} <= {"RUNTIME_MISSING"}
+    for format in ("table", "markdown"):  # each fits an old code page
+        shown = here.run("detect", "--format", format)
+        assert (shown.returncode, "GeForce" in shown.stdout) == (0, True), shown.stderr
+    auto = here.run(*"run --mode auto --ops add --sizes 64 --dry-run".split())
+    assert "--mode auto takes gpu" in auto.stderr, auto.stderr
 
 
 def test_macos(computer):
-    machine = describe(computer("darwin"))
+    here = computer("darwin")
+    machine = describe(here)
     (gpu,) = machine["gpus"]
     assert machine["cpu"]["model"]["value"] == gpu["name"]["value"] == "Apple M3"
     assert (gpu["vendor"]["value"], gpu["memory"]["unified"]["value"]) == ("apple", True)
@@ -46,6 +53,7 @@ def test_macos(computer):
     assert not SIMULATED or machine["cpu"]["now_hz"]["value"] == 3228e6
     assert machine["recommendation"]["mode"] == "gpu"
     assert machine["warnings"] == []
+    assert "nvml" not in here.run("detect").stderr, "it lacks no driver of NVIDIA"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -58,16 +66,6 @@ def test_without_any_library_the_number_of_gpus_is_unknown(computer, system):
     assert (shown.returncode, "wgpu is not installed" in shown.stderr) == (0, True)
 
 
-def test_a_mac_is_not_told_that_it_lacks_nvidias_driver(computer):
-    assert "nvml" not in computer("darwin").run("detect").stderr
-
-
-@pytest.mark.parametrize("format", ["table", "markdown"])
-def test_every_format_fits_an_old_code_page(computer, format):
-    shown = computer("win32").run("detect", "--format", format)
-    assert (shown.returncode, "GeForce" in shown.stdout) == (0, True), shown.stderr
-
-
 def test_results_of_a_run_decide_the_mode(computer):
     """On Windows too the folder of results is found: test_runs.py."""
     here = computer("darwin")
@@ -75,8 +73,3 @@ def test_results_of_a_run_decide_the_mode(computer):
     assert here.run("run", *large, "1").returncode == 0
     advice = describe(here)["recommendation"]
     assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")
-
-
-def test_mode_auto_takes_the_gpu_that_libraries_list(computer):
-    auto = computer("win32").run("run", "--mode", "auto", "--ops", "add", "--sizes", "64", "--dry-run")
-    assert "--mode auto takes gpu" in auto.stderr, auto.stderr

@@ -69,15 +69,11 @@ def test_wildcards_name_files_where_no_shell_expands_them(computer):
     assert "*.json" in here.run("report", "none*.json").stderr
 
 
-def test_a_folder_is_named_as_a_folder(computer):
-    here = computer("win32")
+def test_a_folder_is_named_as_a_folder_and_hints_are_quoted_for_windows_shells(computer):
+    here = computer("win32", libraries=False)
     (here.folder / "some").mkdir()
     shown = here.run("report", "some")
     assert (shown.returncode, "it is a folder" in shown.stderr) == (4, True), shown.stderr
-
-
-def test_hints_are_quoted_for_windows_shells(computer):
-    here = computer("win32", libraries=False)
     shown = here.run("run", "--backends", "cupy", "--ops", "add")
     assert shown.returncode == 5, shown.stderr
     assert '[cuda13]"' in shown.stderr

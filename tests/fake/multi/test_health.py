@@ -33,9 +33,7 @@ def test_one_gpu_has_no_links_to_look_at(run):
 
 
 def test_equal_gpus_work_at_once_unless_somebody_turns_that_off(run):
-    ran = run(
-        "--ops", "health", "--sizes", "copy=1m", "--filter", "copy/*", "--devices", "fake:gpu0,fake:gpu1",
-        env={"GPUBENCH_FAKE_GPUS": "2", "TESTS_ALTER": AT_ONCE},
-    )  # fmt: skip
+    command = "--ops health --sizes copy=1m --filter copy/* --devices fake:gpu0,fake:gpu1"
+    ran = run(*command.split(), env={"GPUBENCH_FAKE_GPUS": "2", "TESTS_ALTER": AT_ONCE})
     assert ran.code == 0, ran.err
     assert {one["gpus"] for one in ran.result["together"] if one["phase"] == "together"} == {2}

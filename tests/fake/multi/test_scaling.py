@@ -98,10 +98,8 @@ def test_what_is_reported_of_device_groups(ran, report, rows):
 
 
 def test_a_slow_rank_shows_as_imbalance(run):
-    ran = run(
-        "--ops", "matmul", "--sizes", "1k", "--devices", "fake:gpu0,fake:gpu1", "--scaling", "strong",
-        "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_SLOW": "gpu1=1.5"},
-    )  # fmt: skip
+    command = "--ops matmul --sizes 1k --devices fake:gpu0,fake:gpu1 --scaling strong --regimes resident-waited"
+    ran = run(*command.split(), env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_SLOW": "gpu1=1.5"})
     document = reported(ran)
     [row] = document["scaling"]["strong"]
     assert row["balance"] == pytest.approx(1 / 1.5, rel=0.1)
@@ -134,10 +132,8 @@ def test_a_training_is_shared_out_and_its_weak_efficiency_is_told(run):
 
 
 def test_after_a_search_device_groups_are_measured_at_its_sizes(run):
-    ran = run(
-        "--ops", "sum", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong",
-        "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2"},
-    )  # fmt: skip
+    command = "--ops sum --devices fake:cpu,fake:gpu0,fake:gpu1 --scaling strong --regimes resident-waited"
+    ran = run(*command.split(), env={"GPUBENCH_FAKE_GPUS": "2"})
     found = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "group:fake:0+1"]
     assert found
     document = reported(ran)

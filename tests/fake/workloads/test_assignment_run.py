@@ -10,10 +10,10 @@ REGIMES = ("resident-waited", "transfer-always")
 def test_the_first_session_tries_what_is_predicted_and_all_measure_what_was_fastest(run):
     """Both sides alone are measured with it in every block."""
     regimes = ",".join((*REGIMES, "resident-queued"))
-    ran = run(
-        "--ops", "mlp_forward", "--sizes", "16", "--devices", DEVICES, "--sessions", "2", "--max-samples", "5",
-        "--regimes", regimes,
-    )  # fmt: skip
+    command = (
+        f"--ops mlp_forward --sizes 16 --devices {DEVICES} --sessions 2 --max-samples 5 --regimes {regimes}"
+    )
+    ran = run(*command.split())
     assert ran.code == 0, ran.err
     for regime in REGIMES:
         outcome = ran.outcomes[ASSIGNED.format(regime)]
@@ -43,10 +43,7 @@ def test_a_gpu_that_fails_costs_the_case(run):
 
 @pytest.mark.check
 def test_only_the_check_chooses_nothing(run):
-    ended = run(
-        "--ops", "ffn", "--sizes", "2", "--regimes", "transfer-always", "--devices", "hybrid:fake:gpu",
-        "--check-only",
-    )  # fmt: skip
+    ended = run(*"--ops ffn --sizes 2 --regimes transfer-always --devices hybrid:fake:gpu --check-only".split())
     assert ended.code == 0, ended.err
     (outcome,) = ended.outcomes.values()
     assert outcome["check"]["ok"]
