@@ -12,29 +12,20 @@ import pytest
 from tests.forking import drives_a_device, environment
 
 PLAN = ["--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--max-time", "20ms", "--min-samples", "7"]
-SMALL = [
-    "--sizes",
-    "100",
-    "--backends",
-    "numpy",
-    "--implementations",
-    "library",
-    "--max-samples",
-    "4",
-    "--max-time",
-    "5ms",
-]
+SMALL = ("--sizes", "100", "--backends", "numpy", "--implementations", "library", "--max-samples", "4", "--max-time", "5ms")  # fmt: skip
 FUNCTION = """
 import gpubench
 
 @gpubench.function
-def area(xp, x):
+def {name}(xp, x):
     return {text}
 
-@area.inputs
+@{name}.inputs
 def _(rng, n):
     return [rng.uniform({low}, 2, n)]
 """
+# What each function returns in the new version, and from where its inputs are drawn; the base has x * x, from 1.
+CHANGED = {"text": ("x ** 2", 1), "result": ("x * x + 1", 1), "inputs": ("x * x", 0)}
 
 
 @pytest.fixture
@@ -93,18 +84,17 @@ def test_an_unchanged_version_passes(environments, check):
     assert (ended.returncode, "1 same" in ended.stdout) == (0, True), ended.stderr + ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "low", "differs"), [("x ** 2", 1, False), ("x * x + 1", 1, True), ("x * x", 0, True)], ids=["text", "result", "inputs"]
-)  # fmt: skip
-def test_each_version_measures_its_own_functions(environments, check, tmp_path, text, low, differs):
+def test_each_version_measures_its_own_functions(environments, check, tmp_path):
     both = environments("both")
-    program(tmp_path / "base" / "shapes.py", FUNCTION.format(text="x * x", low=1))
-    program(tmp_path / "head" / "shapes.py", FUNCTION.format(text=text, low=low))
+    for side, own in (("base", dict.fromkeys(CHANGED, ("x * x", 1))), ("head", CHANGED)):
+        texts = [FUNCTION.format(name=name, text=text, low=low) for name, (text, low) in own.items()]
+        program(tmp_path / side / "shapes.py", "\n".join(texts))
     folders = ("--base-folder", "base", "--new-folder", "head", "--sessions", "1")
     ended = check(both, both, *folders, plan=("shapes.py", *SMALL))
     assert ended.returncode in (0, 3), ended.stdout + ended.stderr
-    assert "1 case compared" in ended.stdout, ended.stdout
-    assert ("results of shapes.area: differ by" in ended.stdout) == differs, ended.stdout
+    assert "3 cases compared" in ended.stdout, ended.stdout
+    differing = {name for name in CHANGED if f"results of shapes.{name}: differ by" in ended.stdout}
+    assert differing == {"result", "inputs"}, ended.stdout
     assert len(list((tmp_path / "results").glob("check-*/*.json"))) == 2
 
 

@@ -112,9 +112,8 @@ def test_when_messages_are_written(gpubench, folder, words, variables, reported)
 
 
 def test_a_comment_starts_with_its_marker_and_fits(gpubench, folder):
-    ended = gpubench(
-        *["report", "full.json", "--format", "markdown", "--marker", "bench/1", "--max-bytes", "2000"]
-    )
+    words = "report full.json --format markdown --marker bench/1 --max-bytes 2000"
+    ended = gpubench(*words.split())
     assert ended.returncode == 0
     assert ended.stdout.startswith("<!-- gpubench:bench/1 -->\n## gpubench report\n")
     assert len(ended.stdout.encode()) <= 2000

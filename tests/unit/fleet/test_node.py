@@ -13,26 +13,12 @@ from gpubench.fleet.driver import load_machine
 from gpubench.fleet.node import ChildEnd, NodeIdentity, PartFile, messages
 from gpubench.result import store
 
-ADD = [
-    "run",
-    "--ops",
-    "add",
-    "--sizes",
-    "1k",
-    "--backends",
-    "numpy",
-    "--quick",
-    "--implementations",
-    "library",
-    "--no-config",
-    "--regimes",
-    "resident-waited",
-]
+ADD = "run --ops add --sizes 1k --backends numpy --quick --implementations library --no-config --regimes resident-waited"
 
 
 @pytest.mark.slow
 def test_a_run_is_told_from_who_answers_to_how_it_ended(tmp_path):
-    found = list(messages(ADD))
+    found = list(messages(ADD.split()))
     assert msgspec.json.decode(found[0][1:], type=NodeIdentity) == wire.identity()
     assert msgspec.json.decode(found[-1][1:], type=ChildEnd).status == 0
     assert all(len(message) <= wire.PIECE_BYTES + 1 for message in found)
