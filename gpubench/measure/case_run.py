@@ -81,7 +81,8 @@ SHORTEST_DEADLINE_S = 1.0
 # Before what was throttled is taken again: three tries for each case and session.
 PAUSES_S = (0.05, 0.25, 1.0)
 # Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
-# goes before it is forgotten in no time makes a block of its own, without a warm-up.
+# goes before it is forgotten in no time makes a block of its own, without a warm-up, but for calls of two sides: the
+# threads of their CPU part were asleep.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
 # Launches of a case with one sample: those of the reference, the first one, the sample, and the last check.
@@ -94,12 +95,9 @@ ONCE_S = 0.25
 AGREEING, MOST_TRIES = 2, 4
 # Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
-
-
 # A launch that takes so much longer than it should hangs.
 HANG_S, SLOW = 3.0, 10.0
-# A compiler may take long.
-BUILDING = ("compile", "autotune")
+BUILDING = ("compile", "autotune")  # a compiler may take long
 
 
 def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
@@ -462,7 +460,8 @@ class CaseRun:
             monitor.watch(self.case.device_id)
         reply = self._ask_of_session(
             protocol.Sample, round=number, position=position, samples=samples, warmup_s=self._warmup_s,
-            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())), warm_up=not self._long,
+            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())),
+            warm_up=not self._long or (self.case.shared_with is not None and self.call_s < ONCE_S),
         )  # fmt: skip
         read = monitor.rest() if monitor is not None else []
         if not isinstance(reply, protocol.Sampled):

@@ -248,16 +248,18 @@ class OneWorker(NoDevice):
 ON_CPU = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
 
 
-def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None):
+def slowly_measured(
+    monkeypatch, wanted, block_s=25.0, launch_s=None, kind="cpu", steps=1, left=None, case=ON_CPU
+):
     """The worker and the outcome of one case whose blocks take so long, in so many steps."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     worker = SlowWorker(clock, block_s, launch_s)
-    parts = runtime(OneWorker(worker), wanted=wanted, budget=left or Budget(), kinds={"fake:cpu": kind})
+    parts = runtime(OneWorker(worker), wanted=wanted, budget=left or Budget(), kinds={case.device_id: kind})
     for _ in range(steps):
-        measure(parts, ON_CPU)
+        measure(parts, case)
     worker.reallocated = parts.pool.reallocated
-    return worker, parts.recorder.outcome(ON_CPU.id)
+    return worker, parts.recorder.outcome(case.id)
 
 
 class CheckingWorker(SlowWorker):
@@ -335,6 +337,9 @@ def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
     assert worker.samples == samples
     assert worker.warmed_up == [count > 1 for count in samples]
+    split = msgspec.structs.replace(ON_CPU, device_id="hybrid:fake:gpu")
+    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s, kind="hybrid", case=split)
+    assert all(worker.warmed_up) == (launch_s < case_run.ONCE_S), "its threads were asleep"
 
 
 @pytest.mark.parametrize(("budget_s", "sampled"), [(14.0, 0), (15.5, 5), (60.0, 9)])
