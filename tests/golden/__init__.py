@@ -79,9 +79,11 @@ def _without_wings(document: str) -> str:
 
 
 @functools.cache
-def _analyses(make: Callable[[], Run | list[Run]]) -> list[Analysis]:
-    runs = make()
-    return analyse_runs(runs if isinstance(runs, list) else [runs])
+def _analyses(make: Callable[[], Run | list[Run] | list[Analysis]]) -> list[Analysis]:
+    made = make()
+    if not isinstance(made, list):
+        made = [made]
+    return made if isinstance(made[0], Analysis) else analyse_runs(made)
 
 
 HEAD = "\n======== "

@@ -2,11 +2,15 @@
 
 from msgspec.structs import replace
 
-from gpubench.result.case import WAITED
+from gpubench.analysis import claims as claims_room
+from gpubench.analysis.claims import Claim
+from gpubench.cli.ci import parse_gates
+from gpubench.report import analyse_runs
+from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Fact
 from gpubench.result.run import DeviceClock, Parts, Selection
 from tests.unit.report.answer_runs import answer_run
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of, skipped
 from tests.unit.report.samples import full_run, interrupted_run
 from tests.unit.report.screens import small_notes
 
@@ -160,6 +164,37 @@ def days_of(seconds, **more):
 
 HERE = of_machine({64: 0.5, 1024: 40.0, 4096: 60.0})
 THERE = of_machine({64: 0.5, 256: 0.8, 1024: 8.0}, cpu="Another CPU", cpu_s=2e-3)
+
+
+def claimed(run, *claims):
+    """The analysis of a run that claims are held against; those of gpubench if none is named."""
+    return analyse_runs([run], claims=claims or claims_room.load("builtin"))
+
+
+CLAIMED = run_of(curve({512: 14.0, 1024: 40.0, 2048: 140.0}))
+WAITED_MATMUL = "matmul/*/*/*/resident-waited@cupy"
+SOME_CLAIMS = [
+    Claim(claim=f"claim {i}", cases=cases, **fields)
+    for i, (cases, fields) in enumerate((
+        (("matmul@cupy",), {"speedup": 30}), ((WAITED_MATMUL,), {"speedup": 30}), (("matmul@cupy", "relu@cupy"), {"speedup": 30}),
+        (("matmul@cupy",), {"time_s": (1e-3, 2e-3)}), (("matmul@numpy",), {"cpu_s": 40e-3}), ((WAITED_MATMUL,), {"break_even": (1, 2)}),
+        (("matmul@cupy",), {"also": WAITED_MATMUL, "speedup": 30}),
+    ))
+]  # fmt: skip
+
+
+def in_situations():
+    """Of matmul queued and waited calls, of relu waited ones alone."""
+    calls = (("matmul", QUEUED, 1e-3), ("matmul", WAITED, 2e-3), ("relu", WAITED, 2e-3))
+    on_gpu = [measured(case(op, regime=regime, device="cupy:0"), seconds) for op, regime, seconds in calls]
+    return run_of([*(measured(case(op), 40e-3) for op in ("matmul", "relu")), *on_gpu])
+
+
+def gated():
+    rows = [*curve({64: 0.5, 256: 4.0}), skipped(case(n=512, device="cupy:0"))]
+    return analyse_runs([run_of(rows)], gates=parse_gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
+
+
 SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
 LADDER_ON_TWO = [
     multiplied(9, 256, implementation="tuned", device="cupy:0"), multiplied(1, 256, implementation="tuned", device="cupy:0", variant="naive"),
@@ -221,5 +256,10 @@ PARTS = {
     "machines that share nothing": (lambda: [HERE, replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])], "plain", {"sections": BOTH}),
     "a history": (lambda: days_of([1e-3, 2e-3, 4e-3])[::-1], "plain", {"sections": BOTH}),
     "histories of two machines": (lambda: [HERE, of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z"), THERE], "plain", {"sections": ["history"]}),
+    **{f"claims in {name} at {width}": (lambda: claimed(CLAIMED), name, {"sections": ["claims"], "width": width}) for name, width in (("plain", 60), ("plain", 100), ("markdown", 80))},
+    **{f"claims by situation at {width}": (lambda: claimed(in_situations(), *SOME_CLAIMS), "plain", {"sections": ["claims"], "width": width}) for width in (60, 120)},
+    "a claim of gpubench that a CPU lacks": (lambda: claimed(run_of([measured(case(), 1e-3)], devices=[CPU]), Claim(claim="m", cases=("relu/*/float32",), speedup=2.0)), "plain", {"sections": ["claims"]}),
+    "no claim": (lambda: run_of(curve({1024: 40.0})), "markdown", {"sections": ["claims", "speedup"]}),
+    **{f"gates in {name}": (gated, name, {"sections": ["answer"]}) for name in ("plain", "markdown")},
     "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, replace(CPU, id="torch:cpu", backend="torch"))), "plain", {}),
 }  # fmt: skip

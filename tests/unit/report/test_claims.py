@@ -39,10 +39,6 @@ def section(outcomes, *claims, format="plain", devices=(CPU, GPU), **look):
     return draw_report(analyses, format, RenderOptions(sections=["claims"], **look))
 
 
-def one_line(text):
-    return " ".join(text.split())
-
-
 RISING = {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}
 SPLIT = replace(GPU, id="hybrid:cupy:0", backend="hybrid", kind="hybrid")
 KINDS = [
@@ -212,70 +208,9 @@ def test_mistakes_in_a_file(tmp_path, text, why):
         claims_room.load("nowhere.toml")
 
 
-def table(format, width=80, **more):
-    return section(
-        curve({512: 14.0, 1024: 40.0, 2048: 140.0}), *claims_room.load("builtin"), format=format, width=width, **more,
-    )  # fmt: skip
-
-
-def test_the_table_counts_and_names_the_baseline():
-    text, count = table("plain"), len(claims_room.load("builtin"))
-    assert f"Claims: 2 confirmed, 4 refuted, 1 undecided, {count - 7} not measured" in text
-    for pattern in (
-        "vs numpy library, OpenBLAS", r"^matmul 1K x 1K +200x +GPU 40\.0x queued  refuted", "queued: data on the GPU, many calls",
-        r"^forward pass +100x +- +not measured", r"^break-even of v.* 0\.5-1 million +- +not measured",
-        r"^overhead of one.* 200-250 us +- +not measured", r"^whole inferenc.* 0.195x +- +not measured",
-    ):  # fmt: skip
-        assert re.search(pattern, text, re.M), pattern
-    assert re.search(r"GPU 40\.0x \[40\.0, 40\.0\] queued  refuted", table("plain", 100))
-    assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
-    assert "\x1b[32mconfirmed" in table("table", color=True)
-    assert "| 100 ms | 1.00 ms | 500 us | 25.0 us |" in table("markdown")
-    assert "Claims" not in draw_report(analyse_runs([run_of(FORTY)]), "markdown")
-
-
-WAITED_MATMUL = "matmul/*/*/*/resident-waited@cupy"
-WHERE = [
-    *(measured(case(op), 40e-3) for op in ("matmul", "relu")), measured(case("relu", regime=WAITED, device="cupy:0"), 2e-3),
-    *(measured(case(regime=regime, device="cupy:0"), s) for regime, s in ((QUEUED, 1e-3), (WAITED, 2e-3))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [60, 120])
-@pytest.mark.parametrize(
-    ("claim", "where"),
-    [
-        (claimed(("matmul@cupy",), speedup=30), "queued"), (claimed((WAITED_MATMUL,), speedup=30), "waited"),
-        (claimed(("matmul@cupy", "relu@cupy"), speedup=30), "mixed"), (claimed(("matmul@cupy",), time_s=(1e-3, 2e-3)), "queued"),
-        (claimed(("matmul@numpy",), cpu_s=40e-3), "ms"), (claimed((WAITED_MATMUL,), break_even=(1, 2)), "waited"),
-    ],
-)  # fmt: skip
-def test_what_is_measured_says_whether_calls_were_waited_for(claim, where, width):
-    """The kinder situation answers, so the table names it; the CPU's data is at home in any case."""
-    lines = section(WHERE, claim, width=width).splitlines()
-    row = next(line for line in lines if line.startswith("m  "))
-    assert re.split("  +", row)[2].split()[-1] == where
-    legend = one_line(" ".join(lines).partition("copied: ")[2])
-    assert ("queued: " in legend) == (where in ("queued", "mixed"))
-    assert ("mixed: parts of a sum" in one_line(" ".join(lines))) == (where == "mixed")
-
-
-def test_what_stands_beside_a_claim_decides_nothing_and_says_where_too():
+def test_what_stands_beside_a_claim_decides_nothing():
     found = verdict(claimed(also="matmul/n=512", speedup=30), curve({512: 2.0, 1024: 40.0}))
     assert (found.verdict, found.also_ratio) == ("confirmed", pytest.approx(2))
-    text = section(WHERE, claimed(("matmul@cupy",), also=WAITED_MATMUL, speedup=30))
-    assert re.search(r"^  matmul n=1024 +GPU 20\.0x waited", text, re.M)
-
-
-def test_after_a_run_that_lacks_claims_the_table_names_the_command():
-    lacking, asks = claimed(("relu/*/float32",), speedup=2.0), "To measure what is not measured"
-    assert f"{asks}: gpubench run --ops claims --claims FILE" in one_line(
-        section(FORTY, claimed(speedup=2.0), lacking)
-    )
-    alone = one_line(section(FORTY[:1], lacking, devices=[CPU]))
-    assert f"{asks}, on a machine with a GPU: gpubench run --ops claims vs" not in alone
-    assert f"{asks}: gpubench run --ops claims claim" in one_line(table("plain"))
-    assert asks not in one_line(section(FORTY, claimed(speedup=2.0)))
 
 
 def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
