@@ -9,28 +9,27 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.base.errors import BackendUnavailable
-from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.measure import conformance
 
 OPS = {name: kernels.load(name) for name in kernels.usual()}
 
 
-def cases(report: conformance.Report) -> set[tuple[str, ...]]:
+def cases(report):
     """(op, dtype, implementation) of everything that was checked."""
     return {(text.split("/")[0], text.split("/")[2], text.split("/")[3]) for text in report.checked}
 
 
 # NumPy and the scripted backend have no bfloat16.
-HOST_DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16")
+HOST_DTYPES = ("float64", "float32", "float16")
 
 
-def of_its_own(op: Op, dtype: Dtype) -> bool:
+def of_its_own(op, dtype):
     """Whether NumPy's tuned implementation in that dtype is more than the library call."""
     kernel = op.kernel("numpy", dtype)
     return kernel is not None and not kernel.library
 
 
-def test_numpy_in_every_op_dtype_and_implementation() -> None:
+def test_numpy_in_every_op_dtype_and_implementation():
     report = conformance.suite(
         backends.load("numpy"), "numpy:0", checks=conformance.Checks(seeds=(1,), exhaust=True)
     )
@@ -46,14 +45,14 @@ def test_numpy_in_every_op_dtype_and_implementation() -> None:
 
 
 @pytest.fixture
-def no_large_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_large_transfers(monkeypatch):
     """Scripted devices have no staging buffers, which a large transfer would have to take turns in."""
     monkeypatch.setattr(conformance, "LARGE_BYTES", (1 << 20) + 12)
 
 
 @pytest.mark.usefixtures("no_large_transfers")
 @pytest.mark.parametrize("device", ["fake:cpu", "fake:gpu"])
-def test_the_scripted_devices_in_every_op_and_dtype(device: str) -> None:
+def test_the_scripted_devices_in_every_op_and_dtype(device):
     checks = conformance.Checks(seeds=(1,), exhaust=device == "fake:gpu", around=device == "fake:gpu")
     report = conformance.suite(backends.load("fake"), device, checks=checks)
     assert report.findings == []
@@ -63,7 +62,7 @@ def test_the_scripted_devices_in_every_op_and_dtype(device: str) -> None:
 @pytest.mark.parametrize(
     ("name", "fix"), [("matmull", "did you mean 'matmul'?"), ("", "take one of these for NAME")]
 )
-def test_the_authors_command_refuses_a_name_that_nothing_has(name: str, fix: str) -> None:
+def test_the_authors_command_refuses_a_name_that_nothing_has(name, fix):
     done = subprocess.run(
         [sys.executable, "-m", "gpubench.measure.conformance", *name.split()],
         capture_output=True, text=True, check=False,
@@ -76,6 +75,6 @@ def test_the_authors_command_refuses_a_name_that_nothing_has(name: str, fix: str
 @pytest.mark.parametrize(
     ("backend", "device"), [("fake", "fake:nope"), ("wgpu", "wgpu:999"), ("cupy", "cupy:999")]
 )
-def test_a_device_that_is_not_there(backend: str, device: str) -> None:
+def test_a_device_that_is_not_there(backend, device):
     with pytest.raises(BackendUnavailable):
         conformance.suite(backends.load(backend), device)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.contract import Buffer, Session, Transfers
+from gpubench.backends.contract import Transfers
 from gpubench.backends.hidden.fake.session import FakeStream
 from gpubench.backends.hybrid import SplitSession
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
-from gpubench.kernels.contract.op import Array, Dtype, Op
 from gpubench.measure import conformance
 from gpubench.measure.worker.operands import Operands
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of
-from gpubench.result.case import Case, RegimeKind
+from gpubench.result.case import Case
 
 # Of ops whose work grows faster than n, or where n counts rows or images.
 SIZES = {"matrix": (2, 17, 130), "layers": (2, 17, 130), "network": (2, 17)}
@@ -30,41 +26,31 @@ WIDTH = 8  # of rows and images, where an op says how wide they are
 OPS = {name: kernels.load(name) for name in kernels.usual()}
 SPLIT = {op.name: op for op in map(kernels.load, kernels.computing_ops()) if op.split is not None}
 GPU_SHARES = (0.0, 0.03, 0.5, 0.77, 1.0)
-REGIMES: tuple[RegimeKind, ...] = ("resident-waited", "resident-queued", "transfer-once", "transfer-always")
+REGIMES = ("resident-waited", "resident-queued", "transfer-once", "transfer-always")
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session():
     opened = backends.load("hybrid").open("hybrid:fake:gpu")
     yield opened
     opened.close()
 
 
-def case_of(
-    op: Op, regime: RegimeKind, dtype: Dtype = "float32", device: str = "hybrid:fake:gpu", **params: int
-) -> Case:
+def case_of(op, regime, dtype="float32", device="hybrid:fake:gpu", **params):
     calls = 3 if regime == "transfer-once" else None
     return Case(op.name, op.group, params, dtype, "tuned", regime, device, calls)
 
 
-def ready(session: Session, case: Case, folder: Path, gpu_share: float | None = None, **more: Any) -> Timer:
+def ready(session, case, folder, gpu_share=None, **more):
     """A case that passed the gate, at this share."""
     op = kernels.load(case.op)
     workspace = kind_of(op)(session, op, case, 1, "random", folder, **more)
     if gpu_share is not None:
-        session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
+        session.divide(op, case, gpu_share)
     return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
 
-def check_everywhere(
-    session: Session,
-    op: Op,
-    dtype: Dtype,
-    params: dict[str, int],
-    folder: Path,
-    device: str,
-    gpu_shares: tuple[float, ...] = GPU_SHARES,
-) -> int:
+def check_everywhere(session, op, dtype, params, folder, device, gpu_shares=GPU_SHARES):
     """All regimes of one workload side by side, each at shares of its own, as in a session; the shares tried."""
     cases = [case_of(op, regime, dtype, device, **params) for regime in REGIMES]
     if session.supports(op, cases[0]) is not None:
@@ -73,7 +59,7 @@ def check_everywhere(
     cycles, tried = [], 0
     for gpu_share in gpu_shares:
         for case in cases:
-            share = session.divide(op, case, gpu_share)  # type: ignore[attr-defined]
+            share = session.divide(op, case, gpu_share)
             assert 0 <= share <= 1
             assert (share in (0, 1)) == (gpu_share in (0, 1))
             cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
@@ -87,7 +73,7 @@ def check_everywhere(
     return tried
 
 
-def test_the_contract_is_kept() -> None:
+def test_the_contract_is_kept():
     report = conformance.suite(
         backends.load("hybrid"), "hybrid:fake:gpu", checks=conformance.Checks(seeds=(1,))
     )
@@ -98,7 +84,7 @@ def test_the_contract_is_kept() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("op", SPLIT.values(), ids=SPLIT)
-def test_every_op_is_right_at_every_share(session: Session, op: Op, dtype: Dtype, tmp_path: Path) -> None:
+def test_every_op_is_right_at_every_share(session, op, dtype, tmp_path):
     """A cut is of units, whatever their dtype: the others are tried at two shares of one size."""
     sizes = SIZES.get(op.group, (2048, 5005))
     gpu_shares = GPU_SHARES if dtype == "float32" else (0.03, 0.77)
@@ -107,7 +93,7 @@ def test_every_op_is_right_at_every_share(session: Session, op: Op, dtype: Dtype
         assert tried == len(gpu_shares) * len(REGIMES)
 
 
-def narrow(op: Op, n: int) -> dict[str, int]:
+def narrow(op, n):
     """Params of that size that take little time, whatever the op."""
     return {"n": n, **(dict.fromkeys(op.options, WIDTH) if op.group in ("layers", "network") else {})}
 
@@ -116,14 +102,12 @@ def narrow(op: Op, n: int) -> dict[str, int]:
     ("matmul", {"n": 24, "m": 7, "k": 5}), ("matmul", {"n": 6, "batch": 5}), ("gemv", {"n": 9, "m": 31}),
     ("transpose", {"n": 33, "m": 5}), ("softmax", {"n": 300, "columns": 20}),
 ])  # fmt: skip
-def test_other_shapes_are_right_too(
-    session: Session, name: str, params: dict[str, int], tmp_path: Path
-) -> None:
+def test_other_shapes_are_right_too(session, name, params, tmp_path):
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu")
 
 
 @pytest.mark.parametrize("name", ["sum", "transpose"])
-def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path: Path) -> None:
+def test_much_data_takes_the_second_thread(session, name, tmp_path):
     n = 1500 if name == "transpose" else 1500 * 1500
     assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, "hybrid:fake:gpu", (0.5,))
 
@@ -131,30 +115,28 @@ def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path
 class DirectTransfers(Transfers):
     """Transfers of a device that moves the caller's arrays by itself."""
 
-    def is_direct(self, host: Array) -> bool:
+    def is_direct(self, host):
         return True
 
-    def start_download(self, buffer: Buffer, host: Array) -> None:
+    def start_download(self, buffer, host):
         self.download(buffer, host)
 
 
 @pytest.mark.parametrize("name", ["add", "sum"])
-def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(
-    session: Session, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(aside: object, here: object) -> None:
+def test_arrays_that_the_device_moves_by_itself_arrive_without_a_thread(session, name, tmp_path, monkeypatch):
+    def refuse(aside, here):
         raise AssertionError("a second thread was started")
 
-    gpu: Session = session.gpu  # type: ignore[attr-defined]
+    gpu = session.gpu
     monkeypatch.setattr(gpu, "transfers", lambda implementation: DirectTransfers(gpu))
     monkeypatch.setattr(gpu, "both", refuse)
     params = {"n": 1500 * 1500}
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu", (0.03, 0.77))
 
 
-def in_pieces(word: str, folder: Path, name: str = "add", n: int = 5 << 20) -> tuple[SplitSession, Timer]:
+def in_pieces(word, folder, name="add", n=5 << 20):
     """A copying call over a scripted GPU that moves the caller's arrays by itself."""
-    session: Any = backends.load("hybrid").open(f"hybrid:fake:{word}")
+    session = backends.load("hybrid").open(f"hybrid:fake:{word}")
     session.gpu.transfers = lambda implementation: DirectTransfers(session.gpu)
     op, case = OPS[name], case_of(OPS[name], "transfer-always", device=f"hybrid:fake:{word}", n=n)
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
@@ -162,9 +144,7 @@ def in_pieces(word: str, folder: Path, name: str = "add", n: int = 5 << 20) -> t
     return session, Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
 
-def test_pieces_overlap_and_every_one_of_them_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
     session, timer = in_pieces("gpu", tmp_path)
     assert session.pieces(timer.case) in (4, 8)
     timer.split = 0.7
@@ -189,7 +169,7 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(
         timer.workspace.verify_host_output("float32")
     calls, run = [], FakeStream.run
 
-    def lose_one(stream: FakeStream, launch: Any) -> None:
+    def lose_one(stream, launch):
         calls.append(launch)
         if len(calls) != 4:
             run(stream, launch)
@@ -203,19 +183,17 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(
 @pytest.mark.parametrize(
     ("word", "n", "why"), [("no-streams", 5 << 20, "no-streams"), ("gpu", 1 << 16, "small")]
 )
-def test_what_moves_in_one_piece_says_why(word: str, n: int, why: str, tmp_path: Path) -> None:
+def test_what_moves_in_one_piece_says_why(word, n, why, tmp_path):
     session, timer = in_pieces(word, tmp_path, n=n)
     assert session.pieces(timer.case) == why
     timer.verify()
     session.close()
 
 
-def test_page_locked_arrays_of_the_caller_come_from_the_device(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handed_out: list[int] = []
+def test_page_locked_arrays_of_the_caller_come_from_the_device(session, tmp_path, monkeypatch):
+    handed_out = []
 
-    def host_array(*kind: Any) -> Array:
+    def host_array(*kind):
         array = np.empty(kind[0], kind[1])
         handed_out.append(id(array))
         return array
@@ -230,12 +208,10 @@ def test_page_locked_arrays_of_the_caller_come_from_the_device(
     cycle.workspace.release()
 
 
-def test_the_cpus_part_is_computed_by_the_faster_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cpus_part_is_computed_by_the_faster_of_two(tmp_path, monkeypatch):
     seconds = []
     for slow in (False, True):
-        gpu: Any = backends.load("fake").open("fake:gpu")
+        gpu = backends.load("fake").open("fake:gpu")
         slower, faster = gpu.cpu_beside(), gpu.cpu_beside()
         run = slower.run
         monkeypatch.setattr(slower, "run", lambda launch, repeat=1, run=run: run(launch, 10 * repeat))
@@ -245,7 +221,7 @@ def test_the_cpus_part_is_computed_by_the_faster_of_two(
     assert seconds[1] > 5 * seconds[0]
 
 
-def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
+def test_what_cannot_be_cut_is_refused_by_name(session):
     for name, params, reported in [
         ("add", {"n": 1}, "1 unit"), ("softmax", {"n": 257}, "1 unit"), ("matmul", {"n": 8, "m": 1}, "1 unit"),
     ]:  # fmt: skip
@@ -259,7 +235,7 @@ def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
     assert refusal.reason == "no-implementation"
 
 
-def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> None:
+def test_both_sides_are_at_work_at_once(session, tmp_path):
     """On the scripted clock: the time is that of the longer side, not the sum."""
     case = case_of(OPS["matmul"], "resident-queued", n=512)
     times = {share: ready(session, case, tmp_path, share).seconds(20) for share in (0.0, 0.5, 1.0)}
@@ -268,22 +244,20 @@ def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-def test_the_sides_are_timed_alone_and_beside_each_other(
-    session: Session, tmp_path: Path, regime: RegimeKind
-) -> None:
+def test_the_sides_are_timed_alone_and_beside_each_other(session, tmp_path, regime):
     cycle = ready(session, case_of(OPS["add"], regime, n=1 << 16), tmp_path, 0.25)
     host_output = None if regime.startswith("resident") else cycle.workspace.host_outputs[0]
-    sides = session.sides(cycle.launch, 3, host_output)  # type: ignore[attr-defined]
+    sides = session.sides(cycle.launch, 3, host_output)
     assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
     assert sides["gpu_alone_s"] > 0
 
 
-def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Session, tmp_path: Path) -> None:
+def test_the_callers_arrays_are_computed_in_and_never_written_to(session, tmp_path):
     op = OPS["add"]
     case = case_of(op, "transfer-always", n=5000)
     workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
     before = [array.copy() for array in workspace.inputs]
-    session.divide(op, case, 0.5)  # type: ignore[attr-defined]
+    session.divide(op, case, 0.5)
     sentinels = np.full(5000, np.nan, "float32")
     output = session.allocate((5000,), "float32")
     session.upload(output, sentinels)
@@ -300,7 +274,7 @@ def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Sessio
     assert all((array == old).all() for array, old in zip(workspace.inputs, before, strict=True))
 
 
-def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> None:
+def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path):
     session = backends.load("hybrid").open("hybrid:fake:gpu")
     op, arrays = OPS["add"], []
     for regime in REGIMES:
@@ -321,9 +295,7 @@ def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> N
     [("wrong", WrongResult), ("oom", DeviceOutOfMemory), ("build", BuildError), ("lost", DeviceLost)],
 )
 @pytest.mark.parametrize("regime", REGIMES)
-def test_a_gpu_that_fails_is_found_out(
-    word: str, raised: type[Exception], regime: RegimeKind, tmp_path: Path
-) -> None:
+def test_a_gpu_that_fails_is_found_out(word, raised, regime, tmp_path):
     session = backends.load("hybrid").open(f"hybrid:fake:{word}")
     with pytest.raises(raised):
         ready(session, case_of(OPS["add"], regime, device=f"hybrid:fake:{word}", n=2048), tmp_path)

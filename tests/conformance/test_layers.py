@@ -4,14 +4,10 @@ odd numbers of rows, and other widths than the usual ones."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.contract import Session
-from gpubench.kernels.contract.op import Dtype, Op, Params
 from gpubench.measure.worker.workspace import gate, kind_of, refusal
 from gpubench.result.case import IMPLEMENTATIONS, Case
 
@@ -25,17 +21,17 @@ BACKENDS = [
 ]
 
 
-def shapes(op: Op) -> list[Params]:
+def shapes(op):
     """The usual shape, and combinations of small ones that the op has."""
     options = (
         dict(zip(op.options, chosen, strict=True))
         for chosen in itertools.product(*((33, 11) if name == "tokens" else (3, 12) for name in op.options))
     )
-    found: list[Params] = [{"n": 1}, {"n": 7}, *({"n": 33, **chosen} for chosen in options)]
+    found = [{"n": 1}, {"n": 7}, *({"n": 33, **chosen} for chosen in options)]
     return [params for params in found if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
 
 
-def tried(op: Op) -> Iterator[tuple[Params, Dtype]]:
+def tried(op):
     """All shapes in float32; in the other dtypes the first and the last one, because each takes a kernel of its own. Of a
     workload one in each of two dtypes: its stages are ops, which are tried by themselves."""
     every = shapes(op)
@@ -48,7 +44,7 @@ def tried(op: Op) -> Iterator[tuple[Params, Dtype]]:
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+def session(request):
     backend = backends.load(request.param)
     device = next(device for device in backend.devices() if device.kind != "gpu")
     opened = backend.open(device.id, autotune=False)
@@ -57,7 +53,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_shape_in_every_implementation_and_dtype(session: Session, op: Op, tmp_path: Path) -> None:
+def test_every_shape_in_every_implementation_and_dtype(session, op, tmp_path):
     device = session.device
     checked = set()
     for (params, dtype), implementation in itertools.product(tried(op), IMPLEMENTATIONS):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -15,7 +12,7 @@ from gpubench.measure import conformance
 
 
 @pytest.fixture(autouse=True)
-def no_large_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_large_transfers(monkeypatch):
     """Scripted devices have no staging buffers, which a large transfer would have to take turns in."""
     monkeypatch.setattr(conformance, "LARGE_BYTES", (1 << 20) + 12)
 
@@ -23,44 +20,44 @@ def no_large_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
 class Broken(FakeBackend):
     """The scripted backend with one method of its session replaced."""
 
-    def __init__(self, method: str, reassignment: Callable[..., Any]) -> None:
+    def __init__(self, method, reassignment):
         self._broken = type("BrokenSession", (FakeSession,), {method: reassignment})
 
-    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
+    def open(self, device_id, threads=None, *, autotune=True):
         whole = super().open(device_id)
         whole.__class__ = self._broken
         return whole
 
 
-def findings(method: str, reassignment: Callable[..., Any], **options: Any) -> list[conformance.Finding]:
-    backend: Any = Broken(method, reassignment)
+def findings(method, reassignment, **options):
+    backend = Broken(method, reassignment)
     # Without bfloat16, so that there is a dtype to refuse.
     op = msgspec.structs.replace(kernels.load("add"), dtypes=("float64", "float32", "float16"))
     return conformance.suite(backend, "fake:gpu", [op], conformance.Checks(seeds=(1,), **options)).findings
 
 
-def truncating_download(self: Any, buffer: Any, host: Any) -> None:
+def truncating_download(self, buffer, host):
     host.reshape(-1)[:70_000] = buffer.array.reshape(-1)[:70_000]
 
 
-shared: dict[Any, Any] = {}
+shared = {}
 
 
-def overlapping_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+def overlapping_allocate(self, shape, dtype):
     return shared.setdefault(self, FakeSession.allocate(self, shape, dtype))
 
 
-def drifting_run(self: Any, launch: Any, repeat: int = 1) -> None:
+def drifting_run(self, launch, repeat=1):
     FakeSession.run(self, launch, repeat)
     if launch.output.array.size and repeat > 1:
         launch.output.array = launch.output.array + 1
 
 
-def scribbling_compile(self: Any, op: Any, case: Any, inputs: Any, output: Any) -> Any:
+def scribbling_compile(self, op, case, inputs, output):
     launch = FakeSession.compile(self, op, case, inputs, output)
     compute = launch.compute
 
-    def compute_and_scribble() -> Any:
+    def compute_and_scribble():
         result = compute()
         inputs[0].array = inputs[0].array * 0
         return result
@@ -69,33 +66,33 @@ def scribbling_compile(self: Any, op: Any, case: Any, inputs: Any, output: Any) 
     return launch
 
 
-def raising(error: Exception) -> Callable[..., Any]:
-    def method(*_: Any, **__: Any) -> Any:
+def raising(error):
+    def method(*_, **__):
         raise error
 
     return method
 
 
-def silent_supports(self: Any, op: Any, case: Any) -> Any:
+def silent_supports(self, op, case):
     return Unsupported("") if case.implementation == "tuned" else FakeSession.supports(self, op, case)
 
 
-def bold_supports(self: Any, op: Any, case: Any) -> Any:
+def bold_supports(self, op, case):
     return None if case.implementation == "library" else FakeSession.supports(self, op, case)
 
 
-def taking(seconds: Callable[[int], float]) -> Callable[..., float]:
+def taking(seconds):
     return lambda self, launch, repeat=1, *, cold=False: seconds(repeat)
 
 
-def leaking_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+def leaking_allocate(self, shape, dtype):
     self.taken = getattr(self, "taken", 0) + 1
     if self.taken > 30:
         raise DeviceOutOfMemory("never given back")
     return FakeSession.allocate(self, shape, dtype)
 
 
-def endless_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+def endless_allocate(self, shape, dtype):
     return FakeSession.allocate(self, tuple(min(extent, 1 << 20) for extent in shape), dtype)
 
 
@@ -116,25 +113,25 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("method", "reassignment", "promise"), BROKEN)
-def test_a_broken_promise_is_found(method: str, reassignment: Callable[..., Any], promise: str) -> None:
+def test_a_broken_promise_is_found(method, reassignment, promise):
     # What is kept of cases alone is found without transfers, memory and the clock.
     around = method in ("download", "allocate", "sync", "time")
     found = findings(method, reassignment, around=around)
     assert any(promise in finding.what for finding in found), found
 
 
-def test_more_memory_than_the_device_has() -> None:
+def test_more_memory_than_the_device_has():
     assert findings("_endless", endless_allocate, exhaust=True) == []
     found = findings("allocate", endless_allocate, exhaust=True)
     assert "more than a buffer may hold is out of memory" in [finding.what for finding in found]
 
 
-def test_nothing_is_found_on_the_whole_session() -> None:
+def test_nothing_is_found_on_the_whole_session():
     assert findings("_unused", failing_close) == []
 
 
 @pytest.mark.parametrize("name", ["flsh", "use_thread", "device_clock"])
-def test_a_misspelt_method_is_found(name: str) -> None:
+def test_a_misspelt_method_is_found(name):
     (found,) = findings(name, failing_close, around=False)
     assert found.what == "a Session has the methods of the contract alone"
     assert name in found.detail

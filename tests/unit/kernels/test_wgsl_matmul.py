@@ -170,65 +170,36 @@ def test_a_software_adapter_gets_the_shortest_text():
         assert REGISTER.candidates({"n": n}, "float32", SOFTWARE)[0].name == TILES[-1].name
 
 
-def test_a_device_too_small_for_any_tile_is_told_what_is_missing():
-    tiny = msgspec.structs.replace(WEBGPU, max_workgroup_bytes=4096)
-    with pytest.raises(Unsupported, match=r"4096 bytes \(maxComputeWorkgroupStorageSize\)") as caught:
-        REGISTER.build({"n": 1024}, "float32", tiny)
-    assert caught.value.reason == "limit"
-
-
-@pytest.mark.parametrize("kernel", [REGISTER, TILED, NAIVE], ids=lambda kernel: kernel.variant)
-@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
-def test_a_dtype_that_the_device_lacks_is_refused_as_such(kernel, dtype):
-    with pytest.raises(Unsupported, match=dtype) as caught:
-        kernel.build({"n": 64}, dtype, WEBGPU)
-    assert caught.value.reason == "no-dtype"
-
-
-@pytest.mark.parametrize("kernel", [REGISTER, TILED, NAIVE], ids=lambda kernel: kernel.variant)
-@pytest.mark.parametrize(
-    "params", [{"n": 6000}, {"n": 8, "m": 8, "k": 2**23}, {"n": 2**22 + 64, "m": 8, "k": 8}]
-)
-def test_what_exceeds_a_binding_or_the_grid_is_refused_with_the_limit(kernel, params):
-    with pytest.raises(
-        Unsupported, match=r"maxStorageBufferBindingSize|maxComputeWorkgroupsPerDimension"
-    ) as caught:
-        kernel.build(params, "float32", WEBGPU)
-    assert caught.value.reason == "limit"
-
-
-def test_a_batch_of_small_products_may_exceed_a_binding_or_the_grid():
-    with pytest.raises(Unsupported, match="maxStorageBufferBindingSize") as caught:
-        REGISTER.build({"n": 512, "batch": 200}, "float32", WEBGPU)
-    assert caught.value.reason == "limit"
-    with pytest.raises(Unsupported, match="65536 groups exceed 65535") as caught:
-        REGISTER.build({"n": 4, "batch": 65536}, "float32", WEBGPU)
-    assert caught.value.reason == "limit"
-    assert REGISTER.build({"n": 3, "batch": 65535}, "float32", WEBGPU).passes[0].grid[2] == 65535
-
-
-def test_padded_copies_have_to_fit_as_well():
+LADDER = (REGISTER, TILED, NAIVE)
+OF_A_BINDING = r"maxStorageBufferBindingSize|maxComputeWorkgroupsPerDimension"
+REFUSED = [
+    ([REGISTER], {"n": 1024}, "float32", {"max_workgroup_bytes": 4096}, "limit", r"4096 bytes \(maxComputeWorkgroupStorageSize\)"),
+    *((LADDER, {"n": 64}, dtype, {}, "no-dtype", dtype) for dtype in ("float16", "float64", "bfloat16")),
+    *((LADDER, params, "float32", {}, "limit", OF_A_BINDING)
+      for params in ({"n": 6000}, {"n": 8, "m": 8, "k": 2**23}, {"n": 2**22 + 64, "m": 8, "k": 8})),
+    ([REGISTER], {"n": 512, "batch": 200}, "float32", {}, "limit", "maxStorageBufferBindingSize"),
+    ([REGISTER], {"n": 4, "batch": 65536}, "float32", {}, "limit", "65536 groups exceed 65535"),
     # A's rows of 3 take 96 MiB of a binding's 128 MiB, rows of 4 take all of it and 32 KiB more.
-    params = {"n": 1, "m": 2**23 + 2**11, "k": 3}
-    tall = msgspec.structs.replace(WEBGPU, max_groups_per_dimension=2**20)
-    with pytest.raises(Unsupported, match="a_padded has 134250496 bytes") as caught:
-        REGISTER.build(params, "float32", tall)
-    assert caught.value.reason == "limit"
+    ([REGISTER], {"n": 1, "m": 2**23 + 2**11, "k": 3}, "float32", {"max_groups_per_dimension": 2**20}, "limit", "a_padded has 134250496 bytes"),
+    ([TILED, NAIVE], {"n": 64, "batch": 2}, "float32", {}, "no-implementation", "one product"),
+    *(([REGISTER], params, "float32", {}, "shape", "without elements")
+      for params in ({"n": 0}, {"n": 4, "m": 0}, {"n": 4, "k": 0}, {"n": 4, "batch": 0})),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", [TILED, NAIVE], ids=lambda kernel: kernel.variant)
-def test_the_lower_rungs_take_one_product(kernel):
-    with pytest.raises(Unsupported, match="one product") as caught:
-        kernel.build({"n": 64, "batch": 2}, "float32", H200)
-    assert caught.value.reason == "no-implementation"
-    assert kernel.build({"n": 64, "batch": 1}, "float32", H200).passes
+@pytest.mark.parametrize(("refusing", "params", "dtype", "limits", "reason", "words"), REFUSED)
+def test_what_a_device_does_not_hold_or_a_kernel_does_not_do_is_refused_with_the_limit(
+    refusing, params, dtype, limits, reason, words
+):
+    for kernel in refusing:
+        with pytest.raises(Unsupported, match=words) as caught:
+            kernel.build(params, dtype, msgspec.structs.replace(WEBGPU, **limits))
+        assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize("params", [{"n": 0}, {"n": 4, "m": 0}, {"n": 4, "k": 0}, {"n": 4, "batch": 0}])
-def test_matrices_without_elements_are_refused(params):
-    with pytest.raises(Unsupported, match="without elements") as caught:
-        REGISTER.build(params, "float32", H200)
-    assert caught.value.reason == "shape"
+def test_what_is_just_within_the_limits_is_built():
+    assert REGISTER.build({"n": 3, "batch": 65535}, "float32", WEBGPU).passes[0].grid[2] == 65535
+    assert all(kernel.build({"n": 64, "batch": 1}, "float32", H200).passes for kernel in (TILED, NAIVE))
 
 
 def test_rows_of_multiples_of_four_need_no_copies():

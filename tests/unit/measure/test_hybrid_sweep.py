@@ -22,15 +22,13 @@ SECONDS = st.floats(1e-9, 1e3)
 
 
 @given(SECONDS, SECONDS)
-def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float) -> None:
+def test_the_optimum_is_where_both_sides_end_together(cpu_s, gpu_s):
     best = runner.optimum(cpu_s, gpu_s)
     assert best * gpu_s == pytest.approx((1 - best) * cpu_s)
 
 
 @given(SECONDS, SECONDS)
-def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
-    cpu_s: float, gpu_s: float
-) -> None:
+def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(cpu_s, gpu_s):
     tried = runner.gpu_shares(cpu_s, gpu_s)
     best = runner.optimum(cpu_s, gpu_s)
     distances = [abs(share - best) for share in tried]
@@ -39,16 +37,16 @@ def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
     assert len(tried) <= 7
 
 
-def test_in_the_middle_all_seven_shares_are_tried() -> None:
+def test_in_the_middle_all_seven_shares_are_tried():
     assert runner.gpu_shares(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
 
 
-def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
+def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster():
     assert runner.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
     assert runner.fastest({0.0: 1.0, 1.0: 0.1}) is None
 
 
-def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> None:
+def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch):
     """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
 
     def prepare(trial, *, first):
@@ -65,10 +63,10 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     assert run.split is None, "there is nothing to choose by"
 
 
-def device(device_id: str, kind: str, name: str = "") -> Device:
+def device(device_id, kind, name=""):
     return Device(
         id=device_id, backend=device_id.partition(":")[0], kind=kind, name=name or device_id, api="host"
-    )  # type: ignore[arg-type]
+    )
 
 
 CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", "gpu", "H"), device("wgpu:0", "gpu", "H")
@@ -77,7 +75,7 @@ BOTH = [device("hybrid:cupy:0", "hybrid", "CPU + H"), device("hybrid:wgpu:0", "h
 SLOW = device("hybrid:wgpu:1", "software", "CPU + llvmpipe")
 
 
-def constraints(*devices: Device) -> Constraints:
+def constraints(*devices):
     implementations = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
     return Constraints(
         tuple(Target(d, implementations[d.kind]) for d in devices),
@@ -86,17 +84,17 @@ def constraints(*devices: Device) -> Constraints:
     )
 
 
-def test_a_search_compares_single_devices() -> None:
+def test_a_search_compares_single_devices():
     whole = constraints(CPU, CUPY, BOTH[0])
     assert schedule.measures_several(whole)
     assert [t.device.id for t in schedule.alone(whole).targets] == ["numpy:0", "cupy:0"]
     assert not schedule.measures_several(schedule.alone(whole))
 
 
-def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near() -> None:
+def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near():
     curve = Series(kernels.load("add"), "float32")
 
-    def row(cpu_s: float, resident_s: float, always_s: float) -> dict:
+    def row(cpu_s, resident_s, always_s):
         return {
             ("numpy:0", "library", "resident"): {0: [cpu_s]},
             ("cupy:0", "library", "resident-queued"): {0: [resident_s]},
@@ -112,7 +110,7 @@ def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near()
     assert schedule.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
 
 
-def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split() -> None:
+def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split():
     one = workload(Series(kernels.load("add"), "float32"), 1, constraints(CPU, BOTH[0]))
     assert [(skip.reason, skip.detail) for skip in one.skips] == [("no-split", "add has 1 unit to cut")] * 2
     launch = workload(Series(kernels.load("launch"), "float32"), 1, constraints(BOTH[0]))
@@ -123,10 +121,10 @@ def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split
 def listed(monkeypatch):
     """What the backends list, of those that are asked."""
 
-    def patch(*devices: Device) -> list[str]:
-        asked: list[str] = []
+    def patch(*devices):
+        asked = []
 
-        def listing(name: str) -> Listing:
+        def listing(name):
             own = tuple(device for device in devices if device.backend == name)
             missing = Listing(name, reason="unavailable", detail=f"no {name} here")
             return Listing(name, own, ("library",)) if own else missing
@@ -154,7 +152,7 @@ def listed(monkeypatch):
     (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
     (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
 ])  # fmt: skip
-def test_a_mode_chooses_the_devices(listed, wanted: DeviceRequest, asked: list[str], taken: list[str]) -> None:
+def test_a_mode_chooses_the_devices(listed, wanted, asked, taken):
     actor = device("hybrid:fake:gpu", "hybrid")
     names = listed(CPU, CUPY, WGPU, ADAPTER, *BOTH, SLOW, actor)
     choice = targets.choose(wanted)
@@ -163,17 +161,17 @@ def test_a_mode_chooses_the_devices(listed, wanted: DeviceRequest, asked: list[s
     assert not any("hybrid" in warning.message for warning in choice.warnings)
 
 
-def test_what_a_mode_is_about_may_not_fail_to_open(listed) -> None:
+def test_what_a_mode_is_about_may_not_fail_to_open(listed):
     listed(CPU, CUPY, WGPU, *BOTH)
     for mode, ids in (("cpu", set()), ("gpu", {"cupy:0", "wgpu:0"}), ("hybrid", {"hybrid:cupy:0"})):
-        wanted = DeviceRequest(mode=mode)  # type: ignore[arg-type]
+        wanted = DeviceRequest(mode=mode)
         assert targets.ids_required_by(wanted, targets.choose(wanted)) == ids
     lenient = DeviceRequest(mode="gpu", lenient=True)
     assert targets.ids_required_by(lenient, targets.choose(lenient)) == set()
 
 
 @pytest.mark.parametrize("mode", ["gpu", "hybrid"])
-def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode) -> None:
+def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode):
     listed(CPU, ADAPTER, SLOW)
     with pytest.raises(RequiredUnavailable) as refused:
         targets.choose(DeviceRequest(mode=mode))
