@@ -12,7 +12,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -60,7 +60,7 @@ class Tried(NamedTuple):
     took_s: float
 
 
-def attempt(kind, seed, folder):
+def attempt(kind: str, seed: int, folder: Path) -> Tried:
     """Make the input of this kind and seed, and give it to its readers. `folder` is scratch."""
     # A text seeds the same generator on every machine.
     draw = random.Random(f"{kind}/{seed}")
@@ -479,7 +479,7 @@ SHARES = {
 }  # fmt: skip
 
 
-def inputs(count, first_seed):
+def inputs(count: int, first_seed: int) -> Iterator[tuple[str, int]]:
     """The kinds and seeds of `count` inputs, each kind in its share."""
     kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
     random.Random(first_seed).shuffle(kinds)
