@@ -8,8 +8,8 @@ from gpubench.cli.ci import parse_gates
 from gpubench.report import analyse_runs
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Fact
-from gpubench.result.run import DeviceClock, Parts, Selection
-from tests.unit.report.answer_runs import answer_run
+from gpubench.result.run import Blas, Device, DeviceClock, Parts, RunWarning, Selection
+from tests.unit.report.answer_runs import ALWAYS, SIDE, answer_run, op_case
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of, skipped
 from tests.unit.report.samples import full_run, interrupted_run
 from tests.unit.report.screens import small_notes
@@ -195,6 +195,53 @@ def gated():
     return analyse_runs([run_of(rows)], gates=parse_gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
 
 
+TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
+OPENBLAS = Blas(library="openblas", version="0.3.34.0.0", kernel="Haswell")
+OPENBLAS_TEXT = "OpenBLAS 0.3.34.0.0 (Haswell)"
+
+
+def on(what, seconds, kernel=None):
+    return replace(measured(what, seconds, sessions=5), kernel=kernel)
+
+
+def contest(*, gpu=GPU):
+    """numba computes `add` and PyTorch `relu`; of matmul OpenBLAS the small sizes and MKL the others."""
+    found = []
+    for n in (1024, 65536, 16777216):
+        found.append(on(case("relu", n, device="torch:cpu"), 1e-6 * n**0.5))
+        for op, scale in (("add", 1e-6), ("relu", 2e-6)):
+            found += [
+                on(case(op, n, "tuned"), scale * n**0.5, "numba, 2 threads"),
+                on(case(op, n), 3e-6 * n**0.5),
+            ]
+            gains = {WAITED: 1e-4, QUEUED: 1e-5, ALWAYS: 1e-5 * n**0.5, "transfer-once": 1e-5 + 1e-6 * n**0.5}
+            found += [on(op_case(op, n, regime, "cupy:0"), seconds) for regime, seconds in gains.items()]
+    for n in SIDE:
+        found += [on(case(n=n), 1e-6 * n), on(case(n=n, device="torch:cpu"), 3e-4 + 2e-7 * n)]
+        found += [on(op_case("matmul", n, regime, "cupy:0"), 1e-4) for regime in (WAITED, QUEUED, ALWAYS)]
+    run = answer_run(found, devices=(CPU, TORCH, gpu))
+    blas = {"numpy:0": OPENBLAS, "torch:cpu": Blas(library="mkl", version="2024.2")}
+
+    def with_blas(worker):
+        return replace(worker, blas=blas.get(worker.device_id), threads=worker.threads and 16)
+
+    return replace(run, sessions=[replace(one, workers=[*map(with_blas, one.workers)]) for one in run.sessions])
+
+
+CONTEST = contest()
+
+
+def without_numba():
+    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
+    return replace(
+        CONTEST, outcomes=[replace(row, kernel=None) for row in one_cpu().outcomes], warnings=[lacking]
+    )
+
+
+def one_cpu():
+    return replace(CONTEST, outcomes=[row for row in CONTEST.outcomes if row.case.op == "add"])
+
+
 SIX = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
 LADDER_ON_TWO = [
     multiplied(9, 256, implementation="tuned", device="cupy:0"), multiplied(1, 256, implementation="tuned", device="cupy:0", variant="naive"),
@@ -261,5 +308,9 @@ PARTS = {
     "a claim of gpubench that a CPU lacks": (lambda: claimed(run_of([measured(case(), 1e-3)], devices=[CPU]), Claim(claim="m", cases=("relu/*/float32",), speedup=2.0)), "plain", {"sections": ["claims"]}),
     "no claim": (lambda: run_of(curve({1024: 40.0})), "markdown", {"sections": ["claims", "speedup"]}),
     **{f"gates in {name}": (gated, name, {"sections": ["answer"]}) for name in ("plain", "markdown")},
+    "several codes of a CPU": (lambda: CONTEST, "plain", {"sections": ["answer", "breakeven", "amortization"], "width": 120}),
+    "several codes of a CPU in Markdown": (lambda: CONTEST, "markdown", {"sections": ["amortization"]}),
+    "a CPU without numba": (without_numba, "plain", {"sections": ["answer", "breakeven", "amortization", "speedup"]}),
+    **{f"one code of a CPU in {name}": (one_cpu, name, {"sections": ["breakeven"]}) for name in ("plain", "markdown")},
     "a name that is long": (lambda: answer_run([measured(case("options.a_rather_long_name", device=device), 1e-3) for device in ("numpy:0", "torch:cpu")], devices=(CPU, replace(CPU, id="torch:cpu", backend="torch"))), "plain", {}),
 }  # fmt: skip

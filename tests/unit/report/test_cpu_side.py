@@ -1,7 +1,6 @@
 """The CPU side has a name wherever it is held against a GPU: numba, a BLAS, PyTorch, each with its threads."""
 
 import functools
-import re
 
 import pytest
 from msgspec.structs import replace
@@ -11,59 +10,20 @@ from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.speedup import CpuCode, cpu_codes
-from gpubench.report import analyse_runs, draw_report
+from gpubench.report import analyse_runs
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.map import sides_text
 from gpubench.report.wording import cpu_names
-from gpubench.result.run import Blas, Device, RunWarning
-from tests.unit.report.answer_runs import ALWAYS, QUEUED, SIDE, WAITED, answer_run, op_case
-from tests.unit.report.builders import CPU, GPU, case, measured
-
-TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
-OPENBLAS = Blas(library="openblas", version="0.3.34.0.0", kernel="Haswell")
-OPENBLAS_TEXT = "OpenBLAS 0.3.34.0.0 (Haswell)"
-
-
-def on(what, seconds, kernel=None):
-    return replace(measured(what, seconds, sessions=5), kernel=kernel)
-
-
-def contest(*, gpu=GPU):
-    """numba computes `add` and PyTorch `relu`; of matmul OpenBLAS the small sizes and MKL the others."""
-    found = []
-    for n in (1024, 65536, 16777216):
-        found.append(on(case("relu", n, device="torch:cpu"), 1e-6 * n**0.5))
-        for op, scale in (("add", 1e-6), ("relu", 2e-6)):
-            found += [
-                on(case(op, n, "tuned"), scale * n**0.5, "numba, 2 threads"),
-                on(case(op, n), 3e-6 * n**0.5),
-            ]
-            gains = {WAITED: 1e-4, QUEUED: 1e-5, ALWAYS: 1e-5 * n**0.5, "transfer-once": 1e-5 + 1e-6 * n**0.5}
-            found += [on(op_case(op, n, regime, "cupy:0"), seconds) for regime, seconds in gains.items()]
-    for n in SIDE:
-        found += [on(case(n=n), 1e-6 * n), on(case(n=n, device="torch:cpu"), 3e-4 + 2e-7 * n)]
-        found += [on(op_case("matmul", n, regime, "cupy:0"), 1e-4) for regime in (WAITED, QUEUED, ALWAYS)]
-    run = answer_run(found, devices=(CPU, TORCH, gpu))
-    blas = {"numpy:0": OPENBLAS, "torch:cpu": Blas(library="mkl", version="2024.2")}
-
-    def with_blas(worker):
-        return replace(worker, blas=blas.get(worker.device_id), threads=worker.threads and 16)
-
-    return replace(run, sessions=[replace(one, workers=[*map(with_blas, one.workers)]) for one in run.sessions])
-
-
-CONTEST = contest()
+from tests.unit.report.answer_runs import WAITED
+from tests.unit.report.builders import GPU, case
+from tests.unit.report.parts import CONTEST, OPENBLAS_TEXT, contest, on, without_numba
 
 
 @functools.cache
 def analysed(name="Test GPU"):
     return analyse_runs([CONTEST if name == "Test GPU" else contest(gpu=replace(GPU, name=name))])
-
-
-def drawn(section, format="plain"):
-    return draw_report(analysed(), format, RenderOptions(sections=(section,)))
 
 
 def sides(analyses, width=80):
@@ -121,28 +81,9 @@ def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width(
         assert " 55 s." in " ".join(map(str.strip, lines))
 
 
-def test_without_numba_each_place_names_the_weaker_implementation():
-    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
-    run = replace(CONTEST, outcomes=[replace(one, kernel=None) for one in CONTEST.outcomes], warnings=[lacking])
-    analyses = analyse_runs([run])
-    assert "(NumPy without numba, OpenBLAS, " in sides(analyses, 120)[0]
-    for section, said in (
-        ("amortization", "NumPy without numba"), ("breakeven", "NumPy without numba"), ("speedup", "the CPU may not be at its best"),
-    ):  # fmt: skip
-        assert said in " ".join(draw_report(analyses, "plain", RenderOptions(sections=(section,))).split()), (
-            section
-        )
-    found = advice([run], Key("add", "float32"), 65536, WAITED)
-    assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(render_advice(found, "table").split())
-
-
-def test_the_picture_of_the_map_and_the_tables_name_it():
+def test_the_picture_of_the_map_names_it():
     said = "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34, PyTorch with MKL 2024.2)"
     assert sides_text(analysed()[0], ["cupy:0"]) == said
-    text = " ".join(drawn("breakeven").split())
-    assert "CPU, the fastest at each size: numba; matmul: OpenBLAS or PyTorch/MKL; relu: PyTorch " in text
-    names = re.escape("vs 16 CPU threads: ") + "(numba, PyTorch|PyTorch, numba)$"
-    assert all(re.search(names, drawn("amortization", format), re.M) for format in ("plain", "markdown"))
 
 
 @pytest.mark.parametrize(
@@ -164,3 +105,8 @@ def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
 def test_advice_names_it_where_it_has_a_time_of_a_cpu(op, n, said):
     text = " ".join(render_advice(advice([CONTEST], Key(op, "float32"), n, WAITED), "table").split())
     assert said in text if said else "CPU: " not in text
+
+
+def test_advice_says_that_numba_is_absent():
+    text = render_advice(advice([without_numba()], Key("add", "float32"), 65536, WAITED), "table")
+    assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(text.split())
