@@ -60,7 +60,7 @@ PARTS = {
     "estimate": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("estimate", "speedup")),
         tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup", "breakeven")),
-        ("tests/unit/report/test_time_breakdown.py",),
+        ("tests/unit/report/test_time_breakdown.py", "tests/unit/report/test_functions.py"),
     ),
     "advice": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("advice", "contenders", "policy", "claims")),

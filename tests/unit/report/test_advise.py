@@ -96,7 +96,8 @@ def test_a_regime_that_was_not_measured_is_unknown():
     assert ask(resident, 1024, calls=None).basis == "measured"
 
 
-def test_the_fastest_implementation_at_the_size_counts():
+def test_the_fastest_implementation_at_the_size_counts_and_the_cpu_where_both_are_alike():
+    assert ask([*CPU_SIZES, gpu(256, 1e-3), gpu(4096, 1e-3)], 256).device_id == "numpy:0"
     both = [
         gpu(256, 1e-4), gpu(4096, 4e-4), gpu(256, 2e-4, implementation="tuned"),
         gpu(4096, 2e-4, implementation="tuned"),

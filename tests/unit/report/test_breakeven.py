@@ -86,6 +86,7 @@ def test_a_bracket_below_a_threshold_is_the_earlier_one():
     assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
     assert earliest([none, late, wide]) is wide
     assert earliest([none, late]) is late
+    assert earliest([verdict({64: 1.0, 256: 4.0}), late]) is late, "where it lies is known"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.judge import CasePair, CaseValues, smallest_effect
 from gpubench.compare.pairing import print_differences, take_turns
 from gpubench.compare.two_runs import compare
+from gpubench.curves import stats
 from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
 from tests.examples import examples
@@ -137,6 +138,23 @@ def test_of_one_session_a_side_a_large_change_is_told_unless_others_disturbed_it
     # Half of the CPUs taken may be all that a change of 2x is.
     (change,), (unsure,) = result.pairs[0].devices, disturbed.pairs[0].devices
     assert unsure.hi / unsure.ratio > 3 > change.hi / change.ratio
+
+
+@pytest.mark.parametrize(("place", "verdict"), [(0.98, "UNSURE"), (1.02, "SLOWER")])
+def test_cases_of_one_session_are_judged_together(place, verdict):
+    """The interval of each of 30 cases is as wide as its share of 5 % asks."""
+    cases, asked = [case(n=n) for n in range(1, 31)], CompareOptions(thresholds=((None, 1e-9),))
+    (alone,) = compared(*pair(k=1, sigma=0.0, cases=cases[:1]), asked).cases
+    reach = stats.prior_quantile(1 - 0.05 / 60) / stats.prior_quantile(0.975) * math.log(alone.hi / alone.ratio)
+    sides = pair({cases[0].id: math.exp(place * reach)}, k=1, sigma=0.0, cases=cases)
+    assert verdicts(compared(*sides, asked))[0] == verdict
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(7, "SLOWER"), (8, "UNSURE")])
+def test_where_eight_cases_of_one_session_scatter_far_the_machine_does(count, verdict):
+    cases = [case(n=n) for n in range(1, count + 1)]
+    slow = {what.id: 3.0 for what in cases}
+    assert {*verdicts(compared(*pair(slow, k=1, sigma=0.0, cases=cases)))} == {verdict}
 
 
 def test_sizes_that_a_run_chose_by_itself_are_never_missing():

@@ -96,12 +96,13 @@ def test_calls_that_were_measured_are_given_back_as_they_are():
         assert point.measured
 
 
+@pytest.mark.parametrize("resident", [1e-3, 3e-3])
 @pytest.mark.parametrize("calls", [2, 5, 9])
-def test_fewer_calls_follow_the_line_of_the_measured_ones(calls):
-    """T(calls) = a + b calls, with T1 less its allocation."""
+def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
+    """T(calls) = a + b calls, with T1 less its allocation, whatever a call on data that stays takes."""
     t1, tn = 11e-3 - 1e-4, 10 * 2e-3
     b = (tn - t1) / 9
-    found = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
+    found = times(resident=resident, transfer_once=2e-3, transfer_always=11e-3)
     assert seconds_of(found, calls) == pytest.approx(((t1 - b) + b * calls) / calls)
     point = call_time(found, regime_of(calls))  # type: ignore[arg-type]
     assert not point.measured
