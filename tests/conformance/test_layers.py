@@ -23,9 +23,10 @@ BACKENDS = [
 
 def shapes(op):
     """The usual shape, and combinations of small ones that the op has."""
+    tokens = (11,) if op.stages else (33, 11)
     options = (
         dict(zip(op.options, chosen, strict=True))
-        for chosen in itertools.product(*((33, 11) if name == "tokens" else (3, 12) for name in op.options))
+        for chosen in itertools.product(*(tokens if name == "tokens" else (3, 12) for name in op.options))
     )
     found = [{"n": 1}, {"n": 7}, *({"n": 33, **chosen} for chosen in options)]
     return [params for params in found if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
