@@ -45,7 +45,7 @@ STAGES = ROOT / "docs" / "images" / "stages.svg"
 # Where the pages name the result of each role.
 ROLES = {
     "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
-    "claims": r"(<!-- gpubench report )(\S+)( --claims builtin)",
+    "claims": r"(<!-- gpubench report )(\S+)((?: \S+)? --claims builtin)",
     "stages": r"(<!-- gpubench report )(\S+)( [^\n]*--sections stages -->)",
 }
 _BLOCK = re.compile(

@@ -337,7 +337,8 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
 
 
 def _verdict(claim: Claim, case: Speedup) -> tuple[ClaimVerdict, str]:
-    if not case.headline:
+    asked = claim.device == "software" == case.label  # that it is none is no reason: the claim is about it
+    if not (case.headline or asked):
         return "undecided", case.label
     assert case.case.time is not None, "a speedup has two times"
     if claim.expected is not None:

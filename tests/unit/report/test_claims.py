@@ -64,6 +64,8 @@ WILD = tuple(factor**8 for factor in NOISY)
         *((said, claimed(("matmul",), device="software", time_s=ends), curve({1024: 0.5}, cpu_s=5e-4, device="wgpu:0"), SOFT)
           for ends, said in (((9e-4, 11e-4), "confirmed"), ((1.3e-3, 2e-3), "refuted"), ((1e-4, 5e-4), "refuted"))),
         (NOT_MEASURED, claimed(("matmul",), time_s=(9e-4, 11e-4)), curve({1024: 0.5}, device="wgpu:0"), SOFT),
+        *((said, claimed(device="software", **what), curve({1024: 0.5}, cpu_s=5e-4, device="wgpu:0"), SOFT)
+          for what, said in (({"speedup": 1.78}, "refuted"), ({"speedup": 0.2}, "confirmed"), ({"gpu_s": 2e-3}, "confirmed"), ({"gpu_s": 5e-4}, "refuted"))),
         # A break-even between two sizes
         *((said, claimed(("matmul",), break_even=ends, tolerance=0, device=kind), curve(ratios, device=device), {"devices": (CPU, gpu)})
           for device, gpu, kind in (("cupy:0", GPU, None), ("wgpu:0", SOFTWARE, "software"))
