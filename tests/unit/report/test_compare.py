@@ -150,6 +150,15 @@ def test_cases_of_one_session_are_judged_together(place, verdict):
     assert verdicts(compared(*sides, asked))[0] == verdict
 
 
+@pytest.mark.parametrize(("k", "ends"), [(2, (1.1395077, 1.7551439)), (4, (1.1525936, 1.7352170))])
+def test_a_device_changes_by_the_mean_of_its_ops(k, ends):
+    """Two cases of one op are one observation; blocks and sessions scatter as the priors say."""
+    cases = [case("add", 64), case("add", 128), case("relu", 64)]
+    factors = {what.id: by for what, by in zip(cases, (1.25, 1.25, 1.6), strict=True)}
+    (change,) = compared(*pair(factors, k=k, sigma=0.0, cases=cases)).pairs[0].devices
+    assert (change.ratio, change.lo, change.hi) == pytest.approx((math.sqrt(2), *ends))
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(7, "SLOWER"), (8, "UNSURE")])
 def test_where_eight_cases_of_one_session_scatter_far_the_machine_does(count, verdict):
     cases = [case(n=n) for n in range(1, count + 1)]
