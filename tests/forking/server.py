@@ -92,7 +92,7 @@ def import_all():
 
 def rehearse():
     """Read and show a document: types, regular expressions and tables that are made once are there in each fork, a
-    quarter of a short run. What depends on the packages of a process is forgotten."""
+    tenth of a short run. What depends on the packages of a process is forgotten."""
     from gpubench import kernels
     from gpubench.base.plugins import sections
     from gpubench.cli import main
