@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import io
 import itertools
 import os
 import signal
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gpubench import cli
 from gpubench.backends.shared.choices import FILE_NAME
 from gpubench.base.streams import RUNNERS
 from gpubench.result.store.cache import SUFFIX
@@ -236,5 +238,30 @@ def gpubench(tmp_path: Path, home: Path, starter: Starter) -> Program:
         return starter.run(
             *arguments, cwd=cwd or tmp_path, env=environment(home, env), input=input, timeout=timeout
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> Program:
+    """`gpubench` in the process of the tests, for what starts no worker: a tenth of what a fork of it costs."""
+
+    def run(
+        *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, input: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd or tmp_path)
+            for name in [
+                name for name in os.environ if name.startswith("GPUBENCH_") and name != "GPUBENCH_CACHE_DIR"
+            ]:
+                patch.delenv(name)
+            for name, value in {"COLUMNS": "100", **(env or {})}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode()), encoding="utf-8"))
+            for stream in ("stdout", "stderr"):  # a command wraps them for as long as its process lives
+                patch.setattr(sys, stream, getattr(sys, stream))
+            code = cli.main(arguments)
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, out, err)
 
     return run

@@ -25,12 +25,12 @@ def file(tmp_path):
     return "run.json"
 
 
-def test_the_answer_comes_first(gpubench, file, tmp_path):
-    done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
+def test_the_answer_comes_first(in_process, file, tmp_path):
+    done = in_process("advise", "matmul", "--size", "1k", "--from", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("matmul float32, n = 1024, copied at every call: cupy:0 (library)\n")
     text = (tmp_path / file).read_text(encoding="utf-8")
-    assert gpubench("advise", "matmul", "--size", "1024", "--from", "-", input=text).stdout == done.stdout
+    assert in_process("advise", "matmul", "--size", "1024", "--from", "-", input=text).stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def test_the_answer_comes_first(gpubench, file, tmp_path):
         ("--calls 1000", "BASIS=interpolated"), ("--data device", "BASIS=unknown"),  # no waited call was measured
     ],
 )  # fmt: skip
-def test_where_the_data_is_decides(gpubench, file, words, line):
-    done = gpubench("advise", "matmul", "--size", "256", *words.split(), "--from", file, "--format", "env")
+def test_where_the_data_is_decides(in_process, file, words, line):
+    done = in_process("advise", "matmul", "--size", "256", *words.split(), "--from", file, "--format", "env")
     assert f"GPUBENCH_ADVICE_{line}\n" in done.stdout
 
 
-def test_only_results_of_this_machine_answer(gpubench, tmp_path):
+def test_only_results_of_this_machine_answer(in_process, tmp_path):
     foreign, own = tmp_path / "results" / "other", tmp_path / "results" / "own"
     foreign.mkdir(parents=True)
     own.mkdir()
     save(RUN, foreign / "20270101T000000Z-00000002.json")
-    done = gpubench("advise", "matmul", "--size", "1024")
+    done = in_process("advise", "matmul", "--size", "1024")
     assert done.returncode == 4
     assert "no result of this machine" in done.stderr
     assert len(done.stderr.splitlines()) == 3
     here = replace(RUN, machine=inspect(), label="mine")
     save(here, own / "20260101T000000Z-00000001.json")
-    done = gpubench("advise", "matmul", "--size", "1024")
+    done = in_process("advise", "matmul", "--size", "1024")
     assert done.returncode == 0, done.stderr
     assert ", mine;" in done.stdout
 
@@ -101,9 +101,9 @@ def test_the_examples_of_the_page_work(gpubench, tmp_path):
     assert ended.stdout.split() == ["cupy", "numpy"]
 
 
-def test_the_answer_of_the_page_is_the_real_one(gpubench):
+def test_the_answer_of_the_page_is_the_real_one(in_process):
     page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- gpubench (.*?) -->\n```\n(.*?)```", page, re.S)
     assert shown
-    assert gpubench(*shown[1].split(), cwd=ROOT).stdout == shown[2]
+    assert in_process(*shown[1].split(), cwd=ROOT).stdout == shown[2]
     assert max(map(len, shown[2].splitlines())) <= 80

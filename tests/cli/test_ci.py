@@ -48,8 +48,8 @@ def outputs(folder):
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_compare_tells_a_runner_everything(gpubench, folder, runner):
-    ended = gpubench("compare", "base.json", "new.json", "--summary", env=runner)
+def test_compare_tells_a_runner_everything(in_process, folder, runner):
+    ended = in_process("compare", "base.json", "new.json", "--summary", env=runner)
     assert ended.returncode == 3
     assert outputs(folder) == {
         "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "gpu_wins": "",
@@ -61,9 +61,9 @@ def test_compare_tells_a_runner_everything(gpubench, folder, runner):
     assert ended.stdout.startswith("Base: ")
 
 
-def test_two_commands_of_one_step_append(gpubench, folder, runner):
+def test_two_commands_of_one_step_append(in_process, folder, runner):
     for _ in range(2):
-        assert gpubench("report", "r.json", "--summary", env=runner).returncode == 0
+        assert in_process("report", "r.json", "--summary", env=runner).returncode == 0
     assert (folder / "summary.md").read_text(encoding="utf-8").count("## gpubench report\n") == 2
     written = outputs(folder)
     verdicts = ("verdict", "slower", "faster", "unsure", "gpu_wins")
@@ -72,10 +72,10 @@ def test_two_commands_of_one_step_append(gpubench, folder, runner):
 
 
 @pytest.mark.parametrize("written", [0, 990_000, 999_000, 999_990, 1_000_100])
-def test_the_summary_stays_below_the_limit(gpubench, folder, runner, written):
+def test_the_summary_stays_below_the_limit(in_process, folder, runner, written):
     """GitHub discards a summary above 1 MiB as a whole, with what came before."""
     (folder / "summary.md").write_bytes(b"x" * written)
-    ended = gpubench("report", "full.json", "--summary", env=runner)
+    ended = in_process("report", "full.json", "--summary", env=runner)
     assert ended.returncode == 0
     size = (folder / "summary.md").stat().st_size
     assert size < 1_000_000 or size == written
@@ -105,20 +105,20 @@ def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench, folder):
         (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
     ],
 )  # fmt: skip
-def test_when_messages_are_written(gpubench, folder, words, variables, reported):
-    ended = gpubench("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
+def test_when_messages_are_written(in_process, folder, words, variables, reported):
+    ended = in_process("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
     assert (ended.returncode, "::error" in ended.stderr) == (3, reported)
     assert "::" not in ended.stdout
 
 
-def test_a_comment_starts_with_its_marker_and_fits(gpubench, folder):
+def test_a_comment_starts_with_its_marker_and_fits(in_process, folder):
     words = "report full.json --format markdown --marker bench/1 --max-bytes 2000"
-    ended = gpubench(*words.split())
+    ended = in_process(*words.split())
     assert ended.returncode == 0
     assert ended.stdout.startswith("<!-- gpubench:bench/1 -->\n## gpubench report\n")
     assert len(ended.stdout.encode()) <= 2000
     assert "**truncated**" in ended.stdout
-    written = gpubench("compare", "base.json", "new.json", "--marker", "x", "-o", "c.md")
+    written = in_process("compare", "base.json", "new.json", "--marker", "x", "-o", "c.md")
     assert written.returncode == 3
     assert (folder / "c.md").read_text(encoding="utf-8").startswith("<!-- gpubench:x -->\n")
 
@@ -190,8 +190,8 @@ def hostile(tmp_path_factory):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_no_text_becomes_a_command_of_the_runner(gpubench, hostile, runner, command):
-    done = gpubench(*command, env=runner, cwd=hostile)
+def test_no_text_becomes_a_command_of_the_runner(in_process, hostile, runner, command):
+    done = in_process(*command, env=runner, cwd=hostile)
     assert done.stdout or done.stderr
     assert "Traceback" not in done.stderr or "--verbose" in command
     assert not COMMAND.search(done.stdout), COMMAND.search(done.stdout)

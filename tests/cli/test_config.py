@@ -113,19 +113,19 @@ def test_mistakes_in_files(place, text, part):
     assert "gpubench.toml" in error.message
 
 
-def test_the_program_obeys(gpubench, tmp_path):
+def test_the_program_obeys(in_process, tmp_path):
     write(tmp_path / "gpubench.toml", "[ops]\nformat = 'json'\n")
-    assert json.loads(gpubench("ops").stdout)["name"] == "gpubench-ops"
-    assert gpubench("ops", "--format", "markdown").stdout.startswith("| op |")
-    assert gpubench("ops", env={"GPUBENCH_FORMAT": "markdown"}).stdout.startswith("| op |")
-    assert gpubench("ops", "--no-config").stdout.startswith("vector")
+    assert json.loads(in_process("ops").stdout)["name"] == "gpubench-ops"
+    assert in_process("ops", "--format", "markdown").stdout.startswith("| op |")
+    assert in_process("ops", env={"GPUBENCH_FORMAT": "markdown"}).stdout.startswith("| op |")
+    assert in_process("ops", "--no-config").stdout.startswith("vector")
     write(tmp_path / "gpubench.toml", "[run\n")
-    assert (gpubench("ops", "--help").returncode, gpubench("ops").returncode) == (0, 2), "a broken file"
+    assert (in_process("ops", "--help").returncode, in_process("ops").returncode) == (0, 2), "a broken file"
 
 
-def test_show_config_names_each_source(gpubench, tmp_path):
+def test_show_config_names_each_source(in_process, tmp_path):
     write(tmp_path / "gpubench.toml", "[common]\nascii = true\n")
-    shown = gpubench("ops", "--show-config", "--format", "json", env={"GPUBENCH_COLOR": "never"})
+    shown = in_process("ops", "--show-config", "--format", "json", env={"GPUBENCH_COLOR": "never"})
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
     assert lines[0] == "[ops]"
@@ -135,8 +135,8 @@ def test_show_config_names_each_source(gpubench, tmp_path):
     assert any(line.startswith("ascii = true  # ") and "gpubench.toml" in line for line in lines)
 
 
-def test_a_bad_value_names_where_it_stands(gpubench):
-    ended = gpubench("run", env={"GPUBENCH_SESSIONS": "many"})
+def test_a_bad_value_names_where_it_stands(in_process):
+    ended = in_process("run", env={"GPUBENCH_SESSIONS": "many"})
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: GPUBENCH_SESSIONS")
     assert "override it with --sessions" in ended.stderr

@@ -10,6 +10,13 @@ from gpubench.cli.declaration import HEADINGS
 from gpubench.cli.options import commands
 
 LINES, COLUMNS = 24, 80
+
+
+@pytest.fixture
+def gpubench(in_process):
+    return in_process
+
+
 # `run` and `noise` have more options than fit.
 LONG = ("run", "noise")
 

@@ -54,55 +54,55 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_gate_on_false_alarms(gpubench, folder):
-    assert gpubench("noise", "quiet.json", "--check").returncode == 0
-    loud = gpubench("noise", "loud.json", "--check")
-    document = json.loads(gpubench("noise", "loud.json", "--format", "json").stdout)
+def test_the_gate_on_false_alarms(in_process, folder):
+    assert in_process("noise", "quiet.json", "--check").returncode == 0
+    loud = in_process("noise", "loud.json", "--check")
+    document = json.loads(in_process("noise", "loud.json", "--format", "json").stdout)
     assert document["false_alarm_share"] > 0
     assert loud.returncode == (3 if document["false_alarm_share"] > 0.05 else 0)
-    assert gpubench("noise", "loud.json").returncode == 0, "only --check makes it a gate"
+    assert in_process("noise", "loud.json").returncode == 0, "only --check makes it a gate"
     # What is configured for measuring does not stand in the way of a file.
     (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
-    assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
+    assert in_process("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
 
 
-def test_compare_takes_what_noise_wrote(gpubench, folder):
-    assert gpubench("noise", "quiet.json", "-o", "noise.json").returncode == 0
-    plain = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
+def test_compare_takes_what_noise_wrote(in_process, folder):
+    assert in_process("noise", "quiet.json", "-o", "noise.json").returncode == 0
+    plain = in_process("compare", "base.json", "new.json", "--thresholds", "noise.json")
     assert plain.returncode == 3
     document = json.loads((folder / "noise.json").read_text())
     for row in document["cases"]:
         row["threshold"] = 0.5
     (folder / "noise.json").write_text(json.dumps(document))
-    raised = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
+    raised = in_process("compare", "base.json", "new.json", "--thresholds", "noise.json")
     assert raised.returncode == 0
     assert "Threshold 50 %" in raised.stdout
-    typed = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json", "--threshold", "10")
+    typed = in_process("compare", "base.json", "new.json", "--thresholds", "noise.json", "--threshold", "10")
     assert typed.returncode == 3
 
 
-def test_the_thresholds_go_through_a_pipe(gpubench, folder):
-    piped = gpubench("noise", "quiet.json", "-o", "-")
-    gpubench("noise", "quiet.json", "-o", "noise.json")
+def test_the_thresholds_go_through_a_pipe(in_process, folder):
+    piped = in_process("noise", "quiet.json", "-o", "-")
+    in_process("noise", "quiet.json", "-o", "noise.json")
     assert piped.stdout == (folder / "noise.json").read_text()
     assert not (folder / "-").exists()
-    gpubench("noise", "quiet.json", "-o", "noise.json.gz")
+    in_process("noise", "quiet.json", "-o", "noise.json.gz")
     compare = ("compare", "base.json", "new.json", "--thresholds")
-    named, packed = (gpubench(*compare, name) for name in ("noise.json", "noise.json.gz"))
-    read = gpubench(*compare, "-", input=piped.stdout)
+    named, packed = (in_process(*compare, name) for name in ("noise.json", "noise.json.gz"))
+    read = in_process(*compare, "-", input=piped.stdout)
     assert named.stdout == packed.stdout == read.stdout
     assert (named.returncode, read.returncode) == (3, 3)
 
 
 @pytest.mark.parametrize("format", ["table", "plain", "markdown", "json"])
-def test_formats_are_the_same_bytes_for_the_same_file(gpubench, folder, format):
+def test_formats_are_the_same_bytes_for_the_same_file(in_process, folder, format):
     chosen = ("noise", "quiet.json", "--filter", "matmul/n=64", "--format", format)
-    first, second = (gpubench(*chosen) for _ in range(2))
+    first, second = (in_process(*chosen) for _ in range(2))
     assert (first.returncode, first.stdout) == (0, second.stdout)
     assert CASES[0].id.split("/")[0] in first.stdout
     if format == "json":
         document = json.loads(first.stdout)
-        jsonschema.validate(document, json.loads(gpubench("schema", "noise").stdout))
+        jsonschema.validate(document, json.loads(in_process("schema", "noise").stdout))
         assert [row["id"] for row in document["cases"]] == [CASES[0].id]
 
 

@@ -10,6 +10,12 @@ from gpubench.base.plugins import sections
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
 
+
+@pytest.fixture
+def gpubench(in_process):
+    return in_process
+
+
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
     "relu", "sigmoid", "tanh", "gelu", "softmax",

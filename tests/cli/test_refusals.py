@@ -187,35 +187,35 @@ def test_calls_with_one_copy_are_named_by_their_number(calls):
     assert parse_regimes(f"{calls} calls a copy", calls) == ["transfer-once"]
 
 
-def test_a_folder_is_reported_without_what_is_no_result(gpubench, tmp_path):
+def test_a_folder_is_reported_without_what_is_no_result(in_process, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "good.json").write_bytes(GOOD)
     (tmp_path / "r" / "package.json").write_text('{"name": "another program"}')
-    alone = gpubench("report", "good.json", cwd=tmp_path / "r").stdout.splitlines()
-    ended = gpubench("report", "r")
+    alone = in_process("report", "good.json", cwd=tmp_path / "r").stdout.splitlines()
+    ended = in_process("report", "r")
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (ExitCode.OK, alone[0])
     assert ended.stderr.startswith("left out: r/package.json cannot be used: ")
     (tmp_path / "r" / "half.json").write_bytes(GOOD[:-30])
-    ended = gpubench("report", "r", "--quiet")
+    ended = in_process("report", "r", "--quiet")
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (ExitCode.INPUT, alone[0])
     why = "it ends in the middle: the JSON is truncated"
     assert ended.stderr.splitlines() == [f"left out: r/half.json cannot be used: {why}"]
 
 
-def test_standard_input(gpubench):
-    ended = gpubench("report", "-", "--format", "markdown", input=GOOD.decode())
+def test_standard_input(in_process):
+    ended = in_process("report", "-", "--format", "markdown", input=GOOD.decode())
     assert (ended.returncode, ended.stdout[-1:]) == (ExitCode.OK, "\n")
-    empty = gpubench("report", "-", input="")
+    empty = in_process("report", "-", input="")
     assert (empty.returncode, "standard input" in empty.stderr) == (ExitCode.INPUT, True)
 
 
 def test_the_newest_result_is_found_and_a_configuration_that_cannot_be_looked_at_is_none(
-    gpubench, tmp_path, home
+    in_process, tmp_path, home
 ):
     own = home / ".local" / "share" / "gpubench" / "results" / "x.json"
     for path in (tmp_path / "results" / "m" / "20260101T000000Z-aaaaaaaa.json", own):
         path.parent.mkdir(parents=True)
         path.write_bytes(GOOD)
-        ended = gpubench("report", "--format", "plain", env={"XDG_CONFIG_HOME": f"/{NO_FILE_HAS_THIS}"})
+        ended = in_process("report", "--format", "plain", env={"XDG_CONFIG_HOME": f"/{NO_FILE_HAS_THIS}"})
         assert ended.returncode == ExitCode.OK, ended.stderr
         path.unlink()

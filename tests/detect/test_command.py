@@ -20,8 +20,8 @@ def root(plant, host, pci):
 
 
 @pytest.mark.check
-def test_json_is_one_document_and_nothing_else(gpubench, root):
-    done = gpubench("detect", "--sysroot", str(root), "--json")
+def test_json_is_one_document_and_nothing_else(in_process, root):
+    done = in_process("detect", "--sysroot", str(root), "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert (document["name"], document["live"]) == ("gpubench-detect", False)
@@ -29,11 +29,11 @@ def test_json_is_one_document_and_nothing_else(gpubench, root):
     assert str(root) not in json.dumps({**document, "sysroot": None})
 
 
-def test_the_result_does_not_depend_on_path_or_visibility_variables(gpubench, root):
+def test_the_result_does_not_depend_on_path_or_visibility_variables(in_process, root):
     hide = {"PATH": "", "CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     texts = []
     for env in ({}, hide):
-        document = json.loads(gpubench("detect", "--sysroot", str(root), "--json", env=env).stdout)
+        document = json.loads(in_process("detect", "--sysroot", str(root), "--json", env=env).stdout)
         texts.append({**document, "took_s": 0, "providers": []})
     assert texts[0] == texts[1]
 
@@ -53,21 +53,21 @@ def test_the_result_does_not_depend_on_path_or_visibility_variables(gpubench, ro
     ],
 )  # fmt: skip
 @pytest.mark.check
-def test_exit_codes(gpubench, root, tmp_path, arguments, code, said):
+def test_exit_codes(in_process, root, tmp_path, arguments, code, said):
     for n, text in enumerate(
         ("[{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"source": 1}]}')
     ):
         (tmp_path / f"{n}.json").write_text(text)
-    done = gpubench("detect", *arguments.split())
+    done = in_process("detect", *arguments.split())
     assert (done.returncode, done.stdout == "") == (code, code in (2, 4)), done.stderr
     assert "Traceback" not in done.stderr
     assert said in " ".join(done.stderr.split())
 
 
-def test_records_leave_the_machine_unprobed(gpubench, tmp_path):
+def test_records_leave_the_machine_unprobed(in_process, tmp_path):
     records = [{"source": "nvml", "bdf": "junk", "memory_bytes": -1}]
     (tmp_path / "r.json").write_text(json.dumps({"records": records}))
-    document = json.loads(gpubench("detect", "--records", "r.json", "--json").stdout)
+    document = json.loads(in_process("detect", "--records", "r.json", "--json").stdout)
     assert document["cpu"]["logical"]["status"] == document["platform"]["os"]["status"] == "not_probed"
     assert document["gpu_count"]["value"] == 1
 
@@ -76,8 +76,8 @@ def test_records_leave_the_machine_unprobed(gpubench, tmp_path):
     "options",
     [[], ["--ascii"], ["--explain"], ["--format", "markdown"], ["--format", "plain"], ["--color", "always"]],
 )
-def test_the_first_line_says_which_mode_and_why_and_a_pipe_gets_plain_text(gpubench, root, options):
-    text = gpubench("detect", "--sysroot", str(root), *options).stdout
+def test_the_first_line_says_which_mode_and_why_and_a_pipe_gets_plain_text(in_process, root, options):
+    text = in_process("detect", "--sysroot", str(root), *options).stdout
     advice = "Recommended mode: gpu, compute on the GPU. At least 4 GiB of usable GPU memory."
     assert advice in text.splitlines()[0]
     drawn = [c for c in text if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" <= c <= "\N{RIGHT ONE EIGHTH BLOCK}"]
@@ -112,8 +112,8 @@ def on_a_terminal(arguments, folder):
     return b"".join(parts).decode()
 
 
-def test_explain_gives_every_fact_its_source_and_control_characters_reach_no_terminal(gpubench, root):
-    lines = gpubench("detect", "--sysroot", str(root), "--explain").stdout.splitlines()
+def test_explain_gives_every_fact_its_source_and_control_characters_reach_no_terminal(in_process, root):
+    lines = in_process("detect", "--sysroot", str(root), "--explain").stdout.splitlines()
     assert "gpus[0].device_id = 744c  <- /sys/bus/pci/devices/0000:03:00.0/device" in lines
     assert picture.clean("a\x1b[31mb\n") == "a?[31mb?"
 

@@ -13,12 +13,8 @@ from tests.unit.fleet.test_merging import run
 
 
 @pytest.fixture
-def gpubench(starter):
-    def run(*arguments, cwd):
-        data = {"XDG_CONFIG_HOME": str(cwd / "config"), "XDG_DATA_HOME": str(cwd / "data")}
-        return starter.run(*arguments, cwd=cwd, env=environment(cwd, data))
-
-    return run
+def gpubench(in_process):
+    return in_process
 
 
 @pytest.fixture

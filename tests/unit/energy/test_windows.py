@@ -167,23 +167,23 @@ ASKED = ("advise", "matmul", "--size", "1k", "--data", "device", "--goal", "ener
 @pytest.mark.parametrize(
     ("cpu_w", "said"), [(200.0, "cupy:0 (library)"), (20.0, "numpy:0 (library)"), (None, "unknown"), (49.0, "numpy:0 (library)")]
 )  # fmt: skip
-def test_advice_for_the_least_energy(gpubench, tmp_path, cpu_w, said):
+def test_advice_for_the_least_energy(in_process, tmp_path, cpu_w, said):
     why = None if cpu_w else "run as root"
     cpu = EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=cpu_w, reason=why)
     gpu = EnergyWindow(session=0, source="nvml", window_s=2.0, calls=20000, power_w=500.0)
     analysis, _ = draw_report(cpu, gpu)
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(analysis.run))
-    done = gpubench(*ASKED)
+    done = in_process(*ASKED)
     assert done.returncode == 0, done.stderr
     assert f"on the device, waited: {said}" in " ".join(done.stdout.split())
-    document = json.loads(gpubench(*ASKED, "--json").stdout)
+    document = json.loads(in_process(*ASKED, "--json").stdout)
     assert (document["goal"], document["command"]) == ("energy", None)  # the same run would say the same again
     assert document["joules"]["numpy:0"] == (pytest.approx(cpu_w / 1000) if cpu_w else "run as root")
     assert document["confidence"] == ("none" if not cpu_w else "close" if cpu_w == 49 else "clear")
     assert ("run as root" in " ".join(done.stdout.split())) == (cpu_w is None)
 
 
-def test_two_codes_of_the_cpu_are_no_two_sides(gpubench, tmp_path):
+def test_two_codes_of_the_cpu_are_no_two_sides(in_process, tmp_path):
     windows_of = {
         "numpy:0": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=200.0),
         "torch:cpu": EnergyWindow(session=0, source="rapl", window_s=2.0, calls=2000, power_w=300.0),
@@ -194,6 +194,6 @@ def test_two_codes_of_the_cpu_are_no_two_sides(gpubench, tmp_path):
         msgspec.structs.replace(measured(own, 1e-3), energy=[windows_of[own.device_id]]) for own in cases
     ]
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(run_of(outcomes)))
-    document = json.loads(gpubench(*ASKED, "--json").stdout)
+    document = json.loads(in_process(*ASKED, "--json").stdout)
     assert (document["device_id"], document["confidence"]) == (None, "none")
     assert windows.UNCOUNTED in document["reason"]
