@@ -17,7 +17,19 @@ from typing import Any
 
 from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
-from gpubench.kernels.templates import ceil_div, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates import (
+    DTYPES,
+    Storage,
+    ceil_div,
+    kernel_pass,
+    lanes,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+    shader,
+    whole_units,
+)
 from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
     LOWEST,
@@ -35,8 +47,6 @@ from gpubench.kernels.templates.attention import (
     weights_by_blocks,
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 _HEADS, _ROWS = 8, 256
 _STATISTICS = 3  # of a query: its largest score, one over the sum of the powers, sum(p dp)

@@ -35,10 +35,18 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import ceil_div, fold, group_threads, require_bindings
+from gpubench.kernels.templates import (
+    ceil_div,
+    elements,
+    fold,
+    fold_lanes,
+    group_threads,
+    kernel_pass,
+    require_bindings,
+    require_storage,
+    shader,
+)
 from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernel, numba_candidates, numba_prelude
-from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.wgsl import elements, fold_lanes, require_storage, shader
 
 _CLASSES = 10
 _STEP = 256  # by which a division cannot round

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
-from gpubench.kernels.templates import ceil_div, multiprocessors, require_dtype, winograd
+from gpubench.kernels.templates import DTYPES, ceil_div, kernel_pass, multiprocessors, require_dtype, winograd
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass
 from gpubench.kernels.templates.matmul import wgsl
 from gpubench.kernels.templates.matmul.register import Patches
 

@@ -15,6 +15,9 @@ takes less time than a launch of its own.
   layernorm, cuBLAS and a pass over the result.
 - WGSL: the candidates of a linear layer. That of few rows makes the norm in each group; the others take it from a
   dispatch before them.
+
+norm_linear_last makes the logits of the last of n tokens, all that a model needs to go on writing, by the kernels for
+few rows.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import Any
 import msgspec
 
 from gpubench import kernels
+from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProduct,
@@ -38,6 +42,7 @@ from gpubench.kernels.contract.kernel import (
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
+    Dtype,
     Ladder,
     Op,
     Operand,
@@ -47,10 +52,10 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
+from gpubench.kernels.templates import DTYPES, require_bindings, require_dtype, rows
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, compiled_kernel, widen
 from gpubench.kernels.templates.elementwise import gelu_on_arrays, gelu_scale
-from gpubench.kernels.templates.matmul import few_rows, norms, wgsl
-from gpubench.kernels.templates.matmul.epilogue import BIAS, GELU, GELU_SLOPE, Epilogue
+from gpubench.kernels.templates.matmul import BIAS, GELU, GELU_SLOPE, Epilogue, few_rows, norms, wgsl
 from gpubench.kernels.templates.rows import cpu, cuda, layernorm, row_formula
 from gpubench.kernels.templates.rows import wgsl as wgsl_rows
 
@@ -349,6 +354,84 @@ def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Ca
     return WgslProgram((*before.passes, *layer.passes), {**layer.scratch, **_scratch(params, dtype)})
 
 
+# ---------------------------------------------------------------- the last row alone
+
+
+_VOCABULARY = 2048
+
+
+def _head(params: Params) -> Shape:
+    return (*rows.across(params), params.get("vocabulary", _VOCABULARY))
+
+
+def _last_flops(params: Params) -> int:
+    width, vocabulary = _head(params)
+    return _NORM_FLOPS * width + 2 * width * vocabulary
+
+
+def _last_traffic(params: Params, dtype: Dtype) -> int:
+    """The last row, what is multiplied with it, and the logits."""
+    width, vocabulary = _head(params)
+    return ITEMSIZE[dtype] * (3 * width + width * vocabulary + vocabulary)
+
+
+def _last_fits(params: Params) -> str | None:
+    if params["n"] < 1:
+        return "no row is the last of none: n is at least 1"
+    return None if min(_head(params)) >= 1 else "the weights have at least one row of at least one element"
+
+
+def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
+    return _NORM.expr(xp, x[-1:], g, c) @ w
+
+
+def _last_torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
+    return _NORM.library["torch"](torch, x[-1:], g, c) @ w
+
+
+def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
+    """Return the scale of a product, where each element of the row has the error of its norm."""
+    of_row = _NORM.tolerance.scale
+    assert of_row is not None
+    return norms(xp, of_row(xp, x[-1:], g, c), w)
+
+
+def _last_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        x, *weights = inputs
+        if output.dtype == np.float16:
+            x, *weights = (array.astype(np.float32) for array in (x[-1:], *weights))
+        output[...] = _last_expr(np, x, *weights)
+
+    return launch
+
+
+def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
+    width, vocabulary = _head(params)
+    return few_rows.WeightedRows(("x", "w"), 1, vocabulary, width, dtype, normed=True, row=params["n"] - 1)
+
+
+def _require_row(step: Any, params: Params) -> Any:
+    """Raise Unsupported for a row that a group does not hold."""
+    if step is None:
+        raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
+    return step
+
+
+def _last_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    require_dtype(dtype, DTYPES, "CUDA")
+    return CudaProgram((_require_row(few_rows.cuda_pass(_last_row(params, dtype), limits), params),))
+
+
+def _last_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    program = few_rows.wgsl_program(_last_row(params, dtype), limits)
+    width, vocabulary = _head(params)
+    size = ITEMSIZE[dtype] * width
+    require_bindings({"x": params["n"] * size, "w": vocabulary * size}, limits)
+    held: WgslProgram = _require_row(program, params)
+    return held
+
+
 _LINEAR = linear(
     name="linear",
     group="layers",
@@ -412,4 +495,22 @@ OPS = (
         epilogue=GELU,
         slope=GELU_SLOPE,
     ),  # fmt: skip
+    Op(
+        name="norm_linear_last",
+        group="layers",
+        summary="out = layernorm(x[n - 1]) w, of the last row alone",
+        params={"n": "number of rows"},
+        options={"width": "length of a row (256)", "vocabulary": f"columns of the result ({_VOCABULARY})"},
+        sizes=Ladder(low=1, high=16384),
+        inputs=(*_NORM.inputs, Operand("w", _head, "fan-in", role="weight")),
+        output=Operand("out", lambda params: (1, _head(params)[1])),
+        flops=_last_flops,
+        traffic=_last_traffic,
+        blas=("numpy", "torch"),
+        fits=_last_fits,
+        expr=_last_expr,
+        library={"torch": _last_torch},
+        tolerance=Tolerance(16, scale=_last_scale),
+        tuned=by_backend(_last_cpu, _last_cuda, _last_wgsl),
+    ),
 )

@@ -3,15 +3,72 @@
 A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batch` A and B have one more axis, in
 front: so many products of their own, one launch. With `ta` or `tb` that matrix is stored transposed, as the products of
 a backward pass find it.
+
+gemv: out = A x, a matrix times a vector: every element of A is read once, so bound by memory.
+
+A is n x n, or `m` x n where a param `m` is given.
+
+- CPU: BLAS; halves as float32, in blocks of rows by einsum, which takes no lock and starts no threads.
+- CUDA: A is read once in 128-bit accesses, x stays in the caches. The threads of a row stride through it. In half
+  precision each thread works on four long rows at once, so that what it unpacks of x serves all of them. Short rows
+  share a warp. Where there are too few rows to fill the device, each row is cut into parts and a second launch adds
+  these up, in a fixed order.
+- WGSL: neighbouring threads share a row, a thread works on several rows, the vector is read once for them. Rows meet
+  threads by length: up to 256 threads a row, several rows a group where they are short. Where there are too few rows
+  to fill a device, a row is cut into chunks and a second pass adds them up.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
-from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, widen
+import msgspec
+
+from gpubench.kernels.contract.kernel import (
+    CudaProduct,
+    CudaProgram,
+    Kernel,
+    Limits,
+    WgslPass,
+    WgslProgram,
+    by_backend,
+)
+from gpubench.kernels.contract.op import (
+    ITEMSIZE,
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
+from gpubench.kernels.templates import (
+    DTYPES,
+    Storage,
+    ceil_div,
+    elements,
+    fold,
+    group_threads,
+    kernel_pass,
+    lanes,
+    log2,
+    multiprocessors,
+    power_of_two_at_least,
+    real_dtype,
+    require_bindings,
+    require_dtype,
+    require_storage,
+    shader,
+    whole_units,
+)
+from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, blas, widen
+from gpubench.kernels.templates.elementwise import vector_shape
 from gpubench.kernels.templates.matmul import norms, wgsl
 
 _TURNS = ("ta", "tb")
@@ -127,6 +184,307 @@ def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> No
     widen(np, half[start:stop], wide[start:stop])
 
 
+# ---------------------------------------------------------------- CPU
+
+
+def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The product of halves in float32."""
+    scratch = ThreadScratch(np)
+
+    def launch(arrays: Sequence[Array], output: Array) -> None:
+        a, x = arrays[0], arrays[1].astype(np.float32)
+        rows = max(1, _BLOCK // max(1, a.shape[1]))
+
+        def block(start: int, stop: int) -> None:
+            part = a[start:stop]
+            wide = scratch.arrays(1, rows * a.shape[1], np.float32)[0]
+            part = widen(np, part, wide[: part.size].reshape(part.shape))
+            with np.errstate(all="ignore"):
+                output[start:stop] = np.einsum("ij,j->i", part, x)
+
+        blocks.run(block, a.shape[0], rows)
+
+    return launch
+
+
+# ---------------------------------------------------------------- CUDA
+
+_THREADS = 256
+_MOST_PARTS = 1024  # blocks along a row; CUDA's limit of the grid in y is 65,535
+_UNITS_A_LANE = 2  # loads that a thread makes of a row before more threads pay, in WGSL too
+_UNITS_A_PART = 4  # and of a part of a row, before more parts pay
+_BLOCKS_A_MULTIPROCESSOR = 8
+
+
+class CudaGemv(msgspec.Struct, frozen=True):
+    """How rows meet threads."""
+
+    width: int  # elements of a load: 16 bytes, or the largest part of that which divides the row
+    lanes: int  # threads that share a row
+    rows: int  # rows that they work on at once
+    parts: int  # parts into which each row is cut
+
+    @property
+    def block_rows(self) -> int:
+        return _THREADS // self.lanes * self.rows
+
+
+def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
+    """out = A x for A of m x n, row by row. No launch if m is 0; zeros if n is.
+
+    Raises Unsupported for another dtype or more rows than a grid holds.
+    """
+    require_dtype(dtype, DTYPES, "CUDA")
+    if m == 0:
+        return CudaProgram(())
+    return _cuda_program(cuda_layout(m, n, dtype, limits), m, n, dtype)
+
+
+def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
+    """One row a thread, two loads a row; parts so that the device has eight blocks a multiprocessor.
+
+    Four rows where they pay: long ones in half precision, or in loads of less than 16 bytes.
+    """
+    width = math.gcd(n, lanes(dtype))
+    units = n // width
+    half = ITEMSIZE[dtype] < 4
+    most = _THREADS // 2 if half else _THREADS
+    row_lanes = min(most, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
+    rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
+    row_blocks = ceil_div(m, _THREADS // row_lanes * rows)
+    threads_a_row = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
+    longest = max(1, units // (row_lanes * _UNITS_A_PART))
+    return CudaGemv(width, row_lanes, rows, max(1, min(threads_a_row, longest, _MOST_PARTS)))
+
+
+def _cuda_program(layout: CudaGemv, m: int, n: int, dtype: str) -> CudaProgram:
+    """The launch, or the two launches, of one layout."""
+    blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
+    whole = layout.parts == 1
+    target = "out" if whole else "partial"
+    first = kernel_pass("gemv", dtype, _cuda_source(layout, dtype), blocks, _THREADS, ("a", "x", target, m, n))
+    if whole:
+        return CudaProgram((first,))
+    arguments = ("partial", "out", m, layout.parts)
+    second = kernel_pass("gemv_add", dtype, _ADD_PARTS, ceil_div(m, _THREADS // 32), _THREADS, arguments)
+    return CudaProgram((first, second), {"partial": m * layout.parts * max(4, ITEMSIZE[dtype])})
+
+
+def _cuda_source(layout: CudaGemv, dtype: str) -> str:
+    """The translation unit of the first launch; it depends on the layout only."""
+    whole = layout.parts == 1
+    return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
+const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
+typedef {"stored" if whole else "real"} result;
+__device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" if whole else "value"}; }}
+{_KERNEL}"""
+
+
+# Row r of a thread lies THREADS / ROW_THREADS rows behind row r - 1: rows of one load are neighbours.
+_KERNEL = """
+struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
+
+template <int STEPS> __device__ __forceinline__ void add(
+    real (&total)[ROWS], const Unit* const (&a)[ROWS], const Unit* x, long long u) {
+  Unit given[STEPS][ROWS], factor[STEPS];
+  #pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) given[s][r] = a[r][u + s * ROW_THREADS];
+    factor[s] = x[u + s * ROW_THREADS];
+  }
+  #pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      const real by = wide(factor[s].lane[j]);
+      #pragma unroll
+      for (int r = 0; r < ROWS; ++r) total[r] += wide(given[s][r].lane[j]) * by;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gpubench_gemv(
+    const stored* __restrict__ a_, const stored* __restrict__ x_, result* __restrict__ out,
+    long long m, long long n) {
+  __shared__ real spare[ROWS][32];
+  const int lane = threadIdx.x % ROW_THREADS, group = threadIdx.x / ROW_THREADS;
+  const int GROUPS = THREADS / ROW_THREADS;
+  const long long base = (long long)blockIdx.x * (GROUPS * ROWS) + group;
+  const long long units = n / WIDTH, part = (units + gridDim.y - 1) / gridDim.y;
+  const long long begin = blockIdx.y * part, end = begin + part < units ? begin + part : units;
+  const Unit* x = reinterpret_cast<const Unit*>(x_);
+  const Unit* a[ROWS];
+  real total[ROWS];
+  #pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const long long row = base + r * GROUPS < m ? base + r * GROUPS : m - 1;
+    a[r] = reinterpret_cast<const Unit*>(a_ + row * n);
+    total[r] = 0;
+  }
+  long long u = begin + lane;
+  for (; u + (UNROLL - 1) * ROW_THREADS < end; u += UNROLL * ROW_THREADS) add<UNROLL>(total, a, x, u);
+  #pragma unroll 1
+  for (; u < end; u += ROW_THREADS) add<1>(total, a, x, u);
+  #pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    #pragma unroll
+    for (int far = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; far > 0; far /= 2)
+      total[r] += __shfl_xor_sync(0xffffffffu, total[r], far);
+    if (ROW_THREADS > 32 && threadIdx.x % 32 == 0) spare[r][threadIdx.x / 32] = total[r];
+  }
+  if (ROW_THREADS > 32) __syncthreads();
+  if (lane != 0) return;
+  #pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const long long row = base + r * GROUPS;
+    for (int i = 1; i < ROW_THREADS / 32; ++i) total[r] += spare[r][threadIdx.x / 32 + i];
+    if (row < m) out[row * gridDim.y + blockIdx.y] = finish(total[r]);
+  }
+}
+"""
+
+_ADD_PARTS = """
+extern "C" __global__ void gpubench_gemv_add(
+    const real* __restrict__ partial, stored* __restrict__ out, long long m, long long parts) {
+  const long long row = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row >= m) return;
+  real total = 0;
+  for (long long i = threadIdx.x % 32; i < parts; i += 32) total += partial[row * parts + i];
+  for (int far = 16; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
+  if (threadIdx.x % 32 == 0) out[row] = narrow(total);
+}
+"""
+
+
+# ---------------------------------------------------------------- WGSL
+
+_ROWS = 4  # of a thread: x is read once for all of them
+_FULL_GROUPS = 8  # per multiprocessor
+_MOST_CHUNKS = 1024
+
+
+class WgslGemv(msgspec.Struct, frozen=True):
+    """How the threads of a group share rows."""
+
+    threads: int  # threads of a group
+    lanes: int  # threads that share a row
+    rows: int  # rows of a thread
+
+    @property
+    def group_rows(self) -> int:
+        return self.threads // self.lanes * self.rows
+
+
+def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
+    """out = A x, A being m x n. One dispatch, or two for few rows. Raises Unsupported for what it cannot do."""
+    require_storage(dtype, limits)
+    size = ITEMSIZE[dtype]
+    require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
+    if m == 0:
+        return WgslProgram(())
+    storage = whole_units(dtype, n)
+    units = n // storage.width
+    layout = wgsl_layout(m, units, limits)
+    span, parts = chunks(m, units, layout, limits)
+    x, y, _ = fold(ceil_div(m, layout.group_rows), limits)
+    uniform = (m, units, span, parts)
+    if parts == 1:
+        text = _wgsl_source(storage, storage.stored, layout)
+        return WgslProgram((WgslPass(text, (x, y, 1), ("a", "x", "out"), uniform=uniform),))
+    text = _wgsl_source(storage, storage.real, layout)
+    first = WgslPass(text, (x, y, parts), ("a", "x", "partials"), uniform=uniform)
+    partial = elements(real_dtype(dtype))
+    rest = wgsl_layout(m, parts, limits)
+    text = _wgsl_source(partial, storage.stored, rest, weighted=False)
+    grid = fold(ceil_div(m, rest.group_rows), limits)
+    second = WgslPass(text, grid, ("partials", "out"), uniform=(m, parts, parts, 1))
+    size = m * parts * ITEMSIZE[real_dtype(dtype)]
+    return WgslProgram((first, second), scratch={"partials": ceil_div(size, 16) * 16})
+
+
+def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
+    """Threads by the row's length; one row a thread where there are few rows."""
+    threads = group_threads(limits)
+    lanes = min(power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)), threads)
+    rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
+    return WgslGemv(threads, lanes, rows)
+
+
+def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, int]:
+    """(units of a chunk, chunks of a row): more than one chunk where the rows alone leave the device idle."""
+    groups = ceil_div(m, layout.group_rows)
+    most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
+    longest = units // (layout.lanes * _UNITS_A_LANE)
+    count = max(1, min(most, longest, limits.max_groups_per_dimension))
+    span = max(1, ceil_div(ceil_div(units, count), layout.lanes) * layout.lanes)
+    return span, max(1, ceil_div(units, span))
+
+
+def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
+    """One pass: chunk z of row r goes to out_[r * chunks + z]. Without weights it adds up the rows of A."""
+    names = ("a_", "x_") if weighted else ("a_",)
+    sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
+    return shader(
+        {**dict.fromkeys(names, storage.unit), "out_": result}, layout.threads,
+        _main(storage, result, layout, weighted), params="m units span chunks",
+        before="\n".join([sums, *storage.functions]),
+    )  # fmt: skip
+
+
+def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> str:
+    threads, lanes, rows = layout.threads, layout.lanes, range(layout.rows)
+    apart = threads // lanes  # rows that neighbouring groups of lanes work on at a time
+    lines = [
+        f"  let lane = thread & {lanes - 1}u;",
+        f"  let row = (group.y * groups.x + group.x) * {layout.group_rows}u + (thread >> {log2(lanes)}u);",
+        "  let end = min((group.z + 1u) * p.span, p.units);",
+    ]
+    for r in rows:
+        # Rows past the last repeat it and write nothing: no thread may leave before a barrier.
+        lines.append(f"  let start{r} = min(row + {r * apart}u, p.m - 1u) * p.units;")
+        lines.append(f"  var total{r} = {storage.part}();")
+    lines.append(f"  for (var u = group.z * p.span + lane; u < end; u += {lanes}u) {{")
+    lines += ["    let x = x_[u];"] if weighted else []
+    lines += [f"    let a{r} = a_[start{r} + u];" for r in rows]
+    for r in rows:
+        for i, a in enumerate(storage.decode(f"a{r}")):
+            added = f"fma({a}, {storage.decode('x')[i]}, total{r})" if weighted else f"total{r} + {a}"
+            lines.append(f"    total{r} = {added};")
+    lines.append("  }")
+    lines += [f"  sums[thread + {r * threads}u] = {storage.across('', f'total{r}')};" for r in rows]
+    half = lanes // 2
+    while half:
+        lines += ["  workgroupBarrier();", f"  if (lane < {half}u) {{"]
+        for r in rows:
+            at = f"thread + {r * threads}u"
+            lines.append(f"    sums[{at}] += sums[{at} + {half}u];")
+        lines.append("  }")
+        half //= 2
+    for r in rows:
+        value = f"{result}(sums[thread + {r * threads}u])"
+        guard = f"lane == 0u && row + {r * apart}u < p.m"
+        lines.append(f"  if ({guard}) {{ out_[(row + {r * apart}u) * p.chunks + group.z] = {value}; }}")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- the op
+
+
+def gemv_sides(params: Params) -> tuple[int, int]:
+    """(m, n): rows and columns of A."""
+    return (params.get("m", params["n"]), params["n"])
+
+
+def _gemv_flops(params: Params) -> int:
+    m, n = gemv_sides(params)
+    return 2 * m * n
+
+
+def _gemv_scale(xp: Array, a: Array, x: Array) -> Array:
+    """The norms of the rows of A times the norm of x."""
+    return xp.sqrt(xp.sum(a * a, axis=1)) * xp.sqrt(xp.sum(x * x))
+
+
 OPS = (
     Op(
         name="matmul",
@@ -165,5 +523,30 @@ OPS = (
                 Kernel("wgsl", partial(_rung, wgsl.NAIVE), variant="naive"),
             ),
         },
+    ),
+    Op(
+        name="gemv",
+        group="matrix",
+        summary="out = A x, A n x n",
+        params={"n": "side of the square matrix A"},
+        options={"m": "rows of A; n is its columns (default: n)"},
+        sizes=Ladder(low=64, high=4096, granule=8),
+        inputs=(Operand("a", gemv_sides), Operand("x", vector_shape)),
+        output=Operand("out", lambda params: gemv_sides(params)[:1]),
+        flops=_gemv_flops,
+        expr=lambda xp, a, x: a @ x,
+        library={"torch": lambda torch, a, x, out: torch.mv(a, x, out=out)},
+        tolerance=Tolerance(8, scale=_gemv_scale),
+        reference=lambda xp, a, x: xp.sum(a * x, axis=1),
+        blas=("numpy", "torch"),
+        split=Split({"a": 0}, counted_by("m")),
+        tuned=by_backend(
+            (
+                Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
+                Kernel("numpy", build_cpu_halves, variant="widened", dtypes=("float16",)),
+            ),
+            lambda params, dtype, limits: build_cuda(*gemv_sides(params), dtype, limits),
+            lambda params, dtype, limits: build_wgsl(*gemv_sides(params), dtype, limits),
+        ),
     ),
 )

@@ -27,12 +27,19 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates import (
+    DTYPES,
+    GpuText,
+    ceil_div,
+    multiprocessors,
+    real_dtype,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+)
 from gpubench.kernels.templates.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.templates.cuda import DTYPES
-from gpubench.kernels.templates.gpu_text import GpuText
 from gpubench.kernels.templates.reduce import reduction
-from gpubench.kernels.templates.wgsl import real_dtype, require_storage
 
 _COLUMNS = 256
 _BLOCK = 256 * 1024  # halves that one thread widens at a time

@@ -21,7 +21,22 @@ from gpubench.kernels.contract.kernel import (
     by_backend,
 )
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Ladder, Op, Operand, Params, Split
-from gpubench.kernels.templates import ceil_div, log2, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates import (
+    DTYPES,
+    LANES,
+    Storage,
+    ceil_div,
+    elements,
+    kernel_pass,
+    lanes,
+    log2,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+    shader,
+    vectors,
+)
 from gpubench.kernels.templates.cpu import (
     STREAMED_BYTES,
     compiled_kernel,
@@ -30,8 +45,6 @@ from gpubench.kernels.templates.cpu import (
     numba_signature,
     thread_counts,
 )
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.wgsl import LANES, Storage, elements, require_storage, shader, vectors
 
 # ---------------------------------------------------------------- CPU
 

@@ -1,15 +1,32 @@
-"""Vector ops: copy, add, sub, mul, div, saxpy, chain, dot, pow and pow_int.
+"""Element by element: arithmetic on vectors (and their dot product), activations and their derivatives, the updates of
+training. All are bound by memory; `copy` does nothing else: it is the peak that the others are held to.
 
-Each element is read and written once, so all are bound by memory. `copy` does nothing else: it is the peak that the
-others are held to. The library implementation of `chain` pays one temporary array, its tuned implementation is a single
-pass. The divisor of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A
-power is exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of
-which the compiled kernels make as few as squaring allows; array libraries take the general way, but for a square."""
+The library implementation of `chain` pays one temporary array, its tuned implementation is a single pass. The divisor
+of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is
+exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of which the
+compiled kernels make as few as squaring allows; array libraries take the general way, but for a square.
+
+The formulas of the derivatives are equal to the definitions, but neither overflow nor cancel.
+
+An update writes an array of its own, so that a launch changes nothing that it reads. Adam (Kingma and Ba, arXiv
+1412.6980) is three ops, one for each array it makes, as a user of an array library writes it.
+"""
 
 from __future__ import annotations
 
-from gpubench.kernels.contract.op import EXACT, Array, Operand, Params, Range, Tolerance
-from gpubench.kernels.templates.elementwise import absolute_sum, elementwise, vector_shape
+from typing import Any
+
+from gpubench.kernels.contract.op import EXACT, Array, Operand, Params, Range, Tolerance, Values
+from gpubench.kernels.templates.elementwise import (
+    GELU_CUBIC,
+    GELU_SCALE,
+    absolute_sum,
+    elementwise,
+    gelu,
+    gelu_on_arrays,
+    gelu_scale,
+    vector_shape,
+)
 from gpubench.kernels.templates.reduce import reduction
 
 _A = 2.5  # exact in every dtype, and no power of two: the product has to be rounded
@@ -34,6 +51,115 @@ def _count_products(params: Params) -> int:
     """Return the products of a power by squaring."""
     exponent = params.get("exponent", 3)
     return exponent.bit_length() - 1 + exponent.bit_count() - 1
+
+
+def _sigmoid_formula(m: Any, x: Any, dy: Any) -> Any:
+    e = m.exp(-m.abs(x))
+    return dy * (e / ((1 + e) * (1 + e)))
+
+
+def _sigmoid(xp: Array, x: Array) -> Array:
+    return 1 / (1 + xp.exp(-x))
+
+
+def _sigmoid_expr(xp: Array, x: Array, dy: Array) -> Array:
+    s = _sigmoid(xp, x)
+    return dy * s * (1 - s)
+
+
+def _sigmoid_scale(xp: Array, x: Array, dy: Array) -> Array:
+    """|dy| s (1 + s): for large x the two terms cancel."""
+    s = _sigmoid(xp, x)
+    return xp.abs(dy) * s * (1 + s)
+
+
+def _sigmoid_torch(torch: Any, x: Any, dy: Any, out: Any) -> Any:
+    s = torch.sigmoid(x, out=out)
+    return torch.ops.aten.sigmoid_backward.grad_input(dy, s, grad_input=s)
+
+
+def _tanh_formula(m: Any, x: Any, dy: Any) -> Any:
+    e = m.exp(-2 * m.abs(x))
+    return dy * (4 * e / ((1 + e) * (1 + e)))
+
+
+def _tanh_expr(xp: Array, x: Array, dy: Array) -> Array:
+    t = xp.tanh(x)
+    return dy * (1 - t * t)
+
+
+def _tanh_scale(xp: Array, x: Array, dy: Array) -> Array:
+    """|dy| (1 + tanh^2): for large |x| the two terms cancel."""
+    return xp.abs(dy) * (1 + xp.tanh(x) ** 2)
+
+
+def _tanh_torch(torch: Any, x: Any, dy: Any, out: Any) -> Any:
+    t = torch.tanh(x, out=out)
+    return torch.ops.aten.tanh_backward.grad_input(dy, t, grad_input=t)
+
+
+_GELU_SLOPE, _GELU_CURVE = 2 * GELU_SCALE, 6 * GELU_SCALE * GELU_CUBIC  # 2 u' = _GELU_SLOPE + _GELU_CURVE x^2
+
+
+def _gelu_formula(m: Any, x: Any, dy: Any) -> Any:
+    e = m.exp(-2 * GELU_SCALE * m.abs(m.fma(GELU_CUBIC * x * x, x, x)))
+    large = 1 / (1 + e)
+    # q is 0 before x^2 overflows, so it is multiplied in first; an infinite x gives a NaN, as in NumPy.
+    q = x * (e * large * large)
+    return dy * (m.where(x < 0, e * large, large) + m.fma(_GELU_CURVE * (q * x), x, _GELU_SLOPE * q))
+
+
+def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
+    t = xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x))
+
+
+def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
+    """|dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'): the sum of all absolute terms."""
+    t = xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
+    return xp.abs(dy) * (
+        0.5 * (1 + xp.abs(t))
+        + 0.5 * xp.abs(x) * (1 + t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x)
+    )
+
+
+def _gelu_forward(torch: Any, x: Any, out: Any = None) -> Any:
+    if out is None:
+        return torch.nn.functional.gelu(x, approximate="tanh")
+    return torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+
+
+def _gelu_torch(torch: Any, x: Any, dy: Any, out: Any = None) -> Any:
+    if out is None:
+        return torch.ops.aten.gelu_backward(dy, x, approximate="tanh")
+    return torch.ops.aten.gelu_backward.grad_input(dy, x, approximate="tanh", grad_input=out)
+
+
+SGD_RATE, ADAM_RATE = 0.125, 0.015625
+MEAN_DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.999, 1e-8
+# Numbers near those of a training that is under way: float16 has no squares below 2^-14 in full precision.
+SQUARES = Range(2.0**-14, 2.0**-12)
+
+
+def _normal(name: str, values: Values = "normal") -> Operand:
+    return Operand(name, vector_shape, values=values)
+
+
+def _adam_rate(step: int) -> float:
+    """Return the rate with both corrections of the bias, as PyTorch takes them out of the quotient."""
+    return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
+
+
+def _adam_root(step: int) -> float:
+    return float((1 - SQUARE_DECAY ** (step + 1)) ** 0.5)
+
+
+def _adam_epsilon(step: int) -> float:
+    return EPSILON * _adam_root(step)
+
+
+def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array:
+    return absolute_sum(xp, w, _adam_rate(step) * mean / xp.sqrt(v))
 
 
 OPS = (
@@ -147,5 +273,143 @@ OPS = (
         library={"torch": lambda torch, x, out, exponent=3: torch.pow(x, exponent, out=out)},
         # Each product rounds once, and squaring doubles what is wrong so far: one rounding less than the exponent.
         tolerance=Tolerance(2 * _LARGEST_POWER),
+    ),
+    elementwise(
+        name="relu",
+        group="activation",
+        summary="out = max(x, 0)",
+        inputs=("x",),
+        flops_per_element=1,
+        formula=lambda m, x: m.maximum(x, 0),
+        library={"torch": lambda torch, x, out: torch.ops.aten.relu.out(x, out=out)},
+        tolerance=EXACT,
+    ),
+    elementwise(
+        name="sigmoid",
+        group="activation",
+        summary="out = 1 / (1 + exp(-x))",
+        inputs=(Operand("x", vector_shape, values="normal"),),
+        flops_per_element=4,
+        formula=lambda m, x: 1 / (1 + m.exp(-x)),
+        library={"torch": lambda torch, x, out: torch.sigmoid(x, out=out)},
+        tolerance=Tolerance(64),
+    ),
+    elementwise(
+        name="tanh",
+        group="activation",
+        summary="out = tanh(x)",
+        inputs=(Operand("x", vector_shape, values="normal"),),
+        flops_per_element=1,
+        formula=lambda m, x: m.tanh(x),
+        library={"torch": lambda torch, x, out: torch.tanh(x, out=out)},
+        tolerance=Tolerance(64),
+    ),
+    elementwise(
+        name="gelu",
+        group="activation",
+        summary="out = 0.5 x (1 + tanh(0.79788 (x + 0.044715 x^3)))",
+        inputs=(Operand("x", vector_shape, values="normal"),),
+        flops_per_element=9,
+        formula=gelu,
+        expr=gelu_on_arrays,
+        library={"torch": _gelu_forward},
+        tolerance=Tolerance(64, scale=gelu_scale),
+    ),
+    elementwise(
+        name="relu_grad",
+        group="derivative",
+        summary="out = dy where x > 0, else 0",
+        inputs=("x", "dy"),
+        flops_per_element=1,
+        formula=lambda m, x, dy: m.where(x > 0, dy, 0),
+        library={
+            "torch": lambda torch, x, dy, out: torch.ops.aten.threshold_backward.grad_input(
+                dy, x, 0, grad_input=out
+            )
+        },
+        tolerance=EXACT,
+    ),
+    elementwise(
+        name="sigmoid_grad",
+        group="derivative",
+        summary="out = dy s (1 - s), s = 1 / (1 + exp(-x))",
+        inputs=(Operand("x", vector_shape, values="normal"), "dy"),
+        flops_per_element=7,
+        formula=_sigmoid_formula,
+        expr=_sigmoid_expr,
+        library={"torch": _sigmoid_torch},
+        tolerance=Tolerance(64, scale=_sigmoid_scale),
+    ),
+    elementwise(
+        name="tanh_grad",
+        group="derivative",
+        summary="out = dy (1 - tanh(x)^2)",
+        inputs=(Operand("x", vector_shape, values="normal"), "dy"),
+        flops_per_element=4,
+        formula=_tanh_formula,
+        expr=_tanh_expr,
+        library={"torch": _tanh_torch},
+        tolerance=Tolerance(64, scale=_tanh_scale),
+    ),
+    elementwise(
+        name="gelu_grad",
+        group="derivative",
+        summary="out = dy (0.5 (1 + t) + 0.5 x (1 - t^2) u'), t = tanh(u), u as in gelu",
+        inputs=(Operand("x", vector_shape, values="normal"), "dy"),
+        flops_per_element=18,
+        formula=_gelu_formula,
+        expr=_gelu_expr,
+        library={"torch": _gelu_torch},
+        tolerance=Tolerance(64, scale=_gelu_scale),
+    ),
+    elementwise(
+        name="sgd",
+        group="layers",
+        summary="out = w - 0.125 dw",
+        inputs=(_normal("w"), _normal("dw")),
+        flops_per_element=2,
+        formula=lambda m, w, dw: w - SGD_RATE * dw,
+        library={"torch": lambda torch, w, dw, out=None: torch.sub(w, dw, alpha=SGD_RATE, out=out)},
+        tolerance=Tolerance(4, scale=lambda xp, w, dw: absolute_sum(xp, w, SGD_RATE * dw)),
+    ),
+    elementwise(
+        name="adam_mean",
+        group="layers",
+        summary="out = 0.9 m + 0.1 dw, the mean of Adam's gradients",
+        inputs=(_normal("m"), _normal("dw")),
+        flops_per_element=3,
+        formula=lambda m, mean, dw: MEAN_DECAY * mean + (1 - MEAN_DECAY) * dw,
+        library={"torch": lambda torch, mean, dw, out=None: torch.lerp(mean, dw, 1 - MEAN_DECAY, out=out)},
+        tolerance=Tolerance(8, scale=lambda xp, mean, dw: absolute_sum(xp, mean, dw)),
+    ),
+    elementwise(
+        name="adam_square",
+        group="layers",
+        summary="out = 0.999 v + 0.001 dw^2, the mean of their squares",
+        inputs=(_normal("v", SQUARES), _normal("dw")),
+        flops_per_element=4,
+        formula=lambda m, v, dw: SQUARE_DECAY * v + ((1 - SQUARE_DECAY) * dw) * dw,
+        library={
+            "torch": lambda torch, v, dw, out=None: torch.add(
+                v * SQUARE_DECAY, dw * dw, alpha=1 - SQUARE_DECAY, out=out
+            )
+        },
+        tolerance=Tolerance(8),
+    ),
+    elementwise(
+        name="adam",
+        group="layers",
+        summary="out = w - 0.015625 (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8), t = step + 1",
+        inputs=(_normal("w"), _normal("m"), _normal("v", SQUARES)),
+        options={"step": "updates made before this one (0)"},
+        takes=("step",),
+        flops_per_element=5,
+        formula=lambda m, w, mean, v, step=0: w - _adam_rate(step) * mean / (m.sqrt(v) + _adam_epsilon(step)),
+        library={
+            "torch": lambda torch, w, mean, v, step=0, out=None: torch.addcdiv(
+                w, mean, torch.sqrt(v).add_(_adam_epsilon(step)), value=-_adam_rate(step), out=out
+            )
+        },
+        tolerance=Tolerance(12, scale=lambda xp, w, mean, v, step=0: _adam_spread(xp, w, mean, v, step)),
     ),
 )

@@ -33,7 +33,7 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.kernels.templates.attention import ATTENTION_PARAMS
 from gpubench.kernels.templates.matmul import norms
-from gpubench.kernels.updates import SQUARES
+from gpubench.kernels.vector import SQUARES
 from gpubench.workloads.networks import (
     BACKWARD,
     BLOCK_WEIGHTS,

@@ -95,7 +95,8 @@ SHAPES = {
     "conv2d": named("n channels filters side", *CONVOLUTIONS),
     # In one launch; in two and in three where a block does not hold the rows, and where there are many.
     **{name: named("n m k", *FEW_ROWS, *ROWS_OF_A_NORM) for name in ("norm_linear", "norm_linear_gelu")},
-    **dict.fromkeys(("attention_cached", "attention_append"), CACHES),
+    "attention_append": CACHES,
+    "norm_linear_last": named("n width vocabulary", (1, 256, 2048), (5, 256, 2048), (3, 33, 1), (7, 5000, 257)),
     "argmax": named("n classes", *ROWS_OF_CLASSES),
     **{name: [{"n": 3 * columns, "columns": columns} for columns in ROWS] for name in ("softmax", "softmax_grad")},
     "transpose": named("m n", *SIDES),

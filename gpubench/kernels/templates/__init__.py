@@ -1,18 +1,28 @@
 """Templates of kernels, each with its CPU, CUDA and WGSL texts side by side; the ops are declared with them.
 
-Files of ops, functions of a user and networks use them.
-Here is what every kernel asks of a device's limits: dtypes, binding sizes, and the fold of a large grid.
+Files of ops, functions of a user and networks use them. Here is what every kernel for a GPU is made of: the limits that
+it keeps to, the types of elements in each language, and texts in both languages at once.
+
+- CUDA widens half precision by the PTX instructions themselves: no kernel needs a header of the CUDA toolkit, which is
+  not there on every machine that has a driver and CuPy.
+- WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact and the arithmetic is in
+  float32, so a result is rounded once, on the way out. A `bitcast` between words and halves is no way: naga 29 compiles
+  it to wrong values.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from gpubench.base.errors import Unsupported
-from gpubench.kernels.contract.kernel import Limits
+from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.op import ITEMSIZE
+from gpubench.kernels.templates.formula import Formula
 
 # WebGPU's guaranteed minimum of threads per group; width 64 to 256 measured alike on an H200.
 GROUP_THREADS = 256
@@ -138,3 +148,371 @@ def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
         )
     count = ceil_div(ceil_div(total, ceil_div(total, longest)), step) * step
     return [BindingWindow(first, min(count, total - first), total) for first in range(0, total, count)]
+
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+# The CUDA limit of a block on every device, and of a grid in x and in y.
+MOST_THREADS = 1024
+MOST_BLOCKS, MOST_BLOCKS_ACROSS = 2**31 - 1, 65535
+# Half precision is divided to 2 ulp of float, a 4096th of its own rounding; float and double stay IEEE.
+# A subnormal float16 is an ordinary float: only there may the arithmetic take subnormal floats as 0.
+_OPTIONS = {"float16": ("--prec-div=false", "-ftz=true"), "bfloat16": ("--prec-div=false",)}
+# Elements of 16 bits arrive twice as fast as those of 32: exp and tanh must be short. This tanh is right to 1e-5
+# of itself; both of its branches are computed, because threads that part ways would cost more. A power
+# below 1.2e-38 is 0 (`ftz`), which saves its scaling.
+_SHORT_FUNCTIONS = """
+__device__ __forceinline__ real short_exp(real x) {
+  real power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.442695041f));
+  return power;
+}
+__device__ __forceinline__ real short_tanh(real x) {
+  const real z = x * x;
+  const real near = x * fmaf(fmaf(fmaf(-0.05396825f, z, 0.13333333f), z, -0.33333333f), z, 1.0f);
+  const real far = copysignf(1.0f - __fdividef(2.0f, short_exp(2.0f * fabsf(x)) + 1.0f), x);
+  return z < 0.16f ? near : far;
+}
+#define exp short_exp
+#define tanh short_tanh
+"""
+_WIDEN = {
+    "float16": 'asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(v.bits));',
+    "bfloat16": "value = __uint_as_float((unsigned)v.bits << 16);",
+}
+_NARROW = {
+    "float16": '  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v.bits) : "f"(value));',
+    # Before compute capability 8.0 by hand: to nearest, ties to even, and a NaN stays one.
+    "bfloat16": """#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(v.bits) : "f"(value));
+#else
+  const unsigned bits = __float_as_uint(value);
+  v.bits = value != value ? 0x7fff : (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif""",
+}
+
+
+def lanes(dtype: str) -> int:
+    """Elements of one 128-bit access."""
+    return 16 // ITEMSIZE[dtype]
+
+
+def kernel_pass(
+    name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
+    arguments: tuple[Any, ...],
+) -> CudaPass:  # fmt: skip
+    """The launch of the kernel `gpubench_NAME` that the text behind the prelude defines. Raises Unsupported for another
+    dtype, and beyond CUDA's largest grid."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
+    block = (threads, 1, 1) if isinstance(threads, int) else threads
+    if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
+        taken = " x ".join(str(extent) for extent in grid if extent > 1)
+        raise Unsupported(f"the launch takes {taken} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+    return CudaPass(
+        f"{prelude(dtype)}\n{text}", f"gpubench_{name}", grid, block, arguments, options=_OPTIONS.get(dtype, ())
+    )
+
+
+def prelude(dtype: str) -> str:
+    """`stored` in memory, `real` in registers, `wide` and `narrow` between them, `Pack` for one 128-bit access."""
+    return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
+__device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
+const int LANES = {lanes(dtype)};
+struct alignas(16) Pack {{ stored lane[LANES]; }};
+"""
+
+
+def _plain(dtype: str) -> str:
+    name = "double" if dtype == "float64" else "float"
+    bits = "__longlong_as_double(0xfff0000000000000ll)" if dtype == "float64" else "__int_as_float(0xff800000)"
+    return f"""typedef {name} stored;
+typedef {name} real;
+__device__ __forceinline__ real wide(stored v) {{ return v; }}
+__device__ __forceinline__ stored narrow(real v) {{ return v; }}
+__device__ __forceinline__ real minus_infinity() {{ return {bits}; }}"""
+
+
+def _half(dtype: str) -> str:
+    return f"""struct stored {{ unsigned short bits; }};
+typedef float real;
+__device__ __forceinline__ real wide(stored v) {{
+  real value;
+  {_WIDEN[dtype]}
+  return value;
+}}
+__device__ __forceinline__ stored narrow(real value) {{
+  stored v;
+{_NARROW[dtype]}
+  return v;
+}}
+__device__ __forceinline__ real minus_infinity() {{ return __int_as_float(0xff800000); }}
+{_SHORT_FUNCTIONS.strip()}"""
+
+
+LANES = "xyzw"
+_DTYPES = ("float32", "float64", "float16")
+_SCALARS = {"float32": "f32", "float64": "f64", "float16": "f16"}
+_UNPACK = """fn low(v: vec4<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(v.x), unpack2x16float(v.y)); }
+fn high(v: vec4<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(v.z), unpack2x16float(v.w)); }
+fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
+  return vec4<u32>(pack2x16float(a.xy), pack2x16float(a.zw), pack2x16float(b.xy), pack2x16float(b.zw));
+}"""
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """How elements are loaded and computed with."""
+
+    stored: str  # the element type in memory: f16 f32 f64
+    real: str  # the type of the arithmetic: f32 f64
+    unit: str  # the type of a load
+    width: int  # elements of a unit
+    lanes: int  # reals of a part
+    parts: int  # values that arithmetic takes of a unit
+
+    @property
+    def part(self) -> str:
+        return self.real if self.lanes == 1 else f"vec{self.lanes}<{self.real}>"
+
+    @property
+    def functions(self) -> list[str]:
+        """Return the functions that `decoded` and `encoded` call."""
+        return [_UNPACK] if self.parts == 2 else []
+
+    def decode(self, unit: str) -> tuple[str, ...]:
+        """The parts of a unit, as expressions in its name."""
+        if self.parts == 2:
+            return (f"low({unit})", f"high({unit})")
+        return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
+
+    def encode(self, *parts: str) -> str:
+        """The unit of these parts."""
+        if self.parts == 2:
+            return f"packed({', '.join(parts)})"
+        return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
+
+    def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
+        """The text of the function `name` of parts that calls a function of reals for each lane."""
+        calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
+        parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
+        return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
+
+    def product(self, a: str, b: str) -> str:
+        """One real from two parts: the sum of the products of their lanes."""
+        return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
+
+    def across(self, function: str, part: str) -> str:
+        """One real from a part: its lanes folded in pairs by a function of two reals, or by + where it is empty."""
+        values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
+        while len(values) > 1:
+            values = [
+                f"{function}({a}, {b})" if function else f"({a} + {b})"
+                for a, b in zip(values[::2], values[1::2], strict=True)
+            ]
+        return values[0]
+
+
+def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
+    """The texts of the function `name` of parts: of vectors, unless it calls what is a function of single numbers."""
+    if functions := formula.wgsl_functions():
+        single = f"{name}_single"
+        return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
+    return [formula.wgsl(name, storage.part, f"{storage.part}({{}})")]
+
+
+# The names that the body of an entry point may use of what the device tells a thread.
+_BUILTINS = {
+    "group": ("workgroup_id", "vec3<u32>"), "groups": ("num_workgroups", "vec3<u32>"),
+    "thread": ("local_invocation_index", "u32"), "id": ("global_invocation_id", "vec3<u32>"),
+    "local": ("local_invocation_id", "vec3<u32>"),
+}  # fmt: skip
+
+
+def shader(
+    buffers: Mapping[str, str], threads: object, body: str, *, params: str = "", before: str = "",
+    writes: tuple[str, ...] = ("out_",),
+) -> str:  # fmt: skip
+    """The whole text of a kernel: `buffers` by name in binding order, with the type of their elements, of which it
+    writes those in `writes`; `params`, words that name the u32 of the uniform `p`; what stands `before` the entry point
+    of so many `threads`, and its `body`."""
+    lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
+    if params:
+        lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
+    lines += [
+        f"@group(0) @binding({i}) var<storage, read{'_write' * (name in writes)}> {name}: array<{kind}>;"
+        for i, (name, kind) in enumerate(buffers.items())
+    ]
+    if params:
+        lines.append(f"@group(0) @binding({len(buffers)}) var<uniform> p: Params;")
+    builtins = (
+        f"@builtin({builtin}) {name}: {kind}"
+        for name, (builtin, kind) in _BUILTINS.items()
+        if re.search(rf"\b{name}\b", body)
+    )
+    entry = f"@compute @workgroup_size({threads})\nfn main({', '.join(builtins)}) {{"
+    return "\n".join([*lines, before.strip(), entry, body.strip("\n"), "}\n"])
+
+
+def vectors(dtype: str) -> Storage:
+    """Units of 16 bytes. Past the end of an array stand padding bytes, which may be read and not written."""
+    return {
+        "float32": Storage("f32", "f32", "vec4<f32>", width=4, lanes=4, parts=1),
+        "float64": Storage("f64", "f64", "vec2<f64>", width=2, lanes=2, parts=1),
+        "float16": Storage("f16", "f32", "vec4<u32>", width=8, lanes=4, parts=2),
+    }[dtype]
+
+
+def elements(dtype: str) -> Storage:
+    """Single elements, for rows that do not start on 16 bytes."""
+    stored = _SCALARS[dtype]
+    return Storage(stored, "f64" if stored == "f64" else "f32", stored, width=1, lanes=1, parts=1)
+
+
+def whole_units(dtype: str, length: int) -> Storage:
+    """Units of 16 bytes where rows of this length hold whole ones, else single elements."""
+    storage = vectors(dtype)
+    return elements(dtype) if length % storage.width else storage
+
+
+def real_dtype(dtype: str) -> str:
+    """The dtype of the arithmetic, and so of partial results."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
+    """Raise Unsupported for a dtype that WGSL or the device does not have, or that has no function of a kernel which is
+    not `exact`, and for more threads in a group than the device has."""
+    require_dtype(dtype, _DTYPES)
+    if dtype == "float64" and not exact:
+        raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
+    if limits.max_workgroup_threads < threads:
+        raise Unsupported(f"{threads} threads a group exceed {limits.max_workgroup_threads}", reason="limit")
+    if (dtype == "float16" and not limits.float16) or (dtype == "float64" and not limits.float64):
+        feature = {"float16": "shader-f16", "float64": "shader-f64"}[dtype]
+        raise Unsupported(
+            f"the device has no {dtype} arithmetic in shaders (feature {feature})", reason="no-dtype"
+        )
+
+
+def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
+    """Fold a workgroup array over lanes, of which each thread is the one that the text `lane` says, into its first;
+    `joined` is text in {a} and {b}.
+
+    Each step folds up to eight values a thread: their reads do not wait for each other, and a barrier costs more than
+    they do. On an H200 softmax takes 0.93 of the time that it takes with two values a step.
+    """
+    lines = []
+    for half, count in _fold_steps(lanes):
+        lines += ["  workgroupBarrier();", f"  if ({lane} < {half}u) {{", f"    var so_far = {array}[thread];"]
+        for i in range(1, count):
+            text = joined.format(a="so_far", b=f"{array}[thread + {i * half}u]")
+            lines.append(f"    so_far = {text};")
+        lines += [f"    {array}[thread] = so_far;", "  }"]
+    return [*lines, "  workgroupBarrier();"]
+
+
+def _fold_steps(lanes: int) -> list[tuple[int, int]]:
+    """How many lanes are left after each step, and how many values each of them folds: about as many in every step."""
+    lines, bits = [], log2(lanes)
+    steps = -(-bits // 3)
+    for step in range(steps):
+        part = -(-bits // (steps - step))
+        bits -= part
+        lines.append((1 << bits, 1 << part))
+    return lines
+
+
+# Of a body in WGSL, what CUDA says in its place.
+_CUDA_WORDS = {
+    r"\blet (\w+) =": r"const auto \1 =",
+    r"\bvar (\w+) =": r"auto \1 =",
+    r"\b(\d+)u\b": r"\1",
+    r"\bu32\(": "(long long)(",
+    r"\bi32\(": "int(",
+    r"\bgroup\.": "blockIdx.",
+    r"// unroll": "#pragma unroll",
+    r"\bworkgroupBarrier\b": "__syncthreads",
+}
+
+_WGSL_TYPES = """alias real = {real};
+alias stored = {stored};
+fn wide(v: stored) -> real {{ return real(v); }}
+fn narrow(v: real) -> stored {{ return stored(v); }}"""
+
+
+class GpuText(msgspec.Struct, frozen=True):
+    """A kernel that CUDA and WGSL write alike: one text in the words of WGSL, of which CUDA's is made.
+
+    A body sees `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the sizes by
+    their names; `real` is the type of the arithmetic, `stored` that of memory, `wide` and `narrow` go from one to the
+    other. `clamped(i, last)` is the smaller one in WGSL, which reads what a buffer holds only if its bounds are kept,
+    and `i` in CUDA. A line `// unroll N` is a pragma there.
+    """
+
+    name: str  # name of the kernel
+    # by name, in the order of the arguments, the type of an element: "stored", "real", "i32", or one that `cuda` and
+    # `wgsl` declare
+    buffers: Mapping[str, str]
+    writes: tuple[str, ...]  # the buffers that are written
+    sizes: str  # the words that follow the buffers
+    body: str  # statements in WGSL, whose words CUDA replaces
+    bounds: str = ""  # words that only `clamped` takes
+    threads: int = 256  # threads of a group
+    shared: Mapping[str, int] = {}  # lengths of arrays of reals that a group shares
+    cuda: str = ""  # the text before the kernel in CUDA
+    wgsl: str = ""  # the text before the kernel in WGSL
+
+    def cuda_pass(
+        self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],
+        renamed: Mapping[str, str] = {},
+    ) -> CudaPass:  # fmt: skip
+        """The launch with these sizes; `renamed` buffers stand for those of the kernel. Raises Unsupported."""
+        kinds = {"i32": "int"}
+        pointers = [
+            f"{'' if name in self.writes else 'const '}{kinds.get(kind, kind)}* __restrict__ {name}"
+            for name, kind in self.buffers.items()
+        ]
+        arguments = ", ".join([*pointers, *(f"long long {size}" for size in self.sizes.split())])
+        shared = "".join(f"  __shared__ real {name}[{length}];\n" for name, length in self.shared.items())
+        body = self.body
+        for word, meaning in _CUDA_WORDS.items():
+            body = re.sub(word, meaning, body)
+        text = f"""#define clamped(i, last) (i)
+{self.cuda}
+extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name}({arguments}) {{
+{shared}  const unsigned thread = threadIdx.x;
+  const long long block = blockIdx.x;
+{body.strip(chr(10))}
+}}
+"""
+        names = tuple(renamed.get(name, name) for name in self.buffers)
+        return kernel_pass(self.name, dtype, text, blocks, self.threads, (*names, *sizes))
+
+    def wgsl_pass(
+        self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
+    ) -> WgslPass:
+        """The dispatch with these sizes, behind which the bounds stand."""
+        storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
+        body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
+        kinds = {"stored": storage.stored, "real": storage.real}
+        before = [
+            "fn clamped(i: u32, last: u32) -> u32 { return min(i, last); }",
+            *(f"var<workgroup> {name}: array<real, {length}>;" for name, length in self.shared.items()),
+            self.wgsl,
+        ]
+        if "stored" in self.buffers.values():  # others convert nothing
+            before.insert(0, _WGSL_TYPES.format(real=storage.real, stored=storage.stored))
+        buffers = {name: kinds.get(kind, kind) for name, kind in self.buffers.items()}
+        lines = f"  let block = group.y * groups.x + group.x;\n{body.strip(chr(10))}"
+        text = shader(buffers, self.threads, lines, params=params, before="\n".join(before), writes=self.writes)
+        names = tuple(renamed.get(name, name) for name in self.buffers)
+        return WgslPass(text, grid, names, uniform=sizes)
+
+    def cuda_program(self, dtype: str, units: int, sizes: tuple[int, ...]) -> CudaProgram:
+        """One launch with a thread for each unit, none without units. Raises Unsupported."""
+        step = self.cuda_pass(dtype, ceil_div(max(units, 1), self.threads), sizes)
+        return CudaProgram((step,) * (units > 0))
+
+    def wgsl_program(self, dtype: str, units: int, sizes: tuple[int, ...], limits: Limits) -> WgslProgram:
+        """One dispatch with a thread for each unit, none without units. Raises Unsupported."""
+        grid = fold(ceil_div(max(units, 1), self.threads), limits)
+        return WgslProgram((self.wgsl_pass(dtype, grid, sizes),) * (units > 0))

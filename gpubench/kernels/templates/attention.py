@@ -17,9 +17,20 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape, each
-from gpubench.kernels.templates import ceil_div, multiprocessors, require_bindings, require_dtype, require_grid
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
+from gpubench.kernels.templates import (
+    DTYPES,
+    Storage,
+    ceil_div,
+    kernel_pass,
+    lanes,
+    multiprocessors,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+    shader,
+    whole_units,
+)
 
 LANES = 32  # threads that go through the same keys together
 # The score of a key that a query does not see, and what stands before the first key: so that the difference of two is a

@@ -47,13 +47,20 @@ from gpubench.kernels.contract.op import (
     counted_by,
 )
 from gpubench.kernels.templates import (
+    LANES,
+    Storage,
     ceil_div,
     fold,
     group_threads,
+    kernel_pass,
+    lanes,
     log2,
     multiprocessors,
     require_buffers,
     require_dtype,
+    require_storage,
+    shader,
+    vectors,
     windows,
 )
 from gpubench.kernels.templates.cpu import (
@@ -63,9 +70,7 @@ from gpubench.kernels.templates.cpu import (
     numba_prelude,
     numba_signature,
 )
-from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.formula import Formula, require_formula
-from gpubench.kernels.templates.wgsl import LANES, Storage, require_storage, shader, vectors
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)

@@ -31,25 +31,30 @@ from gpubench.kernels.contract.kernel import (
     by_backend,
 )
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Operand, Params, Split, Tolerance, counted_by
-from gpubench.kernels.templates import ceil_div, group_threads, log2, require_buffers, windows
+from gpubench.kernels.templates import (
+    LANES,
+    Storage,
+    ceil_div,
+    group_threads,
+    kernel_pass,
+    lanes,
+    log2,
+    part_function,
+    real_dtype,
+    require_buffers,
+    require_storage,
+    shader,
+    vectors,
+    windows,
+)
 from gpubench.kernels.templates.cpu import (
     compiled_kernel,
     numba_candidates,
     numba_prelude,
     numba_signature,
 )
-from gpubench.kernels.templates.cuda import kernel_pass, lanes
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, operands
 from gpubench.kernels.templates.formula import Formula, require_formula, trace
-from gpubench.kernels.templates.wgsl import (
-    LANES,
-    Storage,
-    part_function,
-    real_dtype,
-    require_storage,
-    shader,
-    vectors,
-)
 
 # The array libraries' name of the function of two results.
 Join = Literal["add", "maximum"]

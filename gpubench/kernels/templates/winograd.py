@@ -14,9 +14,15 @@ from __future__ import annotations
 
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
-from gpubench.kernels.templates import ceil_div, fold, require_bindings
-from gpubench.kernels.templates.cuda import kernel_pass
-from gpubench.kernels.templates.wgsl import elements, require_storage, shader
+from gpubench.kernels.templates import (
+    ceil_div,
+    elements,
+    fold,
+    kernel_pass,
+    require_bindings,
+    require_storage,
+    shader,
+)
 
 TILES, FILTERS = 32, 64  # of a block
 CHUNK = 4  # channels that a block takes at a time

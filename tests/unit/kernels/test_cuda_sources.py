@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv, transpose
+from gpubench.kernels import matmul, transpose
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
 from gpubench.kernels.templates.elementwise import CudaElement
@@ -274,7 +274,7 @@ def test_a_tile_beyond_shared_memory_is_refused():
 @given(m=st.integers(1, 10**7), n=st.integers(1, 10**6), dtype=dtypes)
 def test_gemv_covers_every_row_and_every_part_of_it(m, n, dtype):
     program = built("gemv", {"m": m, "n": n}, dtype)
-    layout = gemv.cuda_layout(m, n, dtype, H200)
+    layout = matmul.cuda_layout(m, n, dtype, H200)
     first = program.passes[0]
     assert first.grid == (-(-m // layout.block_rows), layout.parts, 1)
     assert first.arguments == ("a", "x", "partial" if layout.parts > 1 else "out", m, n)

@@ -112,21 +112,17 @@ def test_a_token_sees_its_own_sequence_alone(name):
 @pytest.mark.parametrize(
     "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
 )
-def test_a_token_sees_over_the_cache_or_joining_it_what_the_last_of_all_tokens_sees(params):
-    n, whole = params["n"], {name: params[name] for name in ("n", "width", "heads")}
+def test_a_token_that_joins_the_cache_sees_what_the_last_of_all_tokens_sees(params):
+    n, width = params["n"], params["width"]
+    whole = {"n": n, "width": width, "heads": params["heads"]}
     (qkv,) = random_inputs(kernels.load("attention"), whole, "float64", seed=1)
-    want = kernels.load("attention").at(whole).expr(np, qkv)[-1:]
-    append = kernels.load("cache_append").expr
-    before, last = np.full((params.get("room", n), 2 * params["width"]), np.nan), np.array([n - 1], np.int32)
-    append(np, qkv[:-1], np.array([0], np.int32), before)
-    cache = before.copy()
-    append(np, qkv[-1:], last, cache)
-    over = kernels.load("attention_cached").at(params)
-    np.testing.assert_allclose(over.expr(np, qkv[-1:], last, cache), want, atol=1e-12)
-    found, kept = kernels.load("attention_append").at(params).expr(np, qkv[-1:], last, before)
-    np.testing.assert_array_equal(kept, cache)
-    np.testing.assert_array_equal(found, over.expr(np, qkv[-1:], last, cache))
-    (given,) = (x for x in random_inputs(over, params, "float32", seed=1) if x.dtype == np.int32)
+    cache, last = np.full((params.get("room", n), 2 * width), np.nan), np.array([n - 1], np.int32)
+    append, op = kernels.load("cache_append").expr, kernels.load("attention_append").at(params)
+    append(np, qkv[:-1], np.array([0], np.int32), cache)
+    found, kept = op.expr(np, qkv[-1:], last, cache.copy())
+    np.testing.assert_array_equal(kept, append(np, qkv[-1:], last, cache))
+    np.testing.assert_allclose(found, kernels.load("attention").at(whole).expr(np, qkv)[-1:], atol=1e-12)
+    (given,) = (x for x in random_inputs(op, params, "float32", seed=1) if x.dtype == np.int32)
     assert given == last, "measured alone, it sees n tokens"
 
 

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv, transpose
+from gpubench.kernels import matmul, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
-from gpubench.kernels.templates import fold, windows
+from gpubench.kernels.templates import fold, vectors, windows
 from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
-from gpubench.kernels.templates.wgsl import vectors
 from tests.examples import examples
 from tests.shapes import H200, WEBGPU
 
@@ -255,9 +254,9 @@ def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
 
 @given(m=st.integers(1, 2**22), units=st.integers(0, 2**24), device=limits)
 def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
-    shape = gemv.wgsl_layout(m, units, device)
+    shape = matmul.wgsl_layout(m, units, device)
     assert shape.threads % shape.lanes == 0
-    span, chunks = gemv.chunks(m, units, shape, device)
+    span, chunks = matmul.chunks(m, units, shape, device)
     assert span * chunks >= units
     assert chunks == 1 or span * (chunks - 1) < units
     assert 4 * m * chunks <= max(4 * m, 2**27)

@@ -6,7 +6,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import gemv, transpose
+from gpubench.kernels import matmul, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
 from gpubench.kernels.templates.elementwise import WgslElement
@@ -102,11 +102,11 @@ def test_nothing_to_do_is_a_launch_without_passes(session):
     for program in (
         along_rows("softmax", 0, 8, "float32", limits),
         transpose.build_wgsl(0, 5, "float32", limits),
-        gemv.build_wgsl(0, 5, "float32", limits),
+        matmul.build_wgsl(0, 5, "float32", limits),
     ):
         assert program.passes == ()
     a = {"a": np.empty((3, 0), np.float32), "x": np.empty(0, np.float32)}
-    assert launch(session, gemv.build_wgsl(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
+    assert launch(session, matmul.build_wgsl(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
 
 
 COLUMNS = (
@@ -206,7 +206,7 @@ def test_gemv_of_any_sides(session, dtype):
     for m, n in sides:
         a, x = values((m, n), dtype), values(n, dtype, 2)
         wide, other = a.astype(np.float64), x.astype(np.float64)
-        got = launch(session, gemv.build_wgsl(m, n, dtype, limits), {"a": a, "x": x}, (m,))
+        got = launch(session, matmul.build_wgsl(m, n, dtype, limits), {"a": a, "x": x}, (m,))
         close(got, wide @ other, dtype, 4, np.linalg.norm(wide, axis=1) * np.linalg.norm(other))
 
 

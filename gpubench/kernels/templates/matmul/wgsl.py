@@ -15,11 +15,23 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram, choose_kernel
 from gpubench.kernels.contract.op import ITEMSIZE, Params
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates import (
+    LANES,
+    ceil_div,
+    elements,
+    fold,
+    real_dtype,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+    shader,
+)
 from gpubench.kernels.templates.matmul import (
     NARROW,
     TILES,
     WIDE_TILES,
+    Epilogue,
     Tile,
     able,
     few_rows,
@@ -29,8 +41,6 @@ from gpubench.kernels.templates.matmul import (
     register,
     split,
 )
-from gpubench.kernels.templates.matmul.epilogue import Epilogue
-from gpubench.kernels.templates.wgsl import LANES, elements, real_dtype, require_storage, shader
 
 _PAD_THREADS = 64
 _SUM_THREADS = 256

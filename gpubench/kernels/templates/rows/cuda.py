@@ -10,8 +10,15 @@ import msgspec
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE
-from gpubench.kernels.templates import ceil_div, power_of_two_at_least, require_dtype
-from gpubench.kernels.templates.cuda import DTYPES, MOST_THREADS, kernel_pass, lanes
+from gpubench.kernels.templates import (
+    DTYPES,
+    MOST_THREADS,
+    ceil_div,
+    kernel_pass,
+    lanes,
+    power_of_two_at_least,
+    require_dtype,
+)
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 

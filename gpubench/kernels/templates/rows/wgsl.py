@@ -9,25 +9,23 @@ import msgspec
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
+    Storage,
     ceil_div,
+    elements,
     fold,
+    fold_lanes,
     group_threads,
     log2,
+    part_function,
     power_of_two_at_least,
     require_buffers,
+    require_storage,
+    shader,
+    vectors,
     windows,
 )
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
-from gpubench.kernels.templates.wgsl import (
-    Storage,
-    elements,
-    fold_lanes,
-    part_function,
-    require_storage,
-    shader,
-    vectors,
-)
 
 _LARGEST_GROUP = 1024
 _SHORT_ROW_THREADS = 128  # threads of a group that several short rows share

@@ -1,5 +1,5 @@
-"""The attention of one new token over a cache of the keys and values of all tokens so far, whose own join them before
-(`cache_append`) or in the same launch.
+"""The attention of one new token over a cache of the keys and values of all tokens so far, which its own join in the
+same launch; `cache_append` is how those of a prompt join.
 
 The token's place stays on the device, where the tokens are made: rows behind it are not read. Bound by memory.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
@@ -34,7 +33,19 @@ from gpubench.kernels.contract.op import (
     Shape,
     Tolerance,
 )
-from gpubench.kernels.templates import ceil_div, fold, require_bindings, require_dtype, require_grid
+from gpubench.kernels.templates import (
+    DTYPES,
+    GpuText,
+    Storage,
+    kernel_pass,
+    lanes,
+    require_bindings,
+    require_dtype,
+    require_grid,
+    require_storage,
+    shader,
+    whole_units,
+)
 from gpubench.kernels.templates.attention import (
     CACHE_THREADS,
     LOWEST,
@@ -44,9 +55,6 @@ from gpubench.kernels.templates.attention import (
     require_threads,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
-from gpubench.kernels.templates.cuda import DTYPES, kernel_pass, lanes
-from gpubench.kernels.templates.gpu_text import GpuText
-from gpubench.kernels.templates.wgsl import Storage, require_storage, shader, whole_units
 
 _WIDTH, _HEADS = 256, 8
 
@@ -76,9 +84,9 @@ def _cache(params: Params) -> Shape:
     return (_room(params), 2 * _width(params))
 
 
-def _traffic(append: bool, params: Params, dtype: Dtype) -> int:
+def _traffic(params: Params, dtype: Dtype) -> int:
     """The rows that are seen, a query and a result; and what joins the cache, written."""
-    return (2 * params["n"] + 2 + 2 * append) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
+    return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
@@ -95,37 +103,26 @@ def _weights(xp: Array, q: Array, k: Array) -> Array:
     return powers / xp.sum(powers, axis=-1, keepdims=True)
 
 
-def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
-    q, k, v = _cut(xp, qkv, position, cache, heads)
-    return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2))
-
-
-def _append_expr(
-    xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
-) -> tuple[Array, Array]:
+def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
     cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
-    return _expr(xp, qkv, position, cache, heads), cache
+    q, k, v = _cut(xp, qkv, position, cache, heads)
+    return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2)), cache
 
 
-def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
     """All rows of the cache, those behind the token masked: its position stays on the device."""
+    cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
     room, width = cache.shape[0], cache.shape[1] // 2
     k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
     q = qkv[:, :width].view(heads, 1, width // heads)
     seen = torch.arange(room, device=cache.device)[None, None] <= position
     values = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen[None])
-    return values.reshape(1, width)
-
-
-def _append_torch(
-    torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS
-) -> tuple[Array, Array]:
-    cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
-    return _torch(torch, qkv, position, cache, heads), cache
+    return values.reshape(1, width), cache
 
 
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)), as of `attention`."""
+    cache = _expr(xp, qkv, position, cache, heads)[1]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
     lengths = xp.sqrt(xp.sum(q * q, axis=-1, keepdims=True))
@@ -133,18 +130,13 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _H
     return xp.reshape(spread, (1, cache.shape[1] // 2))
 
 
-def _append_scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
-    return _scale(xp, qkv, position, _append_expr(xp, qkv, position, cache, heads)[1], heads)
-
-
-def _cpu(append: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
+def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     heads = _heads(params)
 
     def launch(inputs: Sequence[Array], output: Any) -> None:
-        qkv, position, cache = inputs
-        if append:
-            output, cache = output
-            cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
+        qkv, position, _ = inputs
+        output, cache = output
+        cache[int(position[0])] = qkv[0, qkv.shape[1] // 3 :]
         q, k, v = _cut(np, qkv, position, cache, heads)
         if output.dtype == np.float16:
             q, k, v = (x.astype(np.float32) for x in (q, k, v))
@@ -156,14 +148,14 @@ def _cpu(append: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
 # ---------------------------------------------------------------- CUDA
 
 
-def _build_cuda(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
+def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for another dtype, and for heads that are too wide."""
     require_dtype(dtype, DTYPES, "CUDA")
+    of, room = _of(params), _room(params)
     require_threads(of)
     e, width = of.e, math.gcd(of.e, lanes(dtype))
     group = cache_group(e // width, room)
     source = f"""const real LOWEST = real({LOWEST});
-const bool APPEND = {"true" if append else "false"};
 const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
 const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
 {_KERNEL}"""
@@ -182,7 +174,7 @@ struct Rows {
   long long head, across, last;
 
   __device__ __forceinline__ Unit at(long long j, int which, int unit) const {
-    if (APPEND && j == last) return qkv[(1 + which) * across + head + unit];
+    if (j == last) return qkv[(1 + which) * across + head + unit];
     return cache[(2 * j + which) * across + head + unit];
   }
 };
@@ -201,7 +193,7 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
   const int t = threadIdx.x, share = t % SHARES, team = t / UNITS, lane = t % UNITS;
   const long long count = position[0] < room ? position[0] + 1 : room;
   const Rows rows = {qkv, cache, (long long)blockIdx.x * UNITS, across, count - 1};
-  for (int i = t; APPEND && i < 2 * UNITS; i += THREADS) {
+  for (int i = t; i < 2 * UNITS; i += THREADS) {
     const long long which = i / UNITS, unit = rows.head + i % UNITS;
     cache[(2 * rows.last + which) * across + unit] = qkv[(1 + which) * across + unit];
   }
@@ -270,19 +262,20 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 # ---------------------------------------------------------------- WGSL
 
 
-def _build_wgsl(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> WgslProgram:
+def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
+    of, room = _of(params), _room(params)
     require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
     require_threads(of)
     grid = require_grid(limits, of.heads)
     require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
     storage = whole_units(dtype, of.e)
-    text = _source(append, cache_group(of.e // storage.width, room), storage, of)
+    text = _source(cache_group(of.e // storage.width, room), storage, of)
     step = WgslPass(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
     return WgslProgram((step,))
 
 
-def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str:
+def _source(group: CacheGroup, storage: Storage, of: Heads) -> str:
     units, shares, parts = group.units, group.shares, range(storage.parts)
     across = of.width // storage.width  # loads of a row of all heads
     mine = range(units // shares)
@@ -294,13 +287,6 @@ def _source(append: bool, group: CacheGroup, storage: Storage, of: Heads) -> str
         pairs = zip(storage.decode(f"query{i}"), storage.decode(f"key{i}"), strict=True)
         products += [f"      part += {storage.product(a, b)};" for a, b in pairs]
     score = " + ".join(f"scores[{shares}u * i + {s}u]" for s in range(shares))
-    new = f"  if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}\n" * append
-    copies = f"""
-  for (var i = thread; i < {2 * units}u; i += {CACHE_THREADS}u) {{
-    let which = i / {units}u;
-    let unit = head + i % {units}u;
-    cache_[(2u * count - 2u + which) * {across}u + unit] = qkv_[(1u + which) * {across}u + unit];
-  }}"""
     lines = {
         "begin": "\n".join(f"  var own{i} = {storage.part}();" for i in parts),
         "less": " ".join(f"own{i} *= less;" for i in parts),
@@ -314,9 +300,10 @@ var<workgroup> scores: array<f32, {CACHE_THREADS}>;
 var<workgroup> tops: array<f32, {group.teams}>;
 var<workgroup> totals: array<f32, {group.teams}>;
 var<workgroup> sums: array<{storage.part}, {CACHE_THREADS * storage.parts}>;
-// A unit of the key (0) or value (1) of token j; those of the last one may not be in the cache yet.
+// A unit of the key (0) or value (1) of token j; those of the last one are not in the cache yet.
 fn row_at(j: u32, last: u32, which: u32, place: u32) -> {storage.unit} {{
-{new}  return cache_[(2u * j + which) * {across}u + place];
+  if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}
+  return cache_[(2u * j + which) * {across}u + place];
 }}
 fn score_of(i: u32) -> f32 {{ return {score}; }}
 """
@@ -325,7 +312,12 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
   let count = min(u32(position[0]), p.room - 1u) + 1u;
   let share = thread % {shares}u;
   let team = thread / {units}u;
-  let lane = thread % {units}u;{copies * append}
+  let lane = thread % {units}u;
+  for (var i = thread; i < {2 * units}u; i += {CACHE_THREADS}u) {{
+    let which = i / {units}u;
+    let unit = head + i % {units}u;
+    cache_[(2u * count - 2u + which) * {across}u + unit] = qkv_[(1u + which) * {across}u + unit];
+  }}
 {chr(10).join(queries)}
   var top = f32({LOWEST});
   var total = 0.0;
@@ -371,9 +363,7 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
   out_[head + thread] = {storage.encode(*(f"sum{i} / all" for i in parts))};
 """
     buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
-    return shader(
-        buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_")[: 1 + append]
-    )
+    return shader(buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_"))
 
 
 # ---------------------------------------------------------------- the op
@@ -381,49 +371,6 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
 
 def _of(params: Params) -> Heads:
     return Heads(params["n"], _heads(params), _width(params) // _heads(params))
-
-
-def _cuda(append: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    return _build_cuda(append, _of(params), _room(params), dtype)
-
-
-def _wgsl(append: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    return _build_wgsl(append, _of(params), _room(params), dtype, limits)
-
-
-def attention_over_cache(*, append: bool, **declared: Any) -> Op:
-    """The op; `append`: the token's key and value are not in the cache yet, and join it."""
-    return Op(
-        params={"n": "number of tokens so far, the new one included"},
-        options={
-            "width": f"elements of a token ({_WIDTH})",
-            "heads": f"heads, which divide the width ({_HEADS})",
-            "room": "rows of the cache (n)",
-        },
-        sizes=Ladder(low=1, high=16384),
-        inputs=(
-            Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
-            Operand(
-                "position",
-                lambda params: (1,),
-                Given(lambda params: (params["n"] - 1).to_bytes(4, "little")),
-                dtype="int32",
-            ),
-            Operand("cache", _cache, "normal", role="state"),
-        ),
-        output=Operand("out", lambda params: (1, _width(params))),
-        more_outputs=(Operand("cache", _cache, role="state", tolerance=EXACT),) * append,
-        flops=lambda params: (4 * _width(params) + 5 * _heads(params)) * params["n"],
-        traffic=partial(_traffic, append),
-        blas=("numpy", "torch"),
-        fits=_fits,
-        takes=("heads",),
-        expr=_append_expr if append else _expr,
-        library={"torch": _append_torch if append else _torch},
-        tolerance=Tolerance(8, scale=_append_scale if append else _scale),
-        tuned=by_backend(partial(_cpu, append), partial(_cuda, append), partial(_wgsl, append)),
-        **declared,
-    )
 
 
 # ---------------------------------------------------------------- cache_append
@@ -490,8 +437,7 @@ _APPEND_KERNEL = GpuText(
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without tokens. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
-    step = _APPEND_KERNEL.cuda_pass(dtype, ceil_div(max(units, 1), _APPEND_KERNEL.threads), (units, width))
-    return CudaProgram((step,) * (units > 0))
+    return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
@@ -501,23 +447,43 @@ def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgra
     require_bindings(
         {"qkv": 3 * units // 2 * ITEMSIZE[dtype], "cache": 2 * room * width * ITEMSIZE[dtype]}, limits
     )
-    grid = fold(ceil_div(max(units, 1), _APPEND_KERNEL.threads), limits)
-    return WgslProgram((_APPEND_KERNEL.wgsl_pass(dtype, grid, (units, width, room - 1)),) * (units > 0))
+    return _APPEND_KERNEL.wgsl_program(dtype, units, (units, width, room - 1), limits)
 
 
 OPS = (
-    attention_over_cache(
-        name="attention_cached",
-        group="layers",
-        summary="out = softmax(q k^T / sqrt(e)) v for each head, of one token over the cache of all so far",
-        append=False,
-    ),  # fmt: skip
-    attention_over_cache(
+    Op(
         name="attention_append",
         group="layers",
         summary="cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
-        append=True,
-    ),  # fmt: skip
+        params={"n": "number of tokens so far, the new one included"},
+        options={
+            "width": f"elements of a token ({_WIDTH})",
+            "heads": f"heads, which divide the width ({_HEADS})",
+            "room": "rows of the cache (n)",
+        },
+        sizes=Ladder(low=1, high=16384),
+        inputs=(
+            Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
+            Operand(
+                "position",
+                lambda params: (1,),
+                Given(lambda params: (params["n"] - 1).to_bytes(4, "little")),
+                dtype="int32",
+            ),
+            Operand("cache", _cache, "normal", role="state"),
+        ),
+        output=Operand("out", lambda params: (1, _width(params))),
+        more_outputs=(Operand("cache", _cache, role="state", tolerance=EXACT),),
+        flops=lambda params: (4 * _width(params) + 5 * _heads(params)) * params["n"],
+        traffic=_traffic,
+        blas=("numpy", "torch"),
+        fits=_fits,
+        takes=("heads",),
+        expr=_expr,
+        library={"torch": _torch},
+        tolerance=Tolerance(8, scale=_scale),
+        tuned=by_backend(_cpu, _cuda, _wgsl),
+    ),
     Op(
         name="cache_append",
         group="layers",
