@@ -35,7 +35,7 @@ from gpubench.backends.shared.host import (
     set_up_threads,
     usable_cpus,
 )
-from gpubench.backends.shared.in_place import InPlaceSession, PageLocked, PageLockedMemory
+from gpubench.backends.shared.memory import InPlaceSession, PageLocked, PageLockedMemory
 from gpubench.base import AMD, INTEL, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint

@@ -13,8 +13,17 @@ from gpubench.backends.contract import Launch, Session
 from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import UserFunction
-from gpubench.functions.loading import namespace, plain, where
-from gpubench.functions.objects import MOST_ERROR, Allowed, allowed_error, copy_of, on_host, widen
+from gpubench.functions.loading import (
+    MOST_ERROR,
+    Allowed,
+    allowed_error,
+    copy_of,
+    namespace,
+    on_host,
+    plain,
+    where,
+    widen,
+)
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
 

@@ -24,8 +24,20 @@ from gpubench.base.units import format_bytes
 from gpubench.functions import MEMORY_SHARE
 from gpubench.functions.declare import Stays, UserFunction
 from gpubench.functions.describe import DTYPES, CodeSource, Description, Points, Shown, extrapolate
-from gpubench.functions.loading import digest, formula, load_source, make_inputs, plain, where
-from gpubench.functions.objects import Unreadable, copy_of, equal, leaves, on_host, size
+from gpubench.functions.loading import (
+    Unreadable,
+    copy_of,
+    digest,
+    equal,
+    formula,
+    leaves,
+    load_source,
+    make_inputs,
+    on_host,
+    plain,
+    size,
+    where,
+)
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.result.case import LONG_DTYPES
 

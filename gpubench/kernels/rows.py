@@ -1,12 +1,54 @@
-"""Ops along rows: softmax and layernorm with their derivatives, and rmsnorm.
+"""Ops along rows: softmax and layernorm with their derivatives, rmsnorm, cross_entropy and argmax.
 
-A row that stays on chip is read once and written once."""
+A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits,
+log(sum exp z) - z[label], and the gradient of the mean loss, (softmax z - [label]) / n. Both come from one pass: what
+the gradient needs has been computed for the loss.
+
+- CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
+- CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from gpubench.kernels.contract.op import Array, Operand, Tolerance
+from gpubench.kernels.contract.kernel import (
+    Candidate,
+    CudaProgram,
+    Limits,
+    NumbaPass,
+    NumbaProgram,
+    WgslPass,
+    WgslProgram,
+    by_backend,
+)
+from gpubench.kernels.contract.op import (
+    EXACT,
+    ITEMSIZE,
+    Array,
+    Ids,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
+from gpubench.kernels.templates import (
+    ceil_div,
+    elements,
+    fold,
+    fold_lanes,
+    group_threads,
+    kernel_pass,
+    require_bindings,
+    require_storage,
+    shader,
+)
+from gpubench.kernels.templates.cpu import Blocks, Launch, compiled_kernel, numba_candidates, numba_prelude
 from gpubench.kernels.templates.rows import CUT_INTO_ROWS, EPSILON, OF_WIDTH, across, layernorm, rowwise
 
 
@@ -59,6 +101,308 @@ def _layernorm_grad_torch(torch: Any, x: Any, dy: Any, g: Any) -> Any:
     variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
     inverse, only = torch.rsqrt(variance + EPSILON), [True, False, False]
     return torch.ops.aten.native_layer_norm_backward(dy, x, x.shape[-1:], mean, inverse, g, None, only)[0]
+
+
+_CLASSES = 10
+_STEP = 256  # by which a division cannot round
+_LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
+
+
+def _classes(params: Params) -> int:
+    return params.get("classes", _CLASSES)
+
+
+def _logits(params: Params) -> Shape:
+    return (params["n"], _classes(params))
+
+
+def _row(params: Params) -> Shape:
+    return (params["n"],)
+
+
+def _expr(xp: Array, z: Array, labels: Array) -> tuple[Array, Array]:
+    rows = xp.arange(z.shape[0])
+    z = z - xp.max(z, axis=-1, keepdims=True)
+    powers = xp.exp(z)
+    total = xp.sum(powers, axis=-1, keepdims=True)
+    loss = xp.log(total[:, 0]) - z[rows, labels]
+    gradient = powers / total
+    gradient[rows, labels] -= 1
+    # In two steps: float16 holds no number of rows above 65,504, and what is divided by infinity is 0.
+    return loss, gradient / _STEP / (z.shape[0] / _STEP)
+
+
+def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
+    labels = labels.long()
+    loss = torch.nn.functional.cross_entropy(z, labels, reduction="none")
+    gradient = torch.softmax(z, -1)
+    gradient[torch.arange(len(z), device=z.device), labels] -= 1
+    return loss, gradient.div_(len(z))
+
+
+def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
+    """|z[label]| + max |z| + log(sum): the largest is taken off, and all three may cancel."""
+    largest = xp.max(z, axis=-1)
+    total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
+    return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)
+
+
+def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
+    """(softmax + [label]) / n: at the label the difference may cancel."""
+    powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+    shares = powers / xp.sum(powers, axis=-1, keepdims=True)
+    return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def _compile(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    n, classes = _logits(params)
+    source = _NUMBA.format(prelude=numba_prelude(dtype), dtype=dtype)
+
+    def program(threads: int, streaming: bool) -> NumbaProgram:
+        step = NumbaPass("run", ("z", "labels", "loss", "dz"), n, m=classes, s=n)
+        return NumbaProgram(source, (step,) * (n > 0), threads)
+
+    return numba_candidates(4 * n * classes, limits, program, streamed=False)
+
+
+# Halves compute each exponential twice: one that was rounded to a half could not be scaled.
+_NUMBA = """import math
+
+{prelude}
+
+@summing
+def largest(z, start, stop):
+    top = minus_infinity
+    for i in range(start, stop):
+        top = larger(top, load(z[i]))
+    return top
+
+
+@summing
+def exponentials(z, dz, start, stop, top):
+    total = real(0)
+    for i in range(start, stop):
+        power = exp(load(z[i]) - top)
+        if not is_half:
+            dz[i] = store(power)
+        total += power
+    return total
+
+
+@scalar
+def scale(z, dz, start, stop, top, by):
+    for i in range(start, stop):
+        dz[i] = store((exp(load(z[i]) - top) if is_half else load(dz[i])) * by)
+
+
+@kernel({dtype!r}, "int32", {dtype!r}, {dtype!r})
+def run(z, labels, loss, dz, first, last, slot, m, s):
+    wide_vectors()
+    for row in range(first, last):
+        base, stop = row * m, row * m + m
+        top = largest(z, base, stop)
+        total = float64(0)
+        for start in range(base, stop, 4096):
+            total += float64(exponentials(z, dz, start, min(start + 4096, stop), top))
+        at = base + labels[row]
+        given = load(z[at])
+        loss[row] = store(real(math.log(total) - (float64(given) - float64(top))))
+        scale(z, dz, base, stop, top, real(1 / (total * s)))
+        dz[at] = store(real((math.exp(float64(given) - float64(top)) / total - 1) / s))
+"""
+
+
+# ---------------------------------------------------------------- GPU
+
+
+def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    n, classes = _logits(params)
+    blocks, arguments = ceil_div(max(n, 1), _ROWS), ("z", "labels", "loss", "dz", n, classes)
+    step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
+    return CudaProgram((step,) * (n > 0))
+
+
+_KERNEL = f"""
+extern "C" __global__ void __launch_bounds__({_LANES * _ROWS})
+gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ labels, stored* __restrict__ loss,
+                       stored* __restrict__ dz, long long rows, long long columns) {{
+  const int lane = threadIdx.x % {_LANES};
+  const long long index = (long long)blockIdx.x * {_ROWS} + threadIdx.x / {_LANES};
+  const bool live = index < rows;  // a spare row repeats the last one and writes nothing
+  const long long row = live ? index : rows - 1;
+  const stored* given = z + row * columns;
+  real top = minus_infinity();
+  for (long long i = lane; i < columns; i += {_LANES}) top = wide(given[i]) > top ? wide(given[i]) : top;
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
+    const real other = __shfl_xor_sync(0xffffffffu, top, far);
+    top = other > top ? other : top;
+  }}
+  real total = 0;
+  for (long long i = lane; i < columns; i += {_LANES}) total += exp(wide(given[i]) - top);
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
+  if (!live) return;
+  const int label = labels[row];
+  if (lane == 0) loss[row] = narrow(log(total) - (wide(given[label]) - top));
+  const real by = real(1) / real(rows);
+  for (long long i = lane; i < columns; i += {_LANES})
+    dz[row * columns + i] = narrow((exp(wide(given[i]) - top) / total - (i == label ? real(1) : real(0))) * by);
+}}
+"""
+
+
+def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits, threads=_LANES * _ROWS, exact=False)
+    n, classes = _logits(params)
+    require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
+    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
+    body = f"""
+  let lane = thread % {_LANES}u;
+  let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
+  let row = min(index, p.rows - 1u) * p.columns;
+  var top = f32(z_[row + min(lane, p.columns - 1u)]);
+  for (var i = lane + {_LANES}u; i < p.columns; i += {_LANES}u) {{ top = max(top, f32(z_[row + i])); }}
+  folded[thread] = top;
+{_fold("max({a}, {b})")}
+  top = folded[thread - lane];
+  workgroupBarrier();
+  var total = 0.0;
+  for (var i = lane; i < p.columns; i += {_LANES}u) {{ total += exp(f32(z_[row + i]) - top); }}
+  folded[thread] = total;
+{_fold("{a} + {b}")}
+  total = folded[thread - lane];
+  if (index >= p.rows) {{ return; }}
+  let label = min(u32(labels[index]), p.columns - 1u);
+  if (lane == 0u) {{ loss[index] = {storage.stored}(log(total) - (f32(z_[row + label]) - top)); }}
+  let by = 1.0 / f32(p.rows);
+  for (var i = lane; i < p.columns; i += {_LANES}u) {{
+    dz[row + i] = {storage.stored}((exp(f32(z_[row + i]) - top) / total - select(0.0, 1.0, i == label)) * by);
+  }}
+"""
+    stored = storage.stored
+    text = shader(
+        {"z_": stored, "labels": "i32", "loss": stored, "dz": stored}, _LANES * _ROWS, body, params="rows columns",
+        before=f"var<workgroup> folded: array<f32, {_LANES * _ROWS}>;", writes=("loss", "dz"),
+    )  # fmt: skip
+    step = WgslPass(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
+    return WgslProgram((step,) if n else ())
+
+
+def _fold(joined: str) -> str:
+    return "\n".join(fold_lanes("folded", joined, _LANES))
+
+
+_argmax_CLASSES = 2048
+_argmax_BLOCK = 256 * 1024  # elements that one thread takes at a time
+_argmax_THREADS, _argmax_LANES = 256, 32  # of a group, and of a row; a warp
+_argmax_FEW = 128  # rows that leave most of a device idle unless a whole group takes each
+
+
+def _argmax_rows(params: Params) -> Shape:
+    return (params["n"], params.get("classes", _argmax_CLASSES))
+
+
+def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        (z,) = inputs
+
+        def block(start: int, stop: int) -> None:
+            output[start:stop] = np.argmax(z[start:stop], axis=-1)
+
+        blocks.run(block, len(z), max(1, _argmax_BLOCK // z.shape[1]))
+
+    return launch
+
+
+def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    n, classes = _argmax_rows(params)
+    lanes = _argmax_lanes(n, classes)
+    text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
+    blocks = ceil_div(max(n, 1), _argmax_THREADS // lanes)
+    step = kernel_pass("argmax", dtype, text, blocks, _argmax_THREADS, ("z", "out", n, classes))
+    return CudaProgram((step,) * (n > 0))
+
+
+_argmax_KERNEL = f"""
+extern "C" __global__ void __launch_bounds__({_argmax_THREADS})
+gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long rows, long long columns) {{
+  const int lane = threadIdx.x % ACROSS;
+  const long long index = (long long)blockIdx.x * ({_argmax_THREADS} / ACROSS) + threadIdx.x / ACROSS;
+  const stored* row = z + (index < rows ? index : rows - 1) * columns;
+  real best = minus_infinity();
+  int place = 2147483647;
+  const auto take = [&](real value, int other) {{
+    if (value > best || (value == best && other < place)) best = value, place = other;
+  }};
+  #pragma unroll 8
+  for (int i = lane; i < columns; i += ACROSS) {{
+    const real value = wide(row[i]);
+    if (value > best || place == 2147483647) best = value, place = i;
+  }}
+  #pragma unroll
+  for (int far = {_argmax_LANES} / 2; far > 0; far /= 2) {{
+    const real value = __shfl_xor_sync(0xffffffffu, best, far);
+    take(value, __shfl_xor_sync(0xffffffffu, place, far));
+  }}
+  if (ACROSS > {_argmax_LANES}) {{
+    __shared__ real values[ACROSS / {_argmax_LANES}];
+    __shared__ int places[ACROSS / {_argmax_LANES}];
+    if (lane % {_argmax_LANES} == 0) values[lane / {_argmax_LANES}] = best, places[lane / {_argmax_LANES}] = place;
+    __syncthreads();
+    for (int i = 0; i < ACROSS / {_argmax_LANES}; ++i) take(values[i], places[i]);
+  }}
+  if (lane == 0 && index < rows) out[index] = place;
+}}
+"""
+
+
+def _argmax_lanes(n: int, classes: int) -> int:
+    """Threads that share a row."""
+    return _argmax_THREADS if n <= _argmax_FEW and classes > 2 * _argmax_LANES else _argmax_LANES
+
+
+def _argmax_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits)
+    n, classes = _argmax_rows(params)
+    require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)
+    lanes, threads = _argmax_lanes(n, classes), group_threads(limits, _argmax_THREADS)
+    lanes, rows = min(lanes, threads), max(threads // lanes, 1)
+    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), rows), limits)
+    folded = "\n".join(fold_lanes("bests", "better({a}, {b})", lanes))
+    before = f"""
+struct Best {{ value: {storage.real}, place: u32, }}
+var<workgroup> bests: array<Best, {threads}>;
+fn better(a: Best, b: Best) -> Best {{
+  if (b.value > a.value || (b.value == a.value && b.place < a.place)) {{ return b; }}
+  return a;
+}}
+"""
+    body = f"""
+  let lane = thread % {lanes}u;
+  let index = (group.y * groups.x + group.x) * {rows}u + thread / {lanes}u;
+  let row = min(index, p.rows - 1u) * p.columns;
+  // A lane past the row's end repeats its last element.
+  let first = min(lane, p.columns - 1u);
+  var best = Best({storage.real}(z_[row + first]), first);
+  for (var i = lane + {lanes}u; i < p.columns; i += {lanes}u) {{
+    let value = {storage.real}(z_[row + i]);
+    if (value > best.value) {{ best = Best(value, i); }}
+  }}
+  bests[thread] = best;
+{folded}
+  if (lane == 0u && index < p.rows) {{ out_[index] = i32(bests[thread].place); }}
+"""
+    text = shader({"z_": storage.stored, "out_": "i32"}, threads, body, params="rows columns", before=before)
+    step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
+    return WgslProgram((step,) if n else ())
 
 
 OPS = (
@@ -137,5 +481,39 @@ OPS = (
         flops_per_element=4,
         library={"torch": lambda torch, x, g: torch.nn.functional.rms_norm(x, x.shape[-1:], g, EPSILON)},
         tolerance=Tolerance(8),
+    ),
+    Op(
+        name="cross_entropy",
+        group="layers",
+        summary="loss = log(sum exp z) - z[label] of each row, and the gradient of its mean",
+        params={"n": "number of rows"},
+        options={"classes": f"length of a row ({_CLASSES})"},
+        sizes=Ladder(low=1, high=65536),
+        inputs=(Operand("z", _logits, "normal"), Operand("labels", _row, Ids(_classes), dtype="int32")),
+        output=Operand("loss", _row),
+        more_outputs=(Operand("dz", _logits, tolerance=Tolerance(64, scale=_gradient_scale)),),
+        flops=lambda params: 8 * params["n"] * _classes(params),
+        fits=lambda params: None if _classes(params) >= 1 else "a row has at least one element",
+        expr=_expr,
+        library={"torch": _torch},
+        tolerance=Tolerance(8, scale=_loss_scale),
+        tuned=by_backend(compiled_kernel(_compile), _cuda, _wgsl),
+    ),
+    Op(
+        name="argmax",
+        group="layers",
+        summary="out = the place of the largest number of each row, the lowest one of several",
+        params={"n": "number of rows"},
+        options={"classes": f"length of a row ({_argmax_CLASSES})"},
+        sizes=Ladder(low=1, high=16384),
+        inputs=(Operand("z", _argmax_rows, "normal"),),
+        output=Operand("out", lambda params: _argmax_rows(params)[:1], dtype="int32"),
+        flops=lambda params: params["n"] * _argmax_rows(params)[1],
+        fits=lambda params: None if _argmax_rows(params)[1] >= 1 else "a row has at least one element",
+        expr=lambda xp, z: xp.argmax(z, axis=-1).astype(xp.int32),
+        library={"torch": lambda torch, z: torch.argmax(z, -1).int()},
+        tolerance=EXACT,
+        split=Split({"z": 0}, counted_by("n")),
+        tuned=by_backend(_argmax_cpu, _argmax_cuda, _argmax_wgsl),
     ),
 )

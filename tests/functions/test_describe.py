@@ -21,8 +21,7 @@ from gpubench.base.plugins import PluginError
 from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
-from gpubench.functions.loading import load_source, trace_pure
-from gpubench.functions.objects import Allowed, allowed_error, compare, equal
+from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, trace_pure
 from gpubench.functions.session import place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series

@@ -28,7 +28,6 @@ from gpubench.backends.contract import (
     Transfers,
     protocols,
 )
-from gpubench.backends.cupy.in_place import CudaHostMemory, is_unified
 from gpubench.backends.cupy.launches import (
     COUNT,
     SPIN,
@@ -41,7 +40,14 @@ from gpubench.backends.cupy.launches import (
     pin_off,
     with_tf32,
 )
-from gpubench.backends.cupy.memory import CudaStream, DevicePool, PinnedMemory, PinnedTransfers
+from gpubench.backends.cupy.memory import (
+    CudaHostMemory,
+    CudaStream,
+    DevicePool,
+    PinnedMemory,
+    PinnedTransfers,
+    is_unified,
+)
 from gpubench.backends.shared.host import (
     SingleDevice,
     calls_library,
@@ -51,7 +57,7 @@ from gpubench.backends.shared.host import (
     read_stages,
     refuse_size,
 )
-from gpubench.backends.shared.in_place import InPlaceSession
+from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base import AMD, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command

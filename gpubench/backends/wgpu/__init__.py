@@ -27,9 +27,8 @@ from gpubench.backends.contract import (
 )
 from gpubench.backends.shared.choices import Choices, Trials, choose
 from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, usable_cpus
-from gpubench.backends.shared.in_place import InPlaceSession
+from gpubench.backends.shared.memory import BufferPool, InPlaceSession
 from gpubench.backends.shared.peaks import THREADS, chain_program
-from gpubench.backends.shared.pool import BufferPool
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
 from gpubench.backends.wgpu.queues import Queue, library
 from gpubench.backends.wgpu.transfers import (

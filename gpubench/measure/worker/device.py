@@ -19,7 +19,7 @@ from gpubench.backends.contract.protocols import AssignsStages, Splits
 from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import on_first_cpu, settle
-from gpubench.backends.shared.in_place import open_in_place
+from gpubench.backends.shared.memory import open_in_place
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.plugins import wings
 from gpubench.curves.stats import median

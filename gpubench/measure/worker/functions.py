@@ -19,8 +19,17 @@ from gpubench.backends.shared.reference import samples_of
 from gpubench.base.errors import Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.functions.declare import UserFunction
-from gpubench.functions.loading import make_inputs, plain
-from gpubench.functions.objects import Allowed, Unreadable, compare, equal, leaves, on_host, size
+from gpubench.functions.loading import (
+    Allowed,
+    Unreadable,
+    compare,
+    equal,
+    leaves,
+    make_inputs,
+    on_host,
+    plain,
+    size,
+)
 from gpubench.functions.session import CallSession, ObjectBuffer, Translated, answer
 from gpubench.functions.session import session_of as session_of
 from gpubench.kernels.contract.op import Op

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
 from gpubench.backends.contract.protocols import AssignsStages, LaunchClock, Splits
 from gpubench.backends.shared.host import calls_library
-from gpubench.backends.shared.in_place import InPlaceSession
+from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.kernels.contract.op import Operand, each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.backends.cupy import in_place
+from gpubench.backends.cupy import memory as cuda_memory
 from gpubench.backends.torch import TorchSession
 from gpubench.base.errors import Unsupported
 
 
 def cuda(**values):
     """CuPy on a GPU with these attributes."""
-    known = {getattr(in_place, name): value for name, value in values.items()}
+    known = {getattr(cuda_memory, name): value for name, value in values.items()}
     runtime = SimpleNamespace(deviceGetAttribute=lambda number, ordinal: known.get(number, 0))
     return SimpleNamespace(
         cuda=SimpleNamespace(runtime=runtime, MemoryPool=lambda allocator: allocator, malloc_managed="managed")
@@ -26,20 +26,20 @@ def cuda(**values):
 )
 def test_cuda_memory_that_a_gpu_lacks_is_refused(memory, attributes):
     with pytest.raises(Unsupported, match=f"no {memory} memory") as refused:
-        in_place.CudaHostMemory(cuda(**attributes), 0, memory, contextlib.nullcontext)
+        cuda_memory.CudaHostMemory(cuda(**attributes), 0, memory, contextlib.nullcontext)
     assert refused.value.reason == "not-in-place"
     every = cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1)
-    in_place.CudaHostMemory(every, 0, memory, contextlib.nullcontext)
+    cuda_memory.CudaHostMemory(every, 0, memory, contextlib.nullcontext)
 
 
 @pytest.mark.parametrize("attribute", ["INTEGRATED", "HOST_PAGE_TABLES", None])
 def test_a_gpu_of_the_hosts_memory_is_told_by_its_attributes(attribute):
     def read(number):
-        if attribute is None or number not in (in_place.INTEGRATED, in_place.HOST_PAGE_TABLES):
+        if attribute is None or number not in (cuda_memory.INTEGRATED, cuda_memory.HOST_PAGE_TABLES):
             raise RuntimeError("this runtime knows no such attribute")
-        return number == getattr(in_place, attribute)
+        return number == getattr(cuda_memory, attribute)
 
-    assert in_place.is_unified(read) == (attribute is not None)
+    assert cuda_memory.is_unified(read) == (attribute is not None)
 
 
 @pytest.mark.parametrize(("api", "memory"), [("metal", "mapped"), ("cuda", "managed"), ("xpu", "mapped")])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.energy.counters import board_counters, mean_power, package_counters
+from gpubench.energy.windows import board_counters, mean_power, package_counters
 from gpubench.measure.monitor import CounterFile, MonitorTarget
 from gpubench.measure.monitor_child import EnergyFiles, sources
 

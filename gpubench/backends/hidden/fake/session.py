@@ -24,7 +24,7 @@ from gpubench.backends.contract import (
     protocols,
 )
 from gpubench.backends.shared.host import SingleDevice, bytes_of, host_dtype, no_kernel
-from gpubench.backends.shared.in_place import InPlaceSession
+from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.backends.shared.reference import same_bytes
 from gpubench.base.errors import (
     BackendError,

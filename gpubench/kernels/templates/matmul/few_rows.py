@@ -114,8 +114,8 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
-    def wgsl_rows(self, single: Storage, row: str) -> str:
-        """Statements that leave the norms in `rows`, row by row; the text `row` says which one a thread reads."""
+    def wgsl_rows(self, single: Storage, source: str) -> str:
+        """Statements that leave the norms in `rows`, row by row; the text `source` says which one a thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -126,7 +126,7 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
         lines = [
             f"let lane = thread & {lanes - 1}u;",
             f"let own = thread >> {log2(lanes)}u;",
-            f"let start = {row} * {self.k}u;",
+            f"let start = {source} * {self.k}u;",
         ]
         for place in places:
             at = f"lane + {place * lanes}u"
@@ -330,8 +330,8 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
     blocks = ceil_div(m, block.columns)
     if blocks > MOST_BLOCKS or _cuda_bytes(product, block) > _CUDA_BYTES:
         return None
-    row = (product.row,) if product.row else ()
-    arguments = (*product.names, "out", *product.operands, *product.across, n, m, k, *row)
+    begin = (product.row,) if product.row else ()
+    arguments = (*product.names, "out", *product.operands, *product.across, n, m, k, *begin)
     grid = (blocks, ceil_div(n, block.rows), 1)
     return kernel_pass("few_rows", dtype, _cuda_source(product, block), grid, _THREADS, arguments)
 
@@ -532,8 +532,8 @@ def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, mov
     """The first weights are loaded before the norm, and the others once it is there."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
-    row = "min(first + own, p.n - 1u)"
-    lines.append(norm.wgsl_rows(x, f"(p.row + {row})" if moved else row))
+    source = "min(first + own, p.n - 1u)"
+    lines.append(norm.wgsl_rows(x, f"(p.row + {source})" if moved else source))
     rows = [f"rows[{r * k}u + i]" for r in range(of.rows)]
     for a in range(ahead):
         lines += ["  {", f"    let i = share + {a * of.shares}u;", f"    let w = ahead{a};"]

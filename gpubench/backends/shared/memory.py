@@ -1,4 +1,4 @@
-"""A device that computes where the host's data is: a session whose operands lie in host memory.
+"""Memory of a session: buffers that are kept from one call to the next, and operands that lie in host memory.
 
 A call in place needs no copy. The device reads its inputs and writes its outputs over the link, or pages of managed
 memory move to the side that touches them. Weights stay on the device, as they do where others copy.
@@ -6,14 +6,16 @@ memory move to the side that touches them. Weights stay on the device, as they d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from gpubench.backends.contract import Buffer, HostMemory, Launch, Session, Transfers
+from gpubench.backends.contract import Buffer, HostMemory, Launch, ReadyBuffers, Session, Transfers
 from gpubench.backends.contract.protocols import ComputesInPlace, HostReadable, Tunes
 from gpubench.backends.shared.host import aligned_array, allocate_outputs, bytes_of, copy, host_dtype
-from gpubench.base.errors import BackendError, Unsupported
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
 from gpubench.result.case import Case
@@ -147,3 +149,69 @@ class InPlaceSession(Session, HostReadable, Tunes):
     def close(self) -> None:
         """Free the memory; the device's session stays open."""
         self.host_memory.close()
+
+
+# Idle memory of sizes that are done with. It is released when a new size comes and there is more of it than this.
+IDLE_BYTES = 1 << 30
+
+
+class BufferPool(ABC):
+    """Idle buffers, by the key under which they are asked for: a shape and dtype, or a number of bytes."""
+
+    limit = IDLE_BYTES  # bytes that may lie idle when a new key comes
+    most: float = math.inf  # bytes of the largest buffer that is kept
+
+    def __init__(self) -> None:
+        self._ready: dict[Hashable, ReadyBuffers] = {}
+        self._idle: dict[Hashable, list[Buffer]] = {}
+        self._in_use: set[Hashable] = set()  # keys for which buffers were made since the pool was last emptied
+
+    @abstractmethod
+    def make(self, key: Hashable) -> Buffer:
+        """Return a new buffer. Raises DeviceOutOfMemory."""
+
+    @abstractmethod
+    def size(self, key: Hashable) -> int:
+        """Return the bytes of a buffer."""
+
+    @abstractmethod
+    def release(self, buffers: list[Buffer]) -> None:
+        """Give idle buffers back to the driver."""
+
+    def ready(self, key: Hashable) -> ReadyBuffers:
+        """Return the two ends of the list of one key. They stay valid when the pool is emptied."""
+        ready = self._ready.get(key)
+        if ready is None:
+            idle: list[Buffer] = []
+            pop = idle.pop
+            self._idle[key] = idle
+            ready = self._ready[key] = ReadyBuffers(
+                take=lambda: pop() if idle else self._new(key),
+                give_back=idle.append if self.size(key) <= self.most else lambda buffer: None,
+            )
+        return ready
+
+    def idle_bytes(self) -> int:
+        """Count the bytes that nobody holds."""
+        return sum(self.size(key) * len(idle) for key, idle in self._idle.items())
+
+    def empty(self) -> None:
+        """Release all that nobody holds."""
+        buffers = [buffer for idle in self._idle.values() for buffer in idle]
+        for idle in self._idle.values():
+            idle.clear()
+        self._in_use.clear()
+        self.release(buffers)
+
+    def _new(self, key: Hashable) -> Buffer:
+        """Return a new buffer, and release idle ones first if there are many, or if memory runs out without."""
+        # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
+        if key not in self._in_use and self.idle_bytes() > self.limit:
+            self.empty()
+        try:
+            buffer = self.make(key)
+        except DeviceOutOfMemory:
+            self.empty()
+            buffer = self.make(key)
+        self._in_use.add(key)
+        return buffer
