@@ -24,6 +24,7 @@ from gpubench.kernels.templates.attention import (
     build_cuda,
     build_wgsl,
     by_heads,
+    causal_weights,
     cut,
     fits,
     head_by_head,
@@ -48,11 +49,7 @@ def _flops(params: Params) -> int:
 
 def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
     q, k, v = cut(xp, qkv, heads, tokens)
-    n, e = q.shape[2:]
-    scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
-    scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
-    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    return join(xp, powers / xp.sum(powers, axis=-1, keepdims=True) @ v)
+    return join(xp, causal_weights(xp, q, k) @ v)
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:

@@ -47,24 +47,25 @@ from gpubench.kernels.templates import (
     whole_units,
 )
 from gpubench.kernels.templates.attention import (
+    ATTENTION_PARAMS,
     CACHE_THREADS,
     LOWEST,
     CacheGroup,
     Heads,
+    by_heads,
     cache_group,
+    fits,
+    out_shape,
     require_threads,
+    softmax,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
 
-_WIDTH, _HEADS = 256, 8
+_HEADS = 8
 
 
 def _width(params: Params) -> int:
-    return params.get("width", _WIDTH)
-
-
-def _heads(params: Params) -> int:
-    return params.get("heads", _HEADS)
+    return out_shape(params)[1]
 
 
 def _room(params: Params) -> int:
@@ -72,9 +73,8 @@ def _room(params: Params) -> int:
 
 
 def _fits(params: Params) -> str | None:
-    width, heads = _width(params), _heads(params)
-    if not (heads >= 1 and width >= heads and width % heads == 0):
-        return f"{heads} heads do not divide a width of {width}"
+    if unfit := fits(params):
+        return unfit
     if params["n"] < 1:
         return "a token sees itself: n is at least 1"
     return None if _room(params) >= params["n"] else f"{params['n']} tokens do not fit {_room(params)} rows"
@@ -98,9 +98,7 @@ def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tu
 
 
 def _weights(xp: Array, q: Array, k: Array) -> Array:
-    scores = (q / math.sqrt(q.shape[-1])) @ xp.moveaxis(k, -1, -2)
-    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    return powers / xp.sum(powers, axis=-1, keepdims=True)
+    return softmax(xp, (q / math.sqrt(q.shape[-1])) @ xp.moveaxis(k, -1, -2))
 
 
 def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
@@ -131,7 +129,7 @@ def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _H
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    heads = _heads(params)
+    heads = by_heads(params).heads
 
     def launch(inputs: Sequence[Array], output: Any) -> None:
         qkv, position, _ = inputs
@@ -151,7 +149,7 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for another dtype, and for heads that are too wide."""
     require_dtype(dtype, DTYPES, "CUDA")
-    of, room = _of(params), _room(params)
+    of, room = by_heads(params), _room(params)
     require_threads(of)
     e, width = of.e, math.gcd(of.e, lanes(dtype))
     group = cache_group(e // width, room)
@@ -264,7 +262,7 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
-    of, room = _of(params), _room(params)
+    of, room = by_heads(params), _room(params)
     require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
     require_threads(of)
     grid = require_grid(limits, of.heads)
@@ -369,10 +367,6 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
 # ---------------------------------------------------------------- the op
 
 
-def _of(params: Params) -> Heads:
-    return Heads(params["n"], _heads(params), _width(params) // _heads(params))
-
-
 # ---------------------------------------------------------------- cache_append
 
 
@@ -456,11 +450,7 @@ OPS = (
         group="layers",
         summary="cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
         params={"n": "number of tokens so far, the new one included"},
-        options={
-            "width": f"elements of a token ({_WIDTH})",
-            "heads": f"heads, which divide the width ({_HEADS})",
-            "room": "rows of the cache (n)",
-        },
+        options={**ATTENTION_PARAMS["options"], "room": "rows of the cache (n)"},
         sizes=Ladder(low=1, high=16384),
         inputs=(
             Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
@@ -474,7 +464,7 @@ OPS = (
         ),
         output=Operand("out", lambda params: (1, _width(params))),
         more_outputs=(Operand("cache", _cache, role="state", tolerance=EXACT),),
-        flops=lambda params: (4 * _width(params) + 5 * _heads(params)) * params["n"],
+        flops=lambda params: (4 * _width(params) + 5 * by_heads(params).heads) * params["n"],
         traffic=_traffic,
         blas=("numpy", "torch"),
         fits=_fits,
@@ -489,7 +479,7 @@ OPS = (
         group="layers",
         summary="cache[start : start + n] = the keys and values of qkv, in place",
         params={"n": "number of tokens"},
-        options={"width": f"elements of a token ({_WIDTH})", "room": "rows of the cache (twice n)"},
+        options={"width": ATTENTION_PARAMS["options"]["width"], "room": "rows of the cache (twice n)"},
         sizes=Ladder(low=1, high=16384),
         inputs=(
             Operand("qkv", _new_rows, "normal"),

@@ -36,6 +36,7 @@ from gpubench.kernels.templates.attention import (
     Heads,
     begin_of,
     by_heads,
+    causal_weights,
     cut,
     fits,
     head_by_head,
@@ -60,11 +61,7 @@ def _flops(params: Params) -> int:
 
 def _expr(xp: Array, qkv: Array, dout: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
     q, k, v, g = (*cut(xp, qkv, heads, tokens), *cut(xp, dout, heads, tokens, 1))
-    n, by = q.shape[2], 1 / math.sqrt(q.shape[3])
-    scores = (q * by) @ xp.moveaxis(k, -1, -2)
-    scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
-    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    p = powers / xp.sum(powers, axis=-1, keepdims=True)
+    by, p = 1 / math.sqrt(q.shape[3]), causal_weights(xp, q, k)
     dp = g @ xp.moveaxis(v, -1, -2)
     ds = p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
     turned, weights = xp.moveaxis(ds, -1, -2), xp.moveaxis(p, -1, -2)

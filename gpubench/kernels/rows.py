@@ -405,6 +405,9 @@ fn better(a: Best, b: Best) -> Best {{
     return WgslProgram((step,) if n else ())
 
 
+_X, _DY = (Operand(name, OF_WIDTH.shape, "normal") for name in ("x", "dy"))
+_GAIN, _SHIFT = (Operand(name, across, "normal", role="weight") for name in ("g", "c"))
+
 OPS = (
     rowwise(
         name="softmax",
@@ -431,9 +434,9 @@ OPS = (
         group="layers",
         summary="out = (x - mean) / sqrt(variance + 1e-5) g + c of each row",
         inputs=(
-            Operand("x", OF_WIDTH.shape, "normal"),
-            Operand("g", across, "normal", role="weight"),
-            Operand("c", across, "normal", role="weight"),
+            _X,
+            _GAIN,
+            _SHIFT,
         ),
         of=OF_WIDTH,
         formula=layernorm,
@@ -448,9 +451,9 @@ OPS = (
         group="layers",
         summary="the gradient of layernorm by x, from dy, that of its result",
         inputs=(
-            Operand("x", OF_WIDTH.shape, "normal"),
-            Operand("dy", OF_WIDTH.shape, "normal"),
-            Operand("g", across, "normal", role="weight"),
+            _X,
+            _DY,
+            _GAIN,
         ),
         of=OF_WIDTH,
         formula=_layernorm_grad,
@@ -462,7 +465,7 @@ OPS = (
         name="layernorm_grad_g",
         group="layers",
         summary="the terms whose sums over the rows are the gradient of layernorm by g",
-        inputs=(Operand("x", OF_WIDTH.shape, "normal"), Operand("dy", OF_WIDTH.shape, "normal")),
+        inputs=(_X, _DY),
         of=OF_WIDTH,
         formula=_layernorm_grad_g,
         flops_per_element=6,
@@ -475,7 +478,7 @@ OPS = (
         name="rmsnorm",
         group="layers",
         summary="out = x / sqrt(mean of squares + 1e-5) g of each row",
-        inputs=(Operand("x", OF_WIDTH.shape, "normal"), Operand("g", across, "normal", role="weight")),
+        inputs=(_X, _GAIN),
         of=OF_WIDTH,
         formula=lambda m, x, g: x / m.sqrt(m.mean(x * x) + EPSILON) * g,
         flops_per_element=4,

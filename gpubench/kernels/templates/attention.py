@@ -150,6 +150,19 @@ def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tupl
         yield rows, seen, p
 
 
+def softmax(xp: Array, scores: Array) -> Array:
+    """Return the softmax of each row."""
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def causal_weights(xp: Array, q: Array, k: Array) -> Array:
+    """Return the weights, of each head, of the tokens that each token sees: those before it and its own."""
+    n, e = q.shape[-2:]
+    scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
+    return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
+
+
 def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | None = None) -> Array:
     q, k, v = cut(torch, qkv, heads, tokens)
     return join(torch, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
