@@ -11,15 +11,15 @@ from gpubench.result.case import parse_case_id, selector
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
 
 
-def test_the_command_measures_every_claim_of_the_built_in_table(gpubench):
+def test_the_command_measures_every_claim_of_the_built_in_table(in_process):
     devices = "numpy:0,fake:gpu,hybrid:fake:gpu"
-    planned = gpubench("run", "--ops", "claims", "--devices", devices, "--dry-run", "--json").stdout
+    planned = in_process("run", "--ops", "claims", "--devices", devices, "--dry-run", "--json").stdout
     cases = [parse_case_id(text) for text in json.loads(planned)["cases"]]
     for claim in table.load(table.BUILTIN):
         texts = [*claim.cases, *([claim.also] if claim.also else [])]
         for text in texts if claim.device != "software" else ():  # the scripted GPU is none, and has no kernels
             assert "tuned" in text or any(map(selector(text), cases)), f"{claim.claim}: {text}"
-    told = gpubench("run", "--ops", "claims", "--devices", devices, "--dry-run").stdout.splitlines()
+    told = in_process("run", "--ops", "claims", "--devices", devices, "--dry-run").stdout.splitlines()
     assert len(told) < 30 < len(cases), "a screen"
     assert any(line.startswith("add/n=1000..2000000 (") and "library@numpy:0" in line for line in told)
 
@@ -45,10 +45,10 @@ def test_each_device_measures_what_it_can_answer(case_id, measured):
     assert keep(parse_case_id(case_id)) is measured
 
 
-def test_a_table_of_ones_own_is_measured_at_its_sizes(gpubench, tmp_path):
+def test_a_table_of_ones_own_is_measured_at_its_sizes(in_process, tmp_path):
     ours = tmp_path / "ours.toml"
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "relu/n=3k/float32"\nspeedup = 2\n')
     words = ("run", "--ops", "claims", "--claims", str(ours), "--devices", "numpy:0", "--dry-run")
-    assert {line.split("/")[1] for line in gpubench(*words).stdout.splitlines() if "@" in line} == {"n=3072"}
+    assert {line.split("/")[1] for line in in_process(*words).stdout.splitlines() if "@" in line} == {"n=3072"}
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "*"\nspeedup = 2\n')
-    assert "no claim names an op" in gpubench(*words).stderr
+    assert "no claim names an op" in in_process(*words).stderr

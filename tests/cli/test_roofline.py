@@ -67,12 +67,12 @@ def test_the_word_is_recognised():
     assert find_presets("add") == find_presets(None) == []
 
 
-def test_the_plan_has_resident_data_alone(gpubench):
-    ended = gpubench("run", "--ops", "roofline", "--devices", "numpy:0,fake:gpu", "--dry-run")
+def test_the_plan_has_resident_data_alone(in_process):
+    ended = in_process("run", "--ops", "roofline", "--devices", "numpy:0,fake:gpu", "--dry-run")
     assert ended.returncode == 0, ended.stderr
     cases = [line for line in ended.stdout.splitlines() if "@" in line]
     assert {case.partition("/")[0] for case in cases} == {"copy", "matmul"}
     assert {case.rpartition("/")[2].partition("@")[0] for case in cases} == {"resident", "resident-queued"}
     words = "run --ops roofline --devices fake:gpu --regimes transfer-always --dry-run"
-    ended = gpubench(*words.split())
+    ended = in_process(*words.split())
     assert "/transfer-always@fake:gpu" in ended.stdout
