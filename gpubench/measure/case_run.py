@@ -81,20 +81,17 @@ SHORTEST_DEADLINE_S = 1.0
 # Before what was throttled is taken again: three tries for each case and session.
 PAUSES_S = (0.05, 0.25, 1.0)
 # Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
-# goes before it is forgotten in no time makes a block of its own, without a warm-up, but for calls of two sides: the
-# threads of their CPU part were asleep.
+# goes before it is forgotten in no time makes a block of its own, without a warm-up.
 BLOCK_SAMPLES = 2
 LONG_S = 0.005
 # Launches of a case with one sample: those of the reference, the first one, the sample, and the last check.
 LEAST_LAUNCHES = 5
-# Calls of one copy that the last check makes at most.
-MOST_CHECKED = 2
 # A first launch so long is not made again to warm up: where it was its program that took so long, the block tells.
 ONCE_S = 0.25
+LOOP_S = 0.05  # of calls before each block, beside calls of two sides
 # So many blocks of a CPU have to agree, or it has this many.
 AGREEING, MOST_TRIES = 2, 4
-# Of a share of a split that is only tried.
-LARGEST_BLOCK = 5
+LARGEST_BLOCK = 5  # of a share of a split that is only tried
 # A launch that takes so much longer than it should hangs.
 HANG_S, SLOW = 3.0, 10.0
 BUILDING = ("compile", "autotune")  # a compiler may take long
@@ -357,7 +354,7 @@ class CaseRun:
     @property
     def check_s(self) -> float:
         """Seconds that the last check takes at least, where launches are long."""
-        return self.call_s * min(self.case.calls or 1, MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
+        return self.call_s * min(self.case.calls or 1, protocol.MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
 
     # ---------------------------------------------------------------- its worker
 
@@ -460,8 +457,7 @@ class CaseRun:
             monitor.watch(self.case.device_id)
         reply = self._ask_of_session(
             protocol.Sample, round=number, position=position, samples=samples, warmup_s=self._warmup_s,
-            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())),
-            warm_up=not self._long or (self.case.shared_with is not None and self.call_s < ONCE_S),
+            limit_s=max(0.0, min(self.left_s, runtime.budget.left_s())), warm_up=self._loops or not self._long,
         )  # fmt: skip
         read = monitor.rest() if monitor is not None else []
         if not isinstance(reply, protocol.Sampled):
@@ -479,7 +475,12 @@ class CaseRun:
     @property
     def _warmup_s(self) -> float:
         """Seconds of work before a block: a GPU's clock fell while another device measured, a CPU has no need."""
-        return 0.0 if self._on_cpu else self.runtime.settings.warmup_s
+        return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
+
+    @property
+    def _loops(self) -> bool:
+        """Whether it is timed as in a loop, beside calls of two sides: a core that was idle is slow for some calls."""
+        return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
     def _long(self) -> bool:

@@ -33,6 +33,8 @@ from gpubench.result.run import (
 )
 
 PART_SAMPLES = 5
+# Calls of one copy that the last check makes at most.
+MOST_CHECKED = 2
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):

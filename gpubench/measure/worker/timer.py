@@ -31,8 +31,6 @@ HOT_SAMPLE_S = 0.25e-3
 LONGEST_REPEAT = 1 << 20
 # Of launches so long, what explains their time comes in turns.
 IN_TURNS_S = 0.25
-# Calls of one copy that the last check makes.
-MOST_CHECKED = 2
 LONGEST_HOT_REPEAT = 1 << 11
 # So many launches in a row hide what the first of them takes longer.
 QUEUED_LAUNCHES = 128
@@ -280,7 +278,10 @@ class Timer(Timed):
             self.workspace.verify(self.launch, self.case)
         earlier = self.launch.output
         self._spoil()
-        self.calls, every = min(self.calls, MOST_CHECKED), self.calls  # more in a row write what these do
+        self.calls, every = (
+            min(self.calls, protocol.MOST_CHECKED),
+            self.calls,
+        )  # more in a row write what these do
         self.seconds(1)
         self.calls = every
         if self.case.regime == "transfer-always" and self.launch.output is None:

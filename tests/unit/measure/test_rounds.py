@@ -198,7 +198,7 @@ class SlowWorker:
 
     def __init__(self, clock, block_s=25.0, launch_s=None):
         self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
-        self.deadlines, self.asked, self.samples, self.warmed_up = {}, [], [], []
+        self.deadlines, self.asked, self.samples, self.warmed_up, self.warm_ups = {}, [], [], [], []
 
     def launch(self):
         return self.launch_s or 1.0
@@ -219,6 +219,7 @@ class SlowWorker:
                 self.clock[0] += self.block_s
                 self.samples.append(request.samples)
                 self.warmed_up.append(request.warm_up)
+                self.warm_ups.append((request.warm_up, request.warmup_s))
                 # Each block is slower than the one before: equal ones would be precise.
                 taken = [value * self.launch() * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
                 return protocol.Sampled(id=1, block=block(taken[: request.samples], 0, ()))
@@ -255,11 +256,11 @@ def slowly_measured(
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     worker = SlowWorker(clock, block_s, launch_s)
-    parts = runtime(OneWorker(worker), wanted=wanted, budget=left or Budget(), kinds={case.device_id: kind})
+    parts = runtime(OneWorker(worker), wanted=wanted, budget=left or Budget(), kinds={"fake:cpu": kind})
     for _ in range(steps):
-        measure(parts, case)
+        measure(parts, ON_CPU)
     worker.reallocated = parts.pool.reallocated
-    return worker, parts.recorder.outcome(case.id)
+    return worker, parts.recorder.outcome(ON_CPU.id)
 
 
 class CheckingWorker(SlowWorker):
@@ -337,9 +338,25 @@ def test_a_long_launch_makes_a_block_of_its_own(monkeypatch, launch_s, samples):
     worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s)
     assert worker.samples == samples
     assert worker.warmed_up == [count > 1 for count in samples]
-    split = msgspec.structs.replace(ON_CPU, device_id="hybrid:fake:gpu")
-    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=launch_s, kind="hybrid", case=split)
-    assert all(worker.warmed_up) == (launch_s < case_run.ONCE_S), "its threads were asleep"
+
+
+@pytest.mark.parametrize(("launch_s", "loops"), [(2 * case_run.ONCE_S, False), (2 * case_run.LONG_S, True)])
+@pytest.mark.parametrize("device", ["hybrid:fake:gpu", "fake:cpu"])
+def test_all_sides_are_timed_as_in_a_loop_beside_a_call_of_both(monkeypatch, device, launch_s, loops):
+    """Their cores were asleep while others were timed, which a GPU alone does not notice."""
+    cases = [msgspec.structs.replace(ON_CPU, device_id=name) for name in ("hybrid:fake:gpu", "fake:cpu")]
+    worker = SlowWorker([0.0], 0.1, launch_s)
+    parts = runtime(OneWorker(worker), kinds={case.device_id: "cpu" for case in cases})
+    (workload,) = step_of(cases[0]).workloads
+    run = case_run.CaseRun(
+        next(case for case in cases if case.device_id == device),
+        parts,
+        msgspec.structs.replace(workload, cases=tuple(cases)),
+    )
+    run.prepare(first=True)
+    for number in range(3):
+        run.sample(number, 0)
+    assert {worker.warm_ups[-1]} == {(loops, case_run.LOOP_S if loops else 0.0)}
 
 
 @pytest.mark.parametrize(("budget_s", "sampled"), [(14.0, 0), (15.5, 5), (60.0, 9)])
