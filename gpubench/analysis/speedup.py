@@ -29,6 +29,11 @@ SpeedupKind = Literal["headline", "library", "case"]
 EQUAL, WIDEST_EQUAL = 1.15, 1.5
 
 
+def about_equal(ratio: float) -> bool:
+    """Tell whether a ratio of two times, or their quotient, is below EQUAL."""
+    return 1 / EQUAL <= ratio <= EQUAL
+
+
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     """Baseline time / case time, both wall."""
 
@@ -58,7 +63,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def about_equal(self) -> bool:
         """Whether the times of both sides differ by less than 15 %, and that is known."""
-        within = 1 / EQUAL <= self.ratio <= EQUAL
+        within = about_equal(self.ratio)
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
     @property

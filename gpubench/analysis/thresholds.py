@@ -20,7 +20,15 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, analyse, derive_once
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import NO_HEADLINE
-from gpubench.analysis.speedup import EQUAL, WIDEST_INTERVAL, BreakEven, Speedup, VerdictKind, earliest, fastest
+from gpubench.analysis.speedup import (
+    WIDEST_INTERVAL,
+    BreakEven,
+    Speedup,
+    VerdictKind,
+    about_equal,
+    earliest,
+    fastest,
+)
 from gpubench.base import group_by
 from gpubench.base.errors import UsageError, require_choice, suggest
 from gpubench.base.units import scale_size
@@ -61,7 +69,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def about_equal(self) -> bool:
         """Whether the estimate is within 15 % of 1; `winner` tells how sure that is."""
-        return 1 / EQUAL <= self.ratio <= EQUAL
+        return about_equal(self.ratio)
 
     @property
     def within(self) -> float:
@@ -155,7 +163,7 @@ def _gain(point: Speedup, ladder: Ladder | None) -> Gain:
     assert point.case.time is not None
     winners: dict[str, Winner] = {"win": "gpu", "loss": "cpu"}
     winner: Winner = "equal" if point.about_equal else "noisy"
-    if not 1 / EQUAL <= point.ratio <= EQUAL:
+    if not about_equal(point.ratio):
         winner = winners.get(point.state, "noisy")
     return Gain(
         n=point.n, ratio=point.ratio, low=point.lo, high=point.hi, winner=winner,

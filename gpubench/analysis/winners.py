@@ -20,7 +20,7 @@ from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult
 from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.samples import empty_launch_s
-from gpubench.analysis.speedup import EQUAL, BreakEven, earliest
+from gpubench.analysis.speedup import BreakEven, about_equal, earliest
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
@@ -362,9 +362,9 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
         note = "the sizes are too small to tell" if small else "the times are too noisy to tell"
         return msgspec.structs.replace(judged, note=note)
     ratio = stats.geometric_mean([outcome.gain.ratio for outcome in sure])
-    winner: Literal["gpu", "cpu", "equal", "mixed"] = "mixed" if count["gpu"] and count["cpu"] else "equal"
-    if not 1 / EQUAL <= ratio <= EQUAL:
-        winner = "gpu" if ratio > 1 else "cpu"
+    winner: Literal["gpu", "cpu", "equal", "mixed"] = "gpu" if ratio > 1 else "cpu"
+    if about_equal(ratio):
+        winner = "mixed" if count["gpu"] and count["cpu"] else "equal"
     other = "cpu" if winner == "gpu" else "gpu"
     exceptions = (_exception(outcome, dtypes_shown) for outcome in outcomes if outcome.winner == other)
     return msgspec.structs.replace(

@@ -16,7 +16,7 @@ import msgspec
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import held_against
-from gpubench.analysis.speedup import EQUAL, cpu_codes
+from gpubench.analysis.speedup import EQUAL, about_equal, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
 from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, fastest_map, ratio_map, tint
 from gpubench.base import group_by
@@ -269,9 +269,9 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
         stretches = () if strip is None else strip.stretches
         failed = any(part.kind == "failed" and part.start <= middle <= part.end for part in stretches)
         return (_FAILED, "bad") if failed else (" ", "plain")
-    if piece.ratio < 1 / EQUAL:
-        return _CPU, "cpu"
-    return next(((sign, "gpu") for least, sign in _STEPS if piece.ratio >= least), (_EQUAL, "muted"))
+    if about_equal(piece.ratio):
+        return _EQUAL, "muted"
+    return next(((sign, "gpu") for least, sign in _STEPS if piece.ratio >= least), (_CPU, "cpu"))
 
 
 def _wrap(text: str, width: int) -> list[str]:
