@@ -27,11 +27,11 @@ def files(folder):
 
 
 @pytest.fixture
-def run(gpubench, tmp_path):
+def run(gpubench, in_process, tmp_path):
     """Run a command line to the exit code; its end, and the document that it saved as r.json."""
 
     def start(words, code=0):
-        ended = gpubench(*words.split())
+        ended = (in_process if words.startswith("report") else gpubench)(*words.split())
         assert ended.returncode == code, ended.stderr
         saved = tmp_path / "r.json"
         return ended, json.loads(saved.read_text()) if saved.exists() else {}

@@ -13,7 +13,7 @@ from gpubench.base.installation import install_command
 from gpubench.detect import picture
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import MachineWarning, Provider
-from tests.detect.trees import CPU, GIB, HOST, NODE, pci, under
+from tests.detect.trees import CPU, GIB, HOST, NODE, big_little, pci, under
 
 VRAM = {"mem_info_vram_total": str(8 * GIB), "mem_info_vram_vendor": "samsung"}
 NAVI = ("1002", "744c", "amdgpu")
@@ -48,6 +48,7 @@ PICTURES = {
         CLOCKS,
         ["clock 2.50 GHz now, 1.40 GHz base, 4.80 GHz at most", "governor powersave", "NUMA node 0: CPUs 0-1, 8.0 GiB",
          "clock 0.50 GHz now, 2.37 GHz at most, power limit 300 W, ECC on", "clock 1.20 GHz now, 2.85 GHz at most"], []),
+    "kinds of cores": (HOST | big_little(["0xd05"] * 4 + ["0xd41"] * 2, "0-5"), ["kinds: 4 cores on CPUs 0-3; 2 cores on CPUs 4-5"], []),
     "many nodes": (HOST | {f"{NODE}/node{n}/cpulist": "" for n in range(1, 20)}, ["NUMA ... 20 nodes in all"], ["node 8"]),
 }  # fmt: skip
 
@@ -74,6 +75,8 @@ def test_pictures(look, draw, monkeypatch, name, format):
     words = " ".join(text.split())
     assert [part for part in present if part not in words and part not in text] == []
     assert [part for part in absent if part in words] == []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert draw(machine, format).isascii(), "signs that a stream lacks are spelled"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
