@@ -83,6 +83,18 @@ EQUIVALENT = (
         "as many runs stand about each place, so their sum orders nothing",
     ),
     ("analysis/speedup.py", "within = 1 / EQUAL <= ", "<", "no ratio is that very number"),
+    (
+        "analysis/contenders.py",
+        "return any((low <= n <= high",
+        "(low < n <= high",
+        "no size is that very place",
+    ),
+    (
+        "analysis/contenders.py",
+        "return any((low <= n <= high",
+        "(low <= n < high",
+        "no size is that very place",
+    ),
     ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
