@@ -9,11 +9,7 @@ WORDS = ("--devices", "fake:cpu", "--ops", "add", "--sizes", "1k", "--regimes", 
 
 @pytest.fixture(scope="module")
 def ran(run):
-    return run(
-        *WORDS,
-        "--energy",
-        env={"TESTS_ALTER": "gpubench.energy.windows:IDLE_S=0.1 gpubench.energy.windows:LEAST_S=0.2"},
-    )
+    return run(*WORDS, "--energy")
 
 
 def test_what_is_unknown_is_a_reason_and_no_number(ran, gpubench):
