@@ -69,7 +69,7 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, blas, widen
 from gpubench.kernels.templates.elementwise import vector_shape
-from gpubench.kernels.templates.matmul import norms, wgsl
+from gpubench.kernels.templates.matmul import wgsl
 
 _TURNS = ("ta", "tb")
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
@@ -133,7 +133,18 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    return norms(xp, *_rows(xp, a, b, ta, tb))
+    """The norms of row and column, and what k roundings of partial sums add where few terms are large or all have one
+    sign. The mean square of a rounding is (u sum)^2 / 3: over all orders k of them add k/18 of the squared terms and
+    k/9 of the squared sum, which is that of the means and of as much as the squared terms."""
+    x, w = _rows(xp, a, b, ta, tb)
+    k = x.shape[-1]
+    squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
+    largest_x, largest_w = (
+        xp.max(y * y, axis=axis, keepdims=True, initial=0.0) for y, axis in ((x, -1), (w, -2))
+    )
+    sums = xp.sum(x, axis=-1, keepdims=True) * xp.sum(w, axis=-2, keepdims=True) / max(k, 1)
+    terms = xp.minimum(squares_x * largest_w, largest_x * squares_w)
+    return xp.sqrt(squares_x * squares_w + k / 6 * terms + k / 9 * sums * sums)
 
 
 def _product(params: Params, dtype: str) -> wgsl.Product:

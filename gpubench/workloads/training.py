@@ -265,13 +265,12 @@ _BLOCK_LOSS = Stage(
     "loss", "cross_entropy", ("y", "labels"), ("loss", "dy"),
     lambda params: {"n": params["n"], "classes": width(params)},
 )  # fmt: skip
-# Of each step 20 stages lie on the longest way, which ends at scale1: 8 units each in a gradient, one in a weight, of
-# which the update takes an eighth.
-_BLOCK_TOLERANCE = Tolerance(20 * STEPS, scale=_largest_weight)
+# Of each step 20 stages lie on the longest way, which ends at scale1: by 8 units, of which an update takes an eighth.
+_LOSS_TOLERANCE, _WEIGHT_TOLERANCE = (Tolerance(units * 20 * STEPS, scale=_largest_weight) for units in (8, 1))
 transformer_sgd = _training(
     name="transformer_sgd", group="network",
     summary="three steps of training transformer_block: its gradients and w - 0.125 dw",
     params=PARAMS, sizes=Ladder(low=1, high=2048), options=ATTENTION_PARAMS["options"],
     stages=(*BLOCK_FORWARD, _BLOCK_LOSS, *BLOCK_BACKWARD), update=_sgd, weights=BLOCK_WEIGHTS, classes=width,
-    judged=dict.fromkeys(_name_results(BLOCK_WEIGHTS), _BLOCK_TOLERANCE),
+    judged={_LAST: _LOSS_TOLERANCE, **dict.fromkeys(_name_results(BLOCK_WEIGHTS), _WEIGHT_TOLERANCE)},
 )  # fmt: skip
