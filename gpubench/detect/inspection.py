@@ -373,7 +373,7 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
         # One that asks several devices side by side ends before its limit.
         within = {"limit_s": 0.8 * request.limit_s} if "nodes" in request.options else {}
         options = json.dumps(request.options | within)
-        command = request.command or processes.python("gpubench.detect.probes", request.name, options)
+        command = request.command or processes.python("gpubench.detect.probes.libraries", request.name, options)
         children.append((command, request.limit_s))
 
     def tell_names(places: Sequence[int]) -> None:

@@ -233,7 +233,7 @@ def test_children_of_threads_live_as_long_as_these():
         reported = list(pool.map(lambda _: list_devices(["fake", "numpy"]), range(4)))
     assert all(listing.reason is None for listings in reported for listing in listings)
     found = []
-    command = processes.python("gpubench.detect.probes", "blas")
+    command = processes.python("gpubench.detect.probes.libraries", "blas")
     thread = threading.Thread(target=lambda: found.append(processes.run(command, PATIENCE_S).status))
     thread.start()
     thread.join()

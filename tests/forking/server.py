@@ -28,11 +28,11 @@ NUMBER_BYTES = 8
 MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
 CHILDREN = (
-    "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes",
+    "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes.libraries",
     "gpubench.kernels.contract.foreign",
 )  # fmt: skip
 OTHERS = (
-    "gpubench.__main__", "gpubench.base.child_main", "gpubench.detect.probes.__main__", "gpubench.report.plots",
+    "gpubench.__main__", "gpubench.base.child_main", "gpubench.report.plots",
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")

@@ -2,20 +2,25 @@
 Intel, the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo.
 
 CuPy creates a context and obeys CUDA_VISIBLE_DEVICES. Opening a render node wakes its GPU.
+
+`python -m gpubench.detect.probes.libraries NAME [OPTIONS]` writes one JSON object as its message, whatever they print.
 """
 
 from __future__ import annotations
 
 import array
+import json
 import os
 import re
 import struct
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpubench.base.child_main import Messages
 from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require
 
 _CACHES = (
@@ -428,3 +433,34 @@ def _adapters() -> Iterator[dict[str, Any]]:
                     continue
     except OSError:
         return
+
+
+def main(arguments: list[str]) -> None:
+    """Run one probe. OPTIONS is a JSON object of keyword arguments.
+
+    A probe of several devices gives several answers: each replaces the one before, and one that is `partial` stands
+    only where no other follows.
+    """
+    messages = Messages()
+    name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}
+    try:
+        answers = _probe(name)(**options)
+        for answer in [answers] if isinstance(answers, dict) else answers:
+            messages.write(json.dumps(answer).encode())
+    except ProbeFailure as failure:
+        messages.write(json.dumps({"records": [], **vars(failure)}).encode())
+    # Native libraries have crashed in their own exit handlers; the answer is out, so leave without them.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _probe(name: str) -> Any:
+    if name != "nvml":
+        return globals()[f"probe_{name}"]
+    from gpubench.detect.probes import nvml  # its layouts take longer than a default `detect` may
+
+    return nvml.probe_nvml
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
