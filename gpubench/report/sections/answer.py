@@ -41,6 +41,7 @@ from gpubench.report.sections.answer_table import (
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
+    adapter_times,
     best_text,
     brief_text,
     factor_text,
@@ -184,6 +185,7 @@ def make_screen(
     needed = [
         *_best_code(answered),
         *_on_host(answered),
+        *(adapter_times(analysis, options.time_unit) if answered.absence is not None else ()),
         *_allocations(answered),
         *_name_rest(run, answered),
         *left_out_functions(run, _short_command(options) if alone else ""),

@@ -17,6 +17,7 @@ from gpubench.analysis.answer import (
     GpuTimes,
     MachineAnswer,
 )
+from gpubench.analysis.speedup import fastest
 from gpubench.analysis.thresholds import (
     ALWAYS,
     AnswerCell,
@@ -24,16 +25,17 @@ from gpubench.analysis.thresholds import (
     Gain,
     both_text,
     cell_text,
+    extent,
     range_text,
     size_text,
     why_text,
 )
-from gpubench.base import BUSY_SHARE
+from gpubench.base import BUSY_SHARE, group_by
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Tone
 from gpubench.base.units import SIZE_UNITS, count_noun, list_words
 from gpubench.report.layout import each_text
-from gpubench.report.wording import short_text, situation_text, with_params, with_text
+from gpubench.report.wording import data_text, short_text, situation_text, time_text, with_params, with_text
 from gpubench.result.case import QUEUED, WAITED, own_names
 from gpubench.result.run import Run, Skip
 
@@ -65,6 +67,23 @@ def asked_size_text(n: int, extent: Extent) -> str:
 def named_size_text(n: int, extent: Extent) -> str:
     """Return the same as `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
+
+
+def adapter_times(analysis: Analysis, unit: str) -> list[str]:
+    """Return a sentence with the times of software adapters, which stand in no table of the screen: those of the first
+    ops at their largest size."""
+    timed = [
+        x for x in analysis.shown_of(analysis.compared) if x.device_kind == "software" and x.time is not None
+    ]
+    texts = []
+    for (_, op), same in group_by(timed, lambda x: (x.case.device_id, x.case.op)).items():
+        largest = max(same, key=lambda x: x.case.n).case
+        by_data = group_by((x for x in same if x.case.n == largest.n), lambda x: data_text(x.case))
+        best = [(data, fastest(rows)) for data, rows in by_data.items()]
+        times = [f"{time_text(case.time, unit)} {data}" for data, case in best if case is not None]
+        texts.append(f"{op} at {named_size_text(largest.n, extent(largest))} {', '.join(times)}")
+    more = f"; {len(texts) - MOST_LOSERS} more" if len(texts) > MOST_LOSERS else ""
+    return [f"Software adapter: {'; '.join(texts[:MOST_LOSERS])}{more}."] if texts else []
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
