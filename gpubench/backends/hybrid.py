@@ -320,7 +320,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._sides = Sides(gpu)
         self._computing: dict[str, Session] = {}  # the CPU's session by workload
         self._gpu_shares: dict[str, float] = {}
-        self._pieces: dict[str, int | OnePiece] = {}  # by workload
+        self.held_pieces: dict[str, int | OnePiece] = {}  # by workload
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._two_sided: dict[str, Any] = {}
 
@@ -384,7 +384,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._sides.pieces.spoil()
 
     def pieces(self, case: Case) -> int | OnePiece | None:
-        return self._pieces.get(case.workload) if case.regime == "transfer-always" else None
+        return self.held_pieces.get(case.workload) if case.regime == "transfer-always" else None
 
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
         """From the next `compile` of this case on. Returns the share after rounding to whole units."""
@@ -400,8 +400,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             self.gpu.tune(op, launch.gpu.case, launch.gpu.buffers)
         if not self._autotune:
             return
-        if case.regime == "transfer-always" and case.workload not in self._pieces:
-            self._pieces[case.workload] = self._choose_pieces(op, case, inputs)
+        if case.regime == "transfer-always" and case.workload not in self.held_pieces:
+            self.held_pieces[case.workload] = self._choose_pieces(op, case, inputs)
         if not launch.on_cpu:
             return
         if isinstance(launch.cpu, protocols.Tunes):

@@ -146,17 +146,17 @@ def in_pieces(word, folder, name="add", n=5 << 20):
 
 def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
     session, timer = in_pieces("gpu", tmp_path)
-    assert session.pieces(timer.case) in (4, 8)
+    assert session.piece_counts(timer.case) in (4, 8)
     timer.split = 0.7
     timer.verify_alone({"gpu": 1.0})
     timer.calibrate_at({"gpu": 1.0}, 0.0)
     overlapping = timer.seconds(2), timer.sides["gpu"]()
-    session._pieces[timer.case.workload] = 1
+    session.held_pieces[timer.case.workload] = 1
     whole = timer.seconds(2), timer.sides["gpu"]()
     assert whole[1] > 1.2 * overlapping[1]
     assert whole[0] > overlapping[0]
     # The caller asks again for what came in pieces, and for launches on what is there.
-    session._pieces[timer.case.workload] = 4
+    session.held_pieces[timer.case.workload] = 4
     launch, host = timer.launch, timer.workspace.host_outputs[0]
     session.upload(timer.workspace.buffers[0], timer.workspace.inputs[0])
     for repeat in (1, 1, 2):
@@ -185,7 +185,7 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
 )
 def test_what_moves_in_one_piece_says_why(word, n, why, tmp_path):
     session, timer = in_pieces(word, tmp_path, n=n)
-    assert session.pieces(timer.case) == why
+    assert session.piece_counts(timer.case) == why
     timer.verify()
     session.close()
 

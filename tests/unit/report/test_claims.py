@@ -139,6 +139,12 @@ def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
     assert found.ids == ("matmul/n=1024/float32/library/resident-queued@cupy:0", host.id)
     assert found.ratio == pytest.approx(2e-3 / (1e-3 / 40 + 1e-3))
     assert found.measured.case.device_kind == "gpu", "the table says GPU"
+    assert verdict(claimed(("relu",), speedup=0.5), rows).measured.headline
+
+
+def test_an_undecided_break_even_says_why():
+    found = verdict(claimed(("matmul",), break_even=(60, 70), tolerance=0), curve({64: 1.0, 256: 4.0}))
+    assert (found.verdict, found.reason) == ("undecided", "noise")
 
 
 def test_a_claim_may_be_held_against_the_gpu_alone():

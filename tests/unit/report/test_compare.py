@@ -445,6 +445,13 @@ def test_four_of_five_comparisons_find_the_smallest_effect():
     assert 0.70 <= hits / runs <= 0.97
 
 
+def test_the_smallest_effect_has_its_figures():
+    effects = [row.smallest_effect for row in compared(*pair(sigma=0.05, seed=4)).cases]
+    assert effects == pytest.approx([0.1276104, 0.1031285, 0.1152474, 0.1834158], rel=1e-5)
+    few = compared(pair(k=1)[0], pair(k=2)[1]).cases
+    assert [row.spread > 0 for row in few] == [True] * 4, "two sessions of one side differ"
+
+
 def test_the_spread_is_that_between_sessions_of_one_side():
     """A change between the sides is none of it."""
     result = compared(*pair({FIRST: 3.0}, k=8, sigma=0.05, seed=3))

@@ -270,6 +270,15 @@ def test_a_deadline_before_the_minimum_gives_no_number_and_max_time_does(reason,
     assert (row.time is None, row.reason) == (told is not None, told)
 
 
+def test_what_was_checked_alone_says_so_even_if_the_run_was_cut_short():
+    untouched, run = (
+        replace(ONE, blocks=[], stops=[]),
+        run_of([replace(ONE, blocks=[], stops=[])], complete=False),
+    )
+    told = [analyse(replace(run, argv=argv)).cases[0].reason for argv in (["run", "--check-only"], ["run"])]
+    assert (*told, row_of(untouched).reason) == ("check-only", "no-samples", "check-only")
+
+
 def test_an_interrupted_case_gives_no_number():
     row = row_of(replace(measured(case(), 1e-3, factors=QUIET[:4], sessions=1), stops=[]), complete=False)
     assert (row.time, row.reason) == (None, "no-samples")
