@@ -146,7 +146,7 @@ def in_pieces(word, folder, name="add", n=5 << 20):
 
 def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
     session, timer = in_pieces("gpu", tmp_path)
-    assert session.piece_counts(timer.case) in (4, 8)
+    assert session.pieces(timer.case) in (4, 8)
     timer.split = 0.7
     timer.verify_alone({"gpu": 1.0})
     timer.calibrate_at({"gpu": 1.0}, 0.0)
@@ -185,7 +185,7 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
 )
 def test_what_moves_in_one_piece_says_why(word, n, why, tmp_path):
     session, timer = in_pieces(word, tmp_path, n=n)
-    assert session.piece_counts(timer.case) == why
+    assert session.pieces(timer.case) == why
     timer.verify()
     session.close()
 
