@@ -337,8 +337,8 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
 
 
 def _verdict(claim: Claim, case: Speedup) -> tuple[ClaimVerdict, str]:
-    asked = claim.device == "software" == case.label  # that it is none is no reason: the claim is about it
-    if not (case.headline or asked):
+    about_it = claim.device == "software" == case.label  # that an adapter is no headline is no reason
+    if not (case.headline or about_it):
         return "undecided", case.label
     assert case.case.time is not None, "a speedup has two times"
     if claim.expected is not None:

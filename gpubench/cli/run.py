@@ -120,7 +120,7 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
     skipped = sum(skip.count for skip in skips)
     grows = "; a search adds sizes while time is left" if plan.searches else ""
     lines = [
-        *(plan.cases if len(plan.cases) <= SCREEN else _grouped(plan.cases)),
+        *(plan.cases if len(plan.cases) <= SCREEN else _group_lines(plan.cases)),
         *(f"skip {skip.count} x {skip.reason}: {skip.detail}" for skip in skips),
         f"{len(plan.cases)} cases, {skipped} skipped, {count_noun(plan.sessions, 'session')}",
         f"budget {seconds}{grows}" if plan.has_budget else f"at most about {seconds} of sampling",
@@ -128,7 +128,7 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _grouped(ids: Sequence[str]) -> Iterator[str]:
+def _group_lines(ids: Sequence[str]) -> Iterator[str]:
     """Yield a line for each op, dtype and params with its sizes: what measures them."""
     from gpubench.base import group_by
     from gpubench.report.wording import data_text
