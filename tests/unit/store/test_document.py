@@ -229,3 +229,8 @@ def test_what_is_written_matches_the_schema(run):
 def test_the_schema_lists_the_codes_of_the_messages(kind, field, declared):
     codes = store.schema("gpubench-result", Run)["$defs"][kind]["properties"][field]["enum"]
     assert codes == sorted(get_args(declared))
+
+
+def test_floats_keep_six_significant_digits(run):
+    back = store.loads(store.dumps(run), "x")
+    assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
