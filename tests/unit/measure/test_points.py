@@ -12,6 +12,8 @@ from gpubench import kernels
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
+from gpubench.result.case import Case
+from gpubench.result.run import Block, Check, Measurement
 from tests.unit.measure.simulated import CPU, GPU, Simulation
 
 BASE, OTHER = (CPU, "library", "resident"), (CPU, "tuned", "resident")
@@ -34,6 +36,30 @@ def test_ratios_are_of_the_fastest_where_both_sides_were_measured():
     assert points.cells(known, {CPU}) == [CELL]
     assert points.ratios(known, CELL, {CPU}) == {64: 0.5, 256: 2.0}
     assert points.cells(known, {CPU}, without={GPU}) == []
+
+
+def test_warm_up_and_what_heat_spoilt_are_no_times():
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", CPU)
+    blocks = [
+        Block(
+            session=0,
+            round=0,
+            position=0,
+            repeat=1,
+            warmup=1,
+            wall_s=[9.0, 1.0, 5.0],
+            discarded={"2": "throttled"},
+        )
+    ]
+    check = Check(ok=True, max_error=0.0, limit=1.0, scale="value")
+    known = Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
+    assert points.rows([known], Series(kernels.load("add"), "float32")) == {64: {BASE: {0: [1.0]}}}
+
+
+def test_the_beginning_is_the_first_step_of_all_ops():
+    simulation = Simulation(["add", "mul"])
+    begun = {(item.op.name, item.n) for item in simulation.passes.beginning()}
+    assert begun == {(item.op.name, item.n) for step in simulation.run(most=2).steps for item in step.workloads}
 
 
 def test_curves_follow_what_was_measured_since():
