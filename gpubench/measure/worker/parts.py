@@ -22,20 +22,25 @@ SIDES_LIMIT_S = 0.5
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
     """Return the seconds per launch of each side of a split alone, and of the CPU's beside the GPU's
     (`TimesSides.sides`)."""
-    seconds: dict[str, list[float]] = {}
     session = timer.session
     assert isinstance(session, TimesSides)
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
     launches = timer.repeat if host_output is None else timer.case.calls or 1
+    return _repeat(lambda: session.sides(timer.launch, launches, host_output), count, 1, SIDES_LIMIT_S)
+
+
+def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limit_s: float) -> Times:
+    """Return the parts of `count` calls behind some that are thrown away, as many as fit; of one at least."""
+    parts: Times = {}
     began = time.perf_counter()
-    for round_ in range(count + 1):
-        sides = session.sides(timer.launch, launches, host_output)
-        late = time.perf_counter() - began > SIDES_LIMIT_S
-        if round_ or late:  # the first round is thrown away, unless there is no time for another
-            add_parts(seconds, sides)
+    for number in range(count + warm_up):
+        seconds = call()
+        late = time.perf_counter() - began > limit_s
+        if number >= warm_up or late:
+            add_parts(parts, seconds)
         if late:
             break
-    return seconds
+    return parts
 
 
 # The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
@@ -46,16 +51,7 @@ PARTS_WARM_UP = 2
 
 def time_parts(timer: Timer, count: int) -> Times:
     """Seconds of each part of `count` calls, as many as fit `PARTS_LIMIT_S`, after some that are thrown away."""
-    parts: Times = {}
-    began = time.perf_counter()
-    for round_ in range(count + PARTS_WARM_UP):
-        call = parts_of_call(timer)
-        late = time.perf_counter() - began > PARTS_LIMIT_S
-        if round_ >= PARTS_WARM_UP or late:
-            add_parts(parts, call)
-        if late:
-            break
-    return parts
+    return _repeat(lambda: parts_of_call(timer), count, PARTS_WARM_UP, PARTS_LIMIT_S)
 
 
 def fenced_launch(timer: Timer) -> dict[str, list[float]]:
