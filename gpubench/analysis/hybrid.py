@@ -288,21 +288,22 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     cpu, gpu = cpu or _end(sweep, 0.0, chosen, case.prior), gpu or _end(sweep, 1.0, chosen, case.prior)
     if cpu is None or gpu is None or not blocks:
         return None
-    in_pieces = {i: sides["gpu"] for i in chosen if (sides := times_beside(main.get(i, ()), ("gpu",)))}
-    if in_pieces.keys() == chosen.keys():
-        gpu = min(gpu, SideAlone(None, in_pieces, case.prior), key=lambda side: side.seconds)
+    sides: dict[Side, SideAlone] = {"cpu": cpu, "gpu": gpu}
+    for side, alone in sides.items():
+        beside = {i: times[side] for i in chosen if (times := times_beside(main.get(i, ()), (side,)))}
+        if beside.keys() == chosen.keys():
+            sides[side] = min(alone, SideAlone(None, beside, case.prior), key=lambda each: each.seconds)
     gpu_share = blocks[0].gpu_share or 0.0
-    contest = Contest(
-        case, SideAlone(case.id, chosen, case.prior), {"cpu": cpu, "gpu": gpu}, in_sample=not estimating
-    )
-    model_s = max(gpu_share * gpu.seconds, (1 - gpu_share) * cpu.seconds)
+    contest = Contest(case, SideAlone(case.id, chosen, case.prior), sides, in_sample=not estimating)
+    model_s = max(gpu_share * sides["gpu"].seconds, (1 - gpu_share) * sides["cpu"].seconds)
     better = contest.sides[contest.better]
     on_gpu = [other.time.estimate for other in cases if other.time is not None and is_gpu(other, case, QUEUED)]
     reason = _split_reason(contest, stage_medians(run, outcome), min(on_gpu, default=None))
     return Hybrid(
         **contest.fields(recommended=reason is None), params=dict(beside_size(case.case.params)),
         baseline_id=better.id, better=contest.better, gpu_share=gpu_share, gpu_pieces=blocks[-1].gpu_pieces or 1,
-        one_piece=outcome.one_piece or None, ideal_gain=1 + better.seconds / max(cpu.seconds, gpu.seconds),
+        one_piece=outcome.one_piece or None,
+        ideal_gain=1 + better.seconds / max(side.seconds for side in sides.values()),
         efficiency=model_s / contest.shared.seconds, reason=reason, curve=_curve(sweep),
     )  # fmt: skip
 

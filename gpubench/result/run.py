@@ -204,7 +204,7 @@ class Block(Record, frozen=True, kw_only=True):
     position: int  # in the round
     phase: Literal["main", "sweep"] = "main"  # sweep: shares or stage assignments are tried
     gpu_share: float | None = None  # the GPU's share of a split
-    # pieces in which that share moves, and in which `beside_s` has the GPU do all of the work
+    # pieces in which that share moves, and all of the work of the GPU alone in `beside_s`
     gpu_pieces: int | UnsetType = UNSET
     assignment: str | UnsetType = UNSET  # a letter for each stage of an assigned workload
     repeat: int  # launches make a sample (transfer-once: transfer rounds times calls)

@@ -376,7 +376,7 @@ class OpenDevice:
         pieces = session.pieces(case) if isinstance(split, float) and isinstance(session, Splits) else None
         timed.split = split if alone or isinstance(pieces, int) else None
         if isinstance(pieces, int):
-            timed.gpu_pieces, alone = pieces, {"gpu": 1.0}
+            timed.gpu_pieces, alone = pieces, {"cpu": 0.0, "gpu": 1.0}
             timed.verify_alone(alone)
         if request.time_it:
             timed.calibrate(request, self._sample_s, self._announce)
