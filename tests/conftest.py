@@ -4,8 +4,6 @@ TESTS_EXPECT names tiers (`vulkan`, `cuda`, `torch`) that this job promises: the
 skipping. `make test` promises a software Vulkan adapter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

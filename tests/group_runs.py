@@ -1,7 +1,5 @@
 """A device group at work: an op on random operands, beside the plain expression."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A case whose data stays in host memory, checked and timed as the worker does it."""
 
-from __future__ import annotations
-
 from gpubench import kernels
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate, kind_of

@@ -1,7 +1,5 @@
 """An output compared with the float64 reference of an op that has one output."""
 
-from __future__ import annotations
-
 from gpubench.backends.shared.reference import judge, references
 
 

@@ -1,7 +1,5 @@
 """A scripted NVML: `answers` maps a function to its value, to a function of its arguments, or to an error."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 ABSENT = object()  # the answer for a function that this version of the library lacks

@@ -1,7 +1,5 @@
 """Shapes that meet each branch of a kernel, and limits of devices, for tests of several backends."""
 
-from __future__ import annotations
-
 from gpubench.kernels.contract.kernel import Limits
 
 # A large GPU through CUDA; the least that WebGPU promises, with and without optional dtypes.

@@ -1,7 +1,5 @@
 """Each package has a budget of tokens: a feature raises it by what it weighs, with the reason in its commit."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import weight

@@ -1,7 +1,5 @@
 """The documents agree with the program."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import re

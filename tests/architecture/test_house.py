@@ -1,7 +1,5 @@
 """What holds for every room of the house; docs/architecture.md shows the figures."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

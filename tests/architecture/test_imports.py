@@ -1,7 +1,5 @@
 """What each command loads, as a user's process sees it: start-up is a promise."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

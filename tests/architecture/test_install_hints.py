@@ -1,7 +1,5 @@
 """Nothing tells anybody to install `gpubench`: on the package index that name belongs to another package."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who may import whom, beside the contracts that `make lint` checks, and how large a module may be."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

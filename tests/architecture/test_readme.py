@@ -1,7 +1,5 @@
 """What README.md and the pages show is what the program prints of the result files that they name."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the release page counts on: a changelog whose newest section is the version, and Pythons that are tried."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import re

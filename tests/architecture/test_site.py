@@ -1,7 +1,5 @@
 """The pages build as a site, without a warning: no broken anchor, nothing that the theme cannot show."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

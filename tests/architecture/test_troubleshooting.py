@@ -1,7 +1,5 @@
 """Every code has one entry of the list of messages, and docs/troubleshooting.md shows it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a pip or pipx user gets: the wheel, installed elsewhere, is the same program."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

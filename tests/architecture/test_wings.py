@@ -1,7 +1,5 @@
 """A wing is a folder that nothing imports: without it the program works, and a package brings one as gpubench does."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

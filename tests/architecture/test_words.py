@@ -1,7 +1,5 @@
 """Docstrings begin with a verb or a noun, functions are named by verbs, and names say what they hold."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

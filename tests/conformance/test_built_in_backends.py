@@ -1,7 +1,5 @@
 """NumPy and the scripted backend keep the contract; the suites on wgpu and CuPy are in vulkan/ and cuda/."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

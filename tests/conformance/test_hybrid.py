@@ -1,7 +1,5 @@
 """An op split over the CPU and a scripted GPU is right: every op, dtype and regime, at every kind of share."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from functools import partial

@@ -1,8 +1,6 @@
 """The ops of networks, which are measured on request, in every implementation and dtype of the backends that are here: one row,
 odd numbers of rows, and other widths than the usual ones."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The suite itself: each promise, broken on purpose by one line, becomes a finding that names it."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

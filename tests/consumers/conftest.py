@@ -1,7 +1,5 @@
 """Reports as files, for the programs that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

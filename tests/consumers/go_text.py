@@ -5,8 +5,6 @@ the design calls configuration and result lines, refuses everything else, and fi
 `KEY:VALUE` or `KEY:(VALUE OR VALUE)` that all have to hold, where KEY is `.name` or `/` and a part of the name.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

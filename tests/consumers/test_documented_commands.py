@@ -1,7 +1,5 @@
 """The commands of docs/formats.md work as they are written there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Go benchmark text: what a strict reader of the published format finds in `--format go`."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

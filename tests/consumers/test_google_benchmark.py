@@ -1,7 +1,5 @@
 """google-benchmark's compare.py sets two of our reports side by side."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Our export has the fields of hyperfine's own, with the same types and meanings."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """The results that this repository holds, measured on a real GPU, in every format that programs read."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

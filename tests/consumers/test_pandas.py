@@ -1,7 +1,5 @@
 """pandas reads the CSV with the types that its columns have."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

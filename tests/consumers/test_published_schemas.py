@@ -1,7 +1,5 @@
 """Formats whose readers cannot be installed here, held against what they publish about their input."""
 
-from __future__ import annotations
-
 import json
 import re
 

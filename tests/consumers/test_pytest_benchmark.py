@@ -1,7 +1,5 @@
 """pytest-benchmark reads, compares and would have computed what `--format pytest-benchmark` writes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Our CUDA kernels on a real GPU: shapes, dtypes, special values, and arrays past 2^32 elements."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

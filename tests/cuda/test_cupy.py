@@ -1,7 +1,5 @@
 """CuPy on a real GPU: the conformance suite, large sizes, its clock, and running out of memory."""
 
-from __future__ import annotations
-
 import gc
 from statistics import median
 

@@ -1,7 +1,5 @@
 """An op split over NumPy and a CUDA device: right in every regime, at every kind of share."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends, kernels

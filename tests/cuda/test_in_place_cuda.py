@@ -1,7 +1,5 @@
 """Calls in place on a real GPU: mapped page-locked memory and managed memory, by CuPy and PyTorch."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends

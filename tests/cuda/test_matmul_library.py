@@ -1,7 +1,5 @@
 """CuPy's matmul on a real GPU: TF32 only where it was asked for, batches and sides, halves."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The program on a CUDA machine: NumPy, CuPy and wgpu side by side, through real workers."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """wgpu on a real GPU: the same suite as on the software adapter, and on sizes that fill the device."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import kernels

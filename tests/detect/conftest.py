@@ -1,7 +1,5 @@
 """Small recorded machines, written by the tests themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

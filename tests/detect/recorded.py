@@ -1,7 +1,5 @@
 """Recorded machines of other people, which lie beside a checkout at most: RECORDED_MACHINES names their folder."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BLAS and its threads: asked where they are in doubt, and a warning where they do not fit."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Providers that sleep, abort, print junk or never stop printing: each through a real child process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`gpubench detect` as users start it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

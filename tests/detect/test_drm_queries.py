@@ -1,7 +1,5 @@
 """Answers of the kernel, packed as its headers say, and an ioctl that gives them."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 

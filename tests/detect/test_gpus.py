@@ -1,7 +1,5 @@
 """A row a machine: files of its GPUs in, with what APIs list beside them; devices, facts and advice out."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import detect

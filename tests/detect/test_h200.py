@@ -1,7 +1,5 @@
 """What the sources of one NVIDIA H200 said (its uuid replaced): six enumerations, one GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.detect import facts as records

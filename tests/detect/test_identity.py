@@ -1,7 +1,5 @@
 """Is a result of this machine? What both sides know decides; what one side does not know says nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Several devices of one source: the one that fails costs itself, and is named."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

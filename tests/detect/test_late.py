@@ -1,7 +1,5 @@
 """Sources that are late: what is waited for and said, and that lateness recommends no CPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """How GPUs reach each other: from the folders of PCI and KFD, and from a scripted NVML."""
 
-from __future__ import annotations
-
 from itertools import product
 from types import SimpleNamespace
 

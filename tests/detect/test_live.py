@@ -1,7 +1,5 @@
 """What a live detection asks, and what it makes of the answers, without any hardware."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import detect

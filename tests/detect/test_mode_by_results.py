@@ -1,7 +1,5 @@
 """Files in, recommendation out: which mode each kind of result means, and which files tell none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A container may see its CPUs counted from 0, while the kernel keeps its own numbers: the two are never intersected."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.detect.facts import Root, make_fact, parse_list

@@ -1,7 +1,5 @@
 """A scripted NVML for machines as people show them with `nvidia-smi -q`: figures in, document out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A scripted NVML whose answers follow what `nvidia-smi -q` shows."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What people see: names, memory, drivers, what is usable and why not; in colour, in ASCII, in 60 columns."""
 
-from __future__ import annotations
-
 import io
 import sys
 

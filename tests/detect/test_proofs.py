@@ -1,7 +1,5 @@
 """What a kernel that ran, or a compiler that declines, says about a device."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows' registry describes the adapters that a library lists, and adds none."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import detect

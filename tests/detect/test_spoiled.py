@@ -1,7 +1,5 @@
 """One spoiled file costs the facts that come from it, and nothing else (docs/detection.md)."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

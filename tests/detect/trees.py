@@ -1,7 +1,5 @@
 """Builders of the trees that tests look at, and facts of a document by their path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gpubench.result.machine import Fact

@@ -4,8 +4,6 @@
 object. Linux tells each thread's processor time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

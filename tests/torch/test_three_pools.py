@@ -1,7 +1,5 @@
 """Threads of numba, PyTorch and OpenBLAS in one process: none beyond those asked for, none that runs beside a launch."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

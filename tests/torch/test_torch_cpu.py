@@ -1,7 +1,5 @@
 """PyTorch on the CPU: every op in every dtype, memory shared with NumPy, ops of other packages, threads and BLAS."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

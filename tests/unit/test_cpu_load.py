@@ -1,7 +1,5 @@
 """Foreign load: whose CPU time it was, and what is too short to tell."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.base import processes

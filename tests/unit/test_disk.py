@@ -1,7 +1,5 @@
 """Regular files alone are opened, nothing waits, and each refusal of the system has its own remedy."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

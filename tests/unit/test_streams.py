@@ -1,7 +1,5 @@
 """Streams that survive what cannot be written, and lines that no runner of a CI obeys."""
 
-from __future__ import annotations
-
 import errno
 import io
 import itertools

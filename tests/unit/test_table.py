@@ -1,7 +1,5 @@
 """The one table: what it leaves out, shrinks and puts below each other where there is no room."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.base.table import Cell, Column, Table, cells, line_text, markdown_table, paint, table_lines

@@ -1,7 +1,5 @@
 """A WGSL program run on a device over sentinels, and its result held against float64."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpubench.backends.shared.host import random_inputs

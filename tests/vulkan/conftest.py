@@ -1,7 +1,5 @@
 """The software adapter, opened once for the tests of a file."""
 
-from __future__ import annotations
-
 import pytest
 
 

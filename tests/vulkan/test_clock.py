@@ -1,8 +1,6 @@
 """The device clock of a real wgpu device: the length of its ticks, as only an open device tells it; and what a run keeps
 of the device."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """wgpu on a software adapter keeps the contract, device clock included."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import kernels

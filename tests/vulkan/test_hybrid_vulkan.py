@@ -1,7 +1,5 @@
 """An op split over NumPy and a Vulkan adapter: right in every regime, on both sides."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends, kernels

@@ -1,7 +1,5 @@
 """Calls in place on the software adapter: storage buffers that the host maps."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """On a software adapter nothing is left behind, in small counts; `benchmarks/leaks.py` has the full ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import leak_traces as leaks

@@ -1,7 +1,5 @@
 """Overheads on a real wgpu device: every call is checked and takes time; both ways to move data bring back every byte."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

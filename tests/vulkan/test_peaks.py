@@ -1,7 +1,5 @@
 """The peaks of a real wgpu device: correct kernels, plausible rates. A rasteriser has none in a run."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.backends.shared import peaks as chains

@@ -1,7 +1,5 @@
 """The queue of a wgpu device: the same bytes, whether it sleeps or asks."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """wgpu's transfers on a software adapter: every byte, whatever the size and however many threads."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Buffers filled and compared on the device, as checks do it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The links of two CUDA devices: every collective delivers what it says, checked on the host and on the devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends, kernels

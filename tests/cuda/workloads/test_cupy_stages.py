@@ -1,7 +1,5 @@
 """The stages of a network on a real GPU."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest

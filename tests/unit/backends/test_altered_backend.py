@@ -1,7 +1,5 @@
 """The device that does more than it is asked in some sessions: exactly the share, on the cases that are named."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

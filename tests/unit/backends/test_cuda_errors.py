@@ -1,7 +1,5 @@
 """What CUDA and its libraries raise becomes ours, by stand-ins for CuPy's exceptions: no memory is always a skip."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

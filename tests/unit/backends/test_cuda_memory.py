@@ -1,7 +1,5 @@
 """The pool and the staged transfers of CUDA, against a stub whose copies happen as late as CUDA allows."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import threading

@@ -1,7 +1,5 @@
 """CuPy built for ROCm, scripted: AMD's GPUs through HIP, its library alone, no kernel of CUDA's language."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The host side that every backend shares: seeded inputs, hashes, threads."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import threading

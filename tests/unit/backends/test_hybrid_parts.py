@@ -1,7 +1,5 @@
 """The pieces of the split: shares in whole units, a second thread that hands back what it raised."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

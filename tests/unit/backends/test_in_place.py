@@ -1,7 +1,5 @@
 """Which host memory a device of CUDA or PyTorch computes in, told without one."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

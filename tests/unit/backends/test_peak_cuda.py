@@ -1,7 +1,5 @@
 """The vendor's peaks by attributes of real devices, beside what their data sheets say."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

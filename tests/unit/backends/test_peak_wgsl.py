@@ -1,7 +1,5 @@
 """The chains of multiply-adds as text and as numbers: what they count, cover and leave behind."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What decides whether an output is right: sentinels, the float64 reference and the comparison."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """TF32: off whatever the environment says, one case at a time, and a tolerance of its own."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Chunks that take turns in staging buffers, against a device that does its work only when it is waited for."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

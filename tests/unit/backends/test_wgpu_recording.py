@@ -1,7 +1,5 @@
 """What a compute pass is told by wgpu-native's functions."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Counters of energy: what a kernel shows of them, where they begin anew, and the power between two steps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

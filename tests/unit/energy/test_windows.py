@@ -1,7 +1,5 @@
 """A window of energy: power beside the calls, rest before and after, and a reason where the counter fails."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """An engine without a cluster: nodes whose messages are scripted, on a clock that moves when the driver waits."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Synthetic fleets: nodes of identical GPUs, each as fast as it is told."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The clocks of a fleet: nobody is ended before its time, nobody is forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The driver of a fleet, without an engine: each accident gives its row, and what arrived stays."""
 
-from __future__ import annotations
-
 import json
 import threading
 

@@ -1,7 +1,5 @@
 """The report of a fleet: its first line tells the truth, everything that is missing has a name and a reason."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

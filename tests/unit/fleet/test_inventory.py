@@ -1,7 +1,5 @@
 """The inventory of a fleet: who answered, which nodes are equal, which software differs."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Merging: no session is lost, none counts twice, and only what was measured alike is joined."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a node sends: the run of a real child, and its `.part` as it grows."""
 
-from __future__ import annotations
-
 import os
 
 import msgspec

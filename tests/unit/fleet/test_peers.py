@@ -1,7 +1,5 @@
 """The slow GPU: named by its UUID and never by its place, judged by enough peers, and not by chance."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

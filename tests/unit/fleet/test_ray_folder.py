@@ -1,7 +1,5 @@
 """The folder of a cluster of our own: nobody else enters it, and what a killed run leaves is removed."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The CPU's compiled kernels: right in every way that a machine may choose, on one thread and on several."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The parts of every op that can be cut make the whole, at every place where it can be cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The ops of networks: gradients are slopes, formulas equal slower ones, kernels are the compiled ones they claim."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

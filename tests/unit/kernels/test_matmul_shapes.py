@@ -1,7 +1,5 @@
 """matmul beyond the square: sides, batches and halves, from the declaration to a checked launch on NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

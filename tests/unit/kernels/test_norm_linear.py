@@ -1,7 +1,5 @@
 """The norm of a row and the product behind it as one op: what it computes, and in how many launches."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

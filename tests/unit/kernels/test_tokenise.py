@@ -1,7 +1,5 @@
 """Text to ids and back: an encoder in Python judges the library, and both have the vocabulary that comes with gpubench."""
 
-from __future__ import annotations
-
 import random
 import socket
 import sys

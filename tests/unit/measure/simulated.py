@@ -1,7 +1,5 @@
 """Passes on simulated devices and a simulated clock: steps take no time, the clock moves by what they would have."""
 
-from __future__ import annotations
-
 import math
 import random
 

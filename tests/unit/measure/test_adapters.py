@@ -1,7 +1,5 @@
 """One adapter of each card: scripted listings of several drivers and interfaces, and a trial whose times are known."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 `python -m tests.unit.measure.test_chosen` prints them anew.
 """
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 

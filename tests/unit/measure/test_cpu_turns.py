@@ -1,7 +1,5 @@
 """Blocks begin on other CPUs in turn, on those that are like the first one, and the thread stays free to move."""
 
-from __future__ import annotations
-
 import os
 from itertools import pairwise
 

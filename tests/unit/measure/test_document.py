@@ -1,7 +1,5 @@
 """The document of a run names no path, user or host; its fingerprints do not depend on order."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import platform

@@ -1,7 +1,5 @@
 """The exit code of what was learnt."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

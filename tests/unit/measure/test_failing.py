@@ -1,7 +1,5 @@
 """What a failure costs, and when a case is tried again."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

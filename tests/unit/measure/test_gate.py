@@ -1,7 +1,5 @@
 """The second gate: nothing that an earlier launch wrote passes for the answer of the last one."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Who else is on a GPU: what NVML tells, and what is made of it, without false alarms."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

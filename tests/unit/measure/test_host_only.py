@@ -1,7 +1,5 @@
 """Asking a backend that yields for its GPUs may take seconds: it is asked for its CPUs, until nobody else has a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends

@@ -1,7 +1,5 @@
 """Which shares a sweep tries and which it keeps, which splits a search tries, and which devices a mode takes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

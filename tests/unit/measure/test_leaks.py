@@ -1,7 +1,5 @@
 """A leak grows in both halves; a cache or an arena that fills once is none."""
 
-from __future__ import annotations
-
 import os
 import platform
 from unittest import mock

@@ -1,7 +1,5 @@
 """Inputs and references of a smaller size are the beginning of those of a larger one, where an op is cut so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

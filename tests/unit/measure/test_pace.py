@@ -1,7 +1,5 @@
 """What a launch will take, by launches of other sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.measure.points import Pace

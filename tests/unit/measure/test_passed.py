@@ -1,7 +1,5 @@
 """Outputs that passed stay on the device: what has their bits is right, anything else is compared whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import replace

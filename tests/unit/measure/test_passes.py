@@ -1,7 +1,5 @@
 """Passes inside their budget: every op has its ladder first, then the sizes that narrow its thresholds."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Peaks: which are asked for, how they are found, and every reason for which there is none."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

@@ -1,7 +1,5 @@
 """The plan: every case exactly once, the CPU resident only, nothing that does not fit."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a run knows of its ops: times by size, ratios of the fastest, and the grid and the ladder of sizes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

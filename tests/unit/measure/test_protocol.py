@@ -1,7 +1,5 @@
 """Messages: one line each, decoded to what was encoded, whatever the texts hold; anything else is an error."""
 
-from __future__ import annotations
-
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 

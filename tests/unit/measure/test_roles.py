@@ -1,8 +1,6 @@
 """Operands with roles and dtypes of their own, and ops with several outputs: what is drawn, what travels, what is
 checked."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """When sampling of a case ends, and which samples count."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

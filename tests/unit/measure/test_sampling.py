@@ -1,7 +1,5 @@
 """Repeat counts and the facts of a clock, on a clock that the test moves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Scratch folders of killed runs do not pile up; those of living ones stay, and so does everything else."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

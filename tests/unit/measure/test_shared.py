@@ -1,7 +1,5 @@
 """Ops of a run read the beginning of the same few inputs: drawn once, sent once, and never written to."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

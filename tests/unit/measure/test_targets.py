@@ -1,7 +1,5 @@
 """Which devices are measured: auto takes what is usable, a name is a promise, software only when asked for."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.base.errors import ExitCode, RequiredUnavailable

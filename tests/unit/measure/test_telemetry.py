@@ -1,7 +1,5 @@
 """Whose clocks are read: devices matched by uuid or address, and a reason for each that is not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

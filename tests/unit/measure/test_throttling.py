@@ -1,7 +1,5 @@
 """Which readings speak for which samples: times and clocks made up, every answer known."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """All devices open at once, their overheads are measured one by one, and whatever happens no worker is left."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first lines of runs of device groups alone: what the links carry."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

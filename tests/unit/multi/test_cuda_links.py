@@ -1,7 +1,5 @@
 """What the links of CUDA devices ask of the runtime and of NCCL, on stubs of both."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Device groups: what their ids say, what each collective delivers to every rank, and that a wrong delivery is seen."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Identical GPUs beside the one that was measured in full: a slow one is named, equal ones are not blamed."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

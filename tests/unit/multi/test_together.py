@@ -1,7 +1,5 @@
 """What identical GPUs do at once: rates over the window in which all of them worked, against each alone."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

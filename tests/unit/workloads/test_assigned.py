@@ -1,7 +1,5 @@
 """Where assigning the stages of a workload pays: the gain of sessions that did not choose, and the reason where it loses."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Where one call of a network should run: a stage assignment of its stages is one of the answers."""
 
-from __future__ import annotations
-
 import shlex
 
 import msgspec

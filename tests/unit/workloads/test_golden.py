@@ -1,7 +1,5 @@
 """Golden reports of networks."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import golden

@@ -1,7 +1,5 @@
 """The workload inference: what its stages do, and the judge of tokens that depend on each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workloads with repeats, a state and a stage of the host: what is written out, what is checked, and that they are right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

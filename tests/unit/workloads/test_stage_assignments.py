@@ -1,7 +1,5 @@
 """The planner against a search through all stage assignments, with a cost of its own."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

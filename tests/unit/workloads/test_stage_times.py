@@ -1,7 +1,5 @@
 """Times of a workload's stages: how a session reads them, how rounds are kept, and of which cases they are taken."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Stages of a workload: they add up to the whole, or the report says that they do not, in every format."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Workloads on two sides: right at every stage assignment, and nothing is copied that is there."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

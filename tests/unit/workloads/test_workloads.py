@@ -1,7 +1,5 @@
 """Workloads: what is declared once for all stages, the formulas, and the gate that judges stage by stage."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

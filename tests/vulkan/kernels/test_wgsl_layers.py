@@ -1,7 +1,5 @@
 """Kernels of layers in WGSL against float64: shapes that fill no group, no block and no whole number of units."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A chain is recorded for its next call while the device works on this one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A workload with its stages on NumPy and on a real adapter: right at every stage assignment, in both regimes."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench import backends, kernels

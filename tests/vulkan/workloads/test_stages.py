@@ -1,7 +1,5 @@
 """Stages of a workload on a wgpu device: by stamps of passes, and by waits where the device has no stamps."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
