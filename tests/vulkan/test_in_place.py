@@ -53,7 +53,12 @@ def test_memory_that_an_adapter_lacks_is_refused_with_the_reason(session):
         refusing.in_place("mapped")
     assert refused.value.reason == "not-in-place"
     refusing.close()
-    session.device, before = replace(session.device, kind="gpu"), session.device
+    asked = {}
+    watched = SimpleNamespace(
+        features=adapter.features, request_device_sync=lambda **words: asked.update(words) or adapter.request_device_sync(**words)
+    )  # fmt: skip
+    card = WgpuSession(replace(session.device, kind="gpu", unified=False), watched)
     with pytest.raises(Unsupported, match="on a card"):
-        session.in_place("mapped")
-    session.device = before
+        card.in_place("mapped")
+    assert MAPPABLE not in asked["required_features"]  # wgpu warns of it there
+    card.close()

@@ -47,7 +47,7 @@ from gpubench.result.case import Case
 from gpubench.result.run import Device, DeviceClock, Identity
 from gpubench.result.store.cache import user_cache
 
-WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", MAPPABLE)
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
@@ -216,7 +216,10 @@ class WgpuSession(
 
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
-        features = [f for f in WANTED_FEATURES if f in adapter.features]
+        self._on_host = device.unified or device.kind == "software"
+        # On a card wgpu warns of mappable storage buffers, and nothing here would map one.
+        wanted = (*WANTED_FEATURES, MAPPABLE) if self._on_host else WANTED_FEATURES
+        features = [f for f in wanted if f in adapter.features]
         with vendor_errors():
             self._device = adapter.request_device_sync(required_features=features)
         self.limits = limits_of(self._device, software=device.kind == "software")
@@ -315,8 +318,8 @@ class WgpuSession(
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
     def in_place(self, memory: str) -> InPlaceSession:
-        on_host = self.device.unified or self.device.kind == "software"
-        return InPlaceSession(self, MappableMemory(memory, self._device, self._queue, vendor_errors, on_host))
+        mappable = MappableMemory(memory, self._device, self._queue, vendor_errors, self._on_host)
+        return InPlaceSession(self, mappable)
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
         """The queue's convenience calls, or staging buffers that are kept."""

@@ -256,10 +256,10 @@ class MappableMemory(HostMemory):
 
     def __init__(self, memory: str, device: Any, queue: Queue, guard: Guard, on_host: bool) -> None:
         why = "" if memory == "mapped" else f"WebGPU has no {memory} memory"
-        if MAPPABLE not in device.features:
-            why = why or f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
         if not on_host:
             why = why or "on a card such buffers lie in its own memory, which the host reads slowly"
+        elif MAPPABLE not in device.features:
+            why = why or f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
         if why:
             raise Unsupported(why, reason="not-in-place")
         self._device, self._queue, self._guard = device, queue, guard
