@@ -75,6 +75,20 @@ def test_the_hash_of_an_op_changes_with_its_meaning():
     assert len({host.op_hash(op) for op in (ADD, *others)}) == 5
 
 
+def test_the_hash_of_a_training_is_that_of_any_blas():
+    """It has 400 thousand sums of products, each rounded in the order of the machine's BLAS."""
+    op = kernels.load("mlp_step")
+
+    def scaled(by: float) -> Op:
+        def reference(xp, *inputs, **params):
+            return tuple(by * x for x in op.reference(xp, *inputs, **params))
+
+        return msgspec.structs.replace(op, reference=reference)
+
+    hashes = [host.op_hash(scaled(by)) for by in (1, 1 + 1e-13, 1 + 1e-4)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_bytes_that_are_given_have_one_hash_in_every_process():
     def made(last: int) -> Op:
         place = Operand("x", lambda params: (4,), Given(lambda params: bytes([0, 0, 0, last])), dtype="uint8")
