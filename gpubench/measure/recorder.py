@@ -240,12 +240,12 @@ def _gib(count: int | None) -> int | None:
 
 
 def _base_name(argument: str) -> str:
-    """Paths are cut to their last part: they name users and hosts."""
+    """Paths are cut to their last part: they name users and hosts. Selectors of cases are none."""
     argument = argument.encode("utf-8", "replace").decode()
-    option, equals, value = argument.partition("=")
-    if equals and os.sep in value:
-        return f"{option}={os.path.basename(value)}"
-    return os.path.basename(argument) if os.sep in argument else argument
+    has_value = argument.startswith("-") and "=" in argument
+    option, equals, value = argument.partition("=") if has_value else ("", "", argument)
+    is_selector = set("*@") & set(value) and not value.startswith((os.sep, ".", "~", "-"))
+    return argument if is_selector else f"{option}{equals}{os.path.basename(value)}"
 
 
 def _git() -> Git | None:

@@ -49,7 +49,7 @@ def document(argv=(), environ=None):
     return new_run(Selection(ops=["add"]), Settings(), Machine(), [DEVICE], origin)
 
 
-names = st.from_regex(re.compile(r"[A-Za-z0-9_.-]{3,12}"), fullmatch=True)
+names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True)
 paths = st.builds(
     lambda parts, name: "/".join(["", *parts, name]), st.lists(names, min_size=1, max_size=4), names
 )
@@ -60,6 +60,13 @@ def test_paths_are_cut_to_their_last_part(path, written):
     (argument,) = document([written.format(path)]).argv
     assert os.sep not in argument
     assert argument.endswith(path.rpartition("/")[2])
+
+
+@pytest.mark.parametrize(
+    "written", ["*/*/library/*@numpy:0", "--skip=add/n=64/*", "add/n=64/float32/tuned/resident@numpy:0"]
+)
+def test_a_selector_of_cases_is_no_path(written):
+    assert document([written]).argv == [written]
 
 
 def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch):
