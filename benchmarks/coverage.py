@@ -297,7 +297,7 @@ def main() -> None:
         print(f"\nNoisy or worse / unstable, {5 * repeats} repeats:\n")
         labels(5 * repeats)
     if not parts or "thresholds" in parts:
-        print(f"\nThresholds, {repeats} repeats:\n")
+        print(f"\nBreak-evens, {repeats} repeats:\n")
         seeds = next((word[5:].split(",") for word in sys.argv if word.startswith("seed=")), [SEED])
         thresholds(repeats, [*map(int, seeds)])
 

@@ -260,7 +260,7 @@ def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems
     sheets = page.evaluate("document.querySelectorAll('.details > details').length")
     shown = [one.inner_text() for one in page.locator(".details > details:visible > summary").all()]
     assert sheets > len(shown)
-    assert shown[0] == "Thresholds"
+    assert shown[0] == "Break-evens"
     page.set_viewport_size({"width": 703, "height": 1000})  # A4 without its margins
     page.evaluate("document.body.classList.add('paper')") if script else None
     answer = page.locator(".answer").bounding_box()

@@ -115,7 +115,7 @@ def answer_screen(
 def brief_answer(analysis: Analysis) -> str:
     """Return the answer in a few words, for a line of a list of runs."""
     brief = answer(analysis, thresholds=False)
-    # The words for several ops count gains; those for one name its threshold.
+    # The words for several ops count gains; those for one name its break-even.
     alone = sum(entry.device_id == brief.devices[0] for entry in brief.rows) == 1
     answered = with_own_names(answer(analysis) if alone else brief, analysis.run)
     if answered.absence is None:
@@ -437,7 +437,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
         lost = f"{count_noun(answered.unreached, 'case')} not measured"
     elif not all(run.selection.sizes.get(op) for op in run.selection.ops):
         # A search lacks no size that it has not chosen.
-        lost = "every op was reached; more sizes would narrow the thresholds"
+        lost = "every op was reached; more sizes would narrow the break-evens"
     else:
         lost = "every case was reached, but not in every session"
     texts = [f"Stopped{after}: {lost}."]
@@ -486,14 +486,14 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Return how closely the break-evens are known, up or down: `Thresholds: 9 within 1.5x, 5 within 2x.`"""
+    """Return how closely the break-evens are known, up or down: `Break-evens: 9 within 1.5x, 5 within 2x.`"""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
     wide = len(thresholds) - sharp - rough
     counts = {"within 1.5x": sharp, "within 2x": rough, "within a range": wide}
     texts = [f"{count} {how}" for how, count in counts.items() if count]
-    return [f"Thresholds: {', '.join(texts)}."] if texts else []
+    return [f"Break-evens: {', '.join(texts)}."] if texts else []
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
@@ -510,7 +510,7 @@ def _reasons(answered: MachineAnswer) -> list[str]:
     for why, pairs in group_by(whys, lambda pair: pair[1]).items():
         ops = list(dict.fromkeys(op for op, _ in pairs))
         texts.append(f"{', '.join(ops) if len(ops) <= 4 else f'{len(ops)} ops'} ({why})")
-    return [f"? no threshold: {'; '.join(texts)}."]
+    return [f"? break-even unknown: {'; '.join(texts)}."]
 
 
 _MISSING = "No module named"  # how Python says that a package is not installed

@@ -351,7 +351,7 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
             return (
                 f"the GPU does not pay below {size.removeprefix('> ')} ({why_text(cell.why)}); at {last} {side}"
             )
-        return f"no threshold is known ({why_text(cell.why)}); at {last} {side}"
+        return f"no break-even is known ({why_text(cell.why)}); at {last} {side}"
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")
     below = f"every size measured, from {first}" + (f" to {last}" if ends else "")

@@ -331,8 +331,8 @@ def _named_ratios(analysis: Analysis) -> Iterable[Speedup]:
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
-    "at": "23 K (16-34 K): the threshold and its interval", "rough": "~23 K: within 2 times either way",
-    "range": "16-90 K: the threshold lies in it",
+    "at": "23 K (16-34 K): the break-even and its interval", "rough": "~23 K: within 2 times either way",
+    "range": "16-90 K: the break-even lies in it",
     "below": "< n: the GPU wins at every size measured, the smallest is n",
     "above": "> n: the CPU surely wins up to n, beyond it is not sure",
     "mixed": "mixed: it wins and loses by turns below",

@@ -115,7 +115,7 @@ def _farthest_apart(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
         return ()
     series = max(apart, key=lambda key: apart[key])
     (_, low, first_machine), (_, high, last_machine) = min(places[series]), max(places[series])
-    return (f"Thresholds differ most for {series[0]}: {low} on {first_machine}, {high} on {last_machine}.",)
+    return (f"Break-evens differ most for {series[0]}: {low} on {first_machine}, {high} on {last_machine}.",)
 
 
 @section("machines", order=10, together=True, help="Machines side by side, where the files are of several")

@@ -62,7 +62,7 @@ _NO_TABLES = "These tables are not in this page, which would be too large: gpube
 _UNIT = re.compile(r"(?<=\d) (?=[KMG]\b)|(?<=within) (?=\d)")  # no line ends here
 # The headings of the details, each with the keys of its sections; what has another key stands under the last one.
 _GROUPS = {
-    "Thresholds": ("breakeven", "amortization"), "Gains": ("speedup", "hybrid"),
+    "Break-evens": ("breakeven", "amortization"), "Gains": ("speedup", "hybrid"),
     "Where the time goes": ("breakdown", "stages", "collectives", "scaling"), "Roofline": ("roofline",),
     "Problems": ("warnings", "skipped"), "Environment": ("environment", "raw"), "More": (),
 }  # fmt: skip

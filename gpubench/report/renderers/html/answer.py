@@ -243,7 +243,8 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
     texts += [f"{len(thresholds) - near} within a range"] if len(thresholds) > near else []
     texts += [f"{rough} of {count_noun(len(cells), 'gain')} may be off by more than 15 % (~)"] if rough else []
     texts.append(count_noun(count_sessions(analysis.run), "session"))
-    figure = f"{near} of {count_noun(len(thresholds), 'threshold')} within 2x" if thresholds else "no threshold"
+    total = count_noun(len(thresholds), "break-even")
+    figure = f"{near} of {total} within 2x" if thresholds else "no break-even"
     if answered.named:
         figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
     return AnswerTile(head="How sure", figure=figure, text="; ".join(texts))
