@@ -168,8 +168,10 @@ class Sides:
             cpu = self._cpu_part(launch, host_output)
             if not launch.movers and self._by_this_thread(launch.gpu, host_output):
                 finish = self._start(launch, launch.gpu, repeat, host_output, again=again)
-                self._compute(cpu, repeat)
-                finish()
+                try:
+                    self._compute(cpu, repeat)
+                finally:  # else copies go on in arrays that others get
+                    finish()
             else:
                 self._companion.both(
                     lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not launch.movers),
@@ -426,8 +428,13 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
                 self._sides.on_gpu(launch, 1, host, again=True)
             return self.clock() - start
 
-        best = int(fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S))
-        output.free()
+        try:
+            best = int(
+                fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S)
+            )
+        finally:
+            self._sides.pieces.close()
+            output.free()
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Transfers
-from gpubench.backends.hidden.fake.session import FakeStream
+from gpubench.backends.hidden.fake.session import FakeSession, FakeStream
 from gpubench.backends.hybrid import SplitSession
 from gpubench.base.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
 from gpubench.measure import conformance
@@ -175,6 +175,54 @@ def test_pieces_overlap_and_every_one_of_them_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeStream, "run", lose_one)
     with pytest.raises(WrongResult):
         timer.verify()
+    session.close()
+
+
+def test_pieces_of_several_workloads_give_way_to_each_other(tmp_path, monkeypatch):
+    full, n, allocate, free = [True], 5 << 20, FakeSession.allocate, FakeSession.free
+
+    def allocate_less(session, shape, dtype):
+        if full[0] and shape[0] <= n // 4:
+            raise DeviceOutOfMemory("scripted: no room for a piece")
+        return allocate(session, shape, dtype)
+
+    def note(session, buffer):
+        full[0] = full[0] and buffer.array.shape[0] > n // 4
+        free(session, buffer)
+
+    monkeypatch.setattr(FakeSession, "allocate", allocate_less)
+    monkeypatch.setattr(FakeSession, "free", note)
+    session, timer = in_pieces("gpu", tmp_path, n=n)
+    assert session.pieces(timer.case) == "no-gain"  # none was tried to the end
+    timer.verify()
+    session.held_pieces[timer.case.workload], timer.split, full[0] = 4, 0.7, False
+    timer.calibrate_at({"gpu": 1.0}, 0.0)
+    alone = timer.sides["gpu"]()
+    timer.verify()
+    session._sides.pieces.close()  # as another workload does
+    assert timer.sides["gpu"]() == pytest.approx(alone, rel=1e-3)
+    session._sides.pieces.close()
+    timer.verify()
+    full[0] = True
+    timer.verify_alone({"gpu": 1.0})
+    session.close()
+
+
+@pytest.mark.parametrize("place", ["queue", "cpu"])
+def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypatch):
+    session, timer = in_pieces("gpu", tmp_path)
+    timer.split, waits = 0.7, []
+    timer.verify()
+
+    def lose(*_):
+        raise DeviceLost("scripted")
+
+    owner, name = (FakeStream, "run") if place == "queue" else (session._sides, "_compute")
+    monkeypatch.setattr(owner, name, lose)
+    monkeypatch.setattr(FakeStream, "wait", lambda stream: waits.append(stream))
+    with pytest.raises(DeviceLost):
+        timer.seconds(1)
+    assert waits
     session.close()
 
 

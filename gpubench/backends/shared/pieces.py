@@ -3,12 +3,13 @@ pieces of one share of an op."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from gpubench.backends.contract import Buffer, DeviceStream, Launch, Work
 from gpubench.backends.contract.protocols import Streams
 from gpubench.backends.shared.sides import INLINE_BYTES, DeviceShare, granule, side_case
-from gpubench.base.errors import Unsupported
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored, each
 from gpubench.result.run import OnePiece
 
@@ -91,8 +92,12 @@ class Pieces:
                 calls = self._calls[stop - start]
                 sent = {i: array[start:stop] for i, array in enumerate(inputs)}
                 self._plan.append((calls[number % len(calls)], sent, {0: output[start:stop]}))
-        for call, sent, fetched in self._plan:
-            call.enqueue(sent, fetched)
+        try:
+            for call, sent, fetched in self._plan:
+                call.enqueue(sent, fetched)
+        except Exception:
+            self._end()
+            raise
         return self._wait
 
     def spoil(self) -> None:
@@ -103,6 +108,7 @@ class Pieces:
 
     def close(self) -> None:
         """Give the memory and the queues back."""
+        self._end()
         for calls in self._calls.values():
             for call in calls:
                 call.stream.close()
@@ -114,6 +120,11 @@ class Pieces:
         for calls in self._calls.values():
             for call in calls:
                 call.stream.wait()
+
+    def _end(self) -> None:
+        """Wait for what a call that failed left in the queues: its arrays go to others. A lost device has ended all."""
+        with contextlib.suppress(BackendError):
+            self._wait()
 
     def _make(self, units: int) -> QueuedCall:
         launch, session, op = self._launch, self._session, self._launch.op
@@ -145,7 +156,11 @@ class HeldPieces:
         if key not in self._held:
             if len(self._held) > 1:
                 self._held.pop(next(iter(self._held))).close()
-            self._held[key] = Pieces(share)
+            try:
+                self._held[key] = Pieces(share)
+            except DeviceOutOfMemory:
+                self.close()
+                self._held[key] = Pieces(share)
         return self._held[key].start([buffer.host for buffer in share.whole.inputs], host_output)
 
     def spoil(self) -> None:
