@@ -218,8 +218,7 @@ class WgpuSession(
         self.device = device
         self._on_host = device.unified or device.kind == "software"
         # On a card wgpu warns of mappable storage buffers, and nothing here would map one.
-        wanted = (*WANTED_FEATURES, MAPPABLE) if self._on_host else WANTED_FEATURES
-        features = [f for f in wanted if f in adapter.features]
+        features = [f for f in WANTED_FEATURES + (MAPPABLE,) * self._on_host if f in adapter.features]
         with vendor_errors():
             self._device = adapter.request_device_sync(required_features=features)
         self.limits = limits_of(self._device, software=device.kind == "software")
