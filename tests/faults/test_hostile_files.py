@@ -56,10 +56,10 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
-def test_what_is_too_large_is_refused_with_its_limit(gpubench, tmp_path, name):
+def test_what_is_too_large_is_refused_with_its_limit(in_process, tmp_path, name):
     make, part = TOO_LARGE[name]
     (tmp_path / "large.json").write_bytes(make())
-    assert_refused(gpubench("report", "large.json"), "large.json", part)
+    assert_refused(in_process("report", "large.json"), "large.json", part)
 
 
 @pytest.mark.parametrize("name", ["integer", "depth"])
@@ -71,10 +71,10 @@ def test_what_is_too_large_is_refused_with_its_limit(gpubench, tmp_path, name):
         "compare good.json good.json --thresholds bad.json", "detect --records bad.json",
     ],
 )  # fmt: skip
-def test_every_reader_has_the_same_limits(gpubench, tmp_path, command, name):
+def test_every_reader_has_the_same_limits(in_process, tmp_path, command, name):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "bad.json").write_bytes(TOO_LARGE[name][0]())
-    assert_refused(gpubench(*command.split()), "bad.json")
+    assert_refused(in_process(*command.split()), "bad.json")
 
 
 def test_a_large_file_is_reported_within_the_memory(tmp_path):
@@ -102,15 +102,15 @@ NESTED = "[" * 5_000 + "]" * 5_000
 
 
 @pytest.mark.parametrize("text", [f"a = {NESTED}", "x = {" + "a." * 100_000 + "a = 1}"])
-def test_deeply_nested_toml(gpubench, tmp_path, text):
+def test_deeply_nested_toml(in_process, tmp_path, text):
     (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "claims.toml").write_text(text)
-    assert_refused(gpubench("report", "good.json", "--claims", "claims.toml"), "claims.toml", "deep")
+    assert_refused(in_process("report", "good.json", "--claims", "claims.toml"), "claims.toml", "deep")
     (tmp_path / "gpubench.toml").write_text(text)
-    assert_refused(gpubench("report", "good.json"), "gpubench.toml", "deep", code=ExitCode.USAGE)
+    assert_refused(in_process("report", "good.json"), "gpubench.toml", "deep", code=ExitCode.USAGE)
     (tmp_path / "gpubench.toml").unlink()
     (tmp_path / "pyproject.toml").write_text(f"# gpubench\n{text}")
-    assert_refused(gpubench("report", "good.json"), "pyproject.toml", "deep", code=ExitCode.USAGE)
+    assert_refused(in_process("report", "good.json"), "pyproject.toml", "deep", code=ExitCode.USAGE)
 
 
 def edit(run, where, value):
@@ -135,11 +135,11 @@ def edit(run, where, value):
         ("case.implementation", "tunned", "tunned"),
     ],
 )
-def test_a_plan_with_an_unknown_word(gpubench, tmp_path, option, where, value, part):
+def test_a_plan_with_an_unknown_word(in_process, tmp_path, option, where, value, part):
     run = plain_run()
     edit(run, where, value)
     (tmp_path / "plan.json").write_text(json.dumps(run))
-    assert_refused(gpubench("run", option, "plan.json", "--dry-run"), "plan.json", part)
+    assert_refused(in_process("run", option, "plan.json", "--dry-run"), "plan.json", part)
 
 
 def test_only_regular_files_of_a_folder_are_read(gpubench, tmp_path):
@@ -165,14 +165,14 @@ def test_only_regular_files_of_a_folder_are_read(gpubench, tmp_path):
         "advise matmul --size 1k --from FILE --format json", "noise FILE FILE", "merge FILE FILE -o m.json",
     ],
 )  # fmt: skip
-def test_what_is_printed_shows_in_its_order(gpubench, tmp_path, command):
+def test_what_is_printed_shows_in_its_order(in_process, tmp_path, command):
     """The formats alone: tests/unit/report/formats/test_hostile.py."""
     run = plain_run()
     name = f"GPU {DIRECTION_MARKS}{UNSEEN} name"
     devices = [device | {"name": name} for device in run["devices"]]
     run |= {"label": name, "devices": devices, "warnings": [{"code": "noisy", "message": name}]}
     (tmp_path / "r.json").write_text(json.dumps(run))
-    ended = gpubench(*command.replace("FILE", "r.json").split())
+    ended = in_process(*command.replace("FILE", "r.json").split())
     assert not {*DIRECTION_MARKS, *UNSEEN} & {*ended.stdout, *ended.stderr}
     if command.endswith((" json", " jsonl")):
         lines = ended.stdout.splitlines() if command.endswith("jsonl") else [ended.stdout]

@@ -70,13 +70,15 @@ def at_one_time(path):
         pytest.param(at_one_time, id="at one time"),
     ],
 )
-def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(gpubench, tmp_path, killed, change):
+def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
+    gpubench, in_process, tmp_path, killed, change
+):
     before = sizes(store.part_of(killed))
     change(killed)
     (tmp_path / "results").mkdir()
     for one in (killed, store.part_of(killed)):
         shutil.copy2(one, tmp_path / "results" / one.name)
-    assert "3 sessions" in gpubench("report").stdout, "report without FILE"
+    assert "3 sessions" in in_process("report").stdout, "report without FILE"
     ended = gpubench("run", "--append", "r.json", "--sessions", "1", "-q", "--no-progress")
     assert ended.returncode == 0, ended.stderr
     assert all(now > then for now, then in zip(sizes(killed), before, strict=True))
@@ -129,9 +131,9 @@ STRANGE = {
         ("r.json", "link to itself"),  # through a dangling one it is written, as a shell does it
     ],
 )
-def test_what_lies_where_a_run_writes_is_refused_before_it_measures(gpubench, tmp_path, name, kind):
+def test_what_lies_where_a_run_writes_is_refused_before_it_measures(in_process, tmp_path, name, kind):
     STRANGE[kind](tmp_path / name)
-    ended = gpubench("run", *PLAN, "-o", "r.json", timeout=100)
+    ended = in_process("run", *PLAN, "-o", "r.json")
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, ""), ended.stderr
     assert ended.stderr.startswith("error: --output: cannot write r.json\n")
     assert "Traceback" not in ended.stderr
@@ -149,11 +151,11 @@ READERS = [
 
 @NO_FILES
 @pytest.mark.parametrize(("command", "code"), READERS)
-def test_what_is_named_and_is_no_file_is_refused_at_once(gpubench, tmp_path, command, code):
+def test_what_is_named_and_is_no_file_is_refused_at_once(in_process, tmp_path, command, code):
     store.save(full_run(), tmp_path / "r.json")
     for name in ("x", "x.json"):
         os.mkfifo(tmp_path / name)
-    ended = gpubench(*command.split(), timeout=100)
+    ended = in_process(*command.split())
     assert ended.returncode == code, (ended.stdout, ended.stderr)
     assert ended.stderr.startswith("error: ")
     assert "Traceback" not in ended.stderr
@@ -168,11 +170,11 @@ def test_what_a_command_writes_is_read_from_a_descriptor_of_the_shell(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.JSON", "a.json.GZ"])
-def test_the_suffix_of_a_result_is_told_in_any_case(gpubench, tmp_path, name):
+def test_the_suffix_of_a_result_is_told_in_any_case(gpubench, in_process, tmp_path, name):
     assert gpubench("run", *PLAN, "-o", name, "-q").returncode == 0
     assert gpubench("run", "--append", name, "--sessions", "1", "-q").returncode == 0
     assert sizes(tmp_path / name)[0] == 2
-    assert gpubench("report", name, "--format", "csv").returncode == 0
+    assert in_process("report", name, "--format", "csv").returncode == 0
     assert {path.name for path in tmp_path.iterdir()} - {"home"} == {name}
 
 
@@ -199,14 +201,14 @@ SPOILED = (b'{"id":"a","outcome":{"blocks":[{"\xff":1}]}}', b"\xff\xfe")
 
 @pytest.mark.parametrize("line", SPOILED)
 @pytest.mark.parametrize("last", [True, False])
-def test_a_byte_that_is_no_text_spoils_its_line(gpubench, killed, line, last):
+def test_a_byte_that_is_no_text_spoils_its_line(in_process, killed, line, last):
     part = store.part_of(killed)
     killed.unlink()
     lines = part.read_bytes().split(b"\n")
     lines.insert(len(lines) - 1 if last else 2, line)
     part.write_bytes(b"\n".join(lines))
     for arguments in (("report", "r.json.part"), ("run", "--append", "r.json", "--dry-run")):
-        ended = gpubench(*arguments)
+        ended = in_process(*arguments)
         assert "Traceback" not in ended.stderr
         assert ended.returncode == (0 if last else ExitCode.INPUT), ended.stderr
         assert last or "line 3 is spoiled" in ended.stderr
@@ -241,7 +243,7 @@ def test_a_small_file_needs_little_memory_and_a_lack_of_it_is_named(tmp_path):
     assert "ulimit -v" in second
 
 
-def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpubench, tmp_path):
+def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpubench, in_process, tmp_path):
     assert gpubench("run", *PLAN, "-q").returncode == 0
     (measured,) = (tmp_path / "results").rglob("*.json")
     os.rename(measured, measured.with_name("20200101T000000Z-aaaaaaaa.json"))
@@ -258,5 +260,5 @@ def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpu
     for option in ("-o", "--append"):
         assert gpubench("run", *FAKE, "--sizes", "16G", option, str(kept)).returncode == ExitCode.FAILED
         assert store.load(kept).sessions == []
-    assert "Nothing was measured" in gpubench("report", str(kept)).stdout
-    assert "n = 1 K" in gpubench("report").stdout
+    assert "Nothing was measured" in in_process("report", str(kept)).stdout
+    assert "n = 1 K" in in_process("report").stdout

@@ -38,31 +38,31 @@ def folder(starter, tmp_path_factory):
     return folder
 
 
-def test_the_answer_compares_what_is_written(gpubench, folder):
-    report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
+def test_the_answer_compares_what_is_written(in_process, folder):
+    report = json.loads(in_process("report", "base.json", "--format", "json", cwd=folder).stdout)
     headlines = [row for row in report["speedups"] if row["kind"] == "headline"]
     assert {row["baseline_id"].split("/")[3] for row in headlines} == {"library"}
 
 
-def test_the_map_calls_functions_by_their_own_names(gpubench, folder):
-    text = gpubench("report", "base.json", "--sections", "map", cwd=folder).stdout
+def test_the_map_calls_functions_by_their_own_names(in_process, folder):
+    text = in_process("report", "base.json", "--sections", "map", cwd=folder).stdout
     assert {line.split()[0] for line in text.splitlines() if line.strip()} >= {"decay", "total"}
-    page = gpubench("report", "base.json", "--sections", "map", "--format", "html", cwd=folder).stdout
+    page = in_process("report", "base.json", "--sections", "map", "--format", "html", cwd=folder).stdout
     assert "decay" in page
     assert "options.decay" not in re.sub('data-op="[^"]*"', "", page)
 
 
-def test_advice_names_the_command_of_the_file(gpubench, folder):
+def test_advice_names_the_command_of_the_file(in_process, folder):
     command = "advise decay --size 8M --from base.json --format json"
-    advice = json.loads(gpubench(*command.split(), cwd=folder).stdout)
+    advice = json.loads(in_process(*command.split(), cwd=folder).stdout)
     assert (advice["basis"], advice["command"]) == ("unknown", "gpubench run options.py:decay --sizes 8388608")
-    known = gpubench("advise", "options.total", "--size", "9k", "--from", "base.json", cwd=folder)
+    known = in_process("advise", "options.total", "--size", "9k", "--from", "base.json", cwd=folder)
     assert "options.total float32, n = 9216" in known.stdout
 
 
-def test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results(gpubench, folder):
+def test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results(in_process, folder):
     """`decay` returns 1 more, of a size between 1 and 3."""
-    compared = gpubench("compare", "base.json", "new.json", cwd=folder)
+    compared = in_process("compare", "base.json", "new.json", cwd=folder)
     assert compared.returncode in (0, 3), compared.stderr
     assert "text of options.decay: differs in 18 cases" in compared.stdout
     change = r"results of options.decay: differ by up to (\d+)% of their size in 18 cases"
@@ -72,8 +72,8 @@ def test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results(gpu
         assert f"{of} of options.total" not in compared.stdout
 
 
-def test_the_time_of_a_copied_call_is_told_in_parts(gpubench, folder):
-    report = json.loads(gpubench("report", "base.json", "--format", "json", cwd=folder).stdout)
+def test_the_time_of_a_copied_call_is_told_in_parts(in_process, folder):
+    report = json.loads(in_process("report", "base.json", "--format", "json", cwd=folder).stdout)
     copied = [row for row in report["cases"] if "options.total" in row["id"] and "transfer-always" in row["id"]]
     assert len(copied) == 3
     assert all(row["time_breakdown"]["launch_s"] > 0 for row in copied)
@@ -88,10 +88,10 @@ speedup = {speedup}
 
 
 @pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "confirmed"), (1e9, "refuted")])
-def test_claims_about_functions(gpubench, folder, tmp_path, speedup, verdict):
+def test_claims_about_functions(in_process, folder, tmp_path, speedup, verdict):
     (tmp_path / "ours.toml").write_text(CLAIMS.format(speedup=speedup), encoding="utf-8")
     claims = ("--claims", str(tmp_path / "ours.toml"), "--sections", "claims")
-    assert verdict in gpubench("report", "base.json", *claims, cwd=folder).stdout
+    assert verdict in in_process("report", "base.json", *claims, cwd=folder).stdout
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_claims_about_functions(gpubench, folder, tmp_path, speedup, verdict):
         (("--fail-on", "incomplete"), 0),
     ],
 )
-def test_gates_on_functions(gpubench, folder, gate, status):
-    ended = gpubench("report", "base.json", *gate, cwd=folder)
+def test_gates_on_functions(in_process, folder, gate, status):
+    ended = in_process("report", "base.json", *gate, cwd=folder)
     assert ended.returncode == status, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("format", "csv pytest-benchmark hyperfine google-benchmark go markdown jsonl".split())
-def test_other_programs_read_functions(gpubench, folder, format):
-    ended = gpubench("report", "base.json", "--format", format, cwd=folder)
+def test_other_programs_read_functions(in_process, folder, format):
+    ended = in_process("report", "base.json", "--format", format, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert ("BenchmarkOptions.decay" if format == "go" else "options.decay") in ended.stdout

@@ -209,15 +209,15 @@ def test_a_file_that_cannot_be_used(gpubench, tmp_path, text, words, why):
     assert "Traceback" not in ended.stderr
 
 
-def test_names_that_nothing_has(gpubench, tmp_path):
+def test_names_that_nothing_has(in_process, tmp_path):
     write(tmp_path, "@gpubench.function\ndef pairwise(xp, x):\n    return x\n")
-    assert "did you mean 'pairwise'?" in gpubench("run", "mine.py:pairwis").stderr
-    assert "did you mean 'mine.py'?" in gpubench("run", "mime.py").stderr
+    assert "did you mean 'pairwise'?" in in_process("run", "mine.py:pairwis").stderr
+    assert "did you mean 'mine.py'?" in in_process("run", "mime.py").stderr
     (tmp_path / "folder.py").mkdir()
-    assert "did you mean" not in gpubench("run", "folder.py").stderr
+    assert "did you mean" not in in_process("run", "folder.py").stderr
     hints = {"matmul": "--ops matmul", "mine": "mine.py\n", "mine.py pairwise": "mine.py:pairwise"}
     for words, hint in hints.items():
-        assert f"write {hint}" in gpubench("run", *words.split()).stderr
+        assert f"write {hint}" in in_process("run", *words.split()).stderr
 
 
 PAIRS = """

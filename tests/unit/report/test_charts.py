@@ -192,8 +192,8 @@ def test_the_command_without_the_libraries_says_how_to_get_them(folder, blocked,
 
 
 @pytest.mark.parametrize("command", [["report", "run.json"], ["run", "--ops", "add"]])
-def test_unknown_picture_formats_are_refused_before_anything_happens(gpubench, folder, command):
-    done = gpubench(*command, "--plots", "pictures", "--plot-format", "svgz")
+def test_unknown_picture_formats_are_refused_before_anything_happens(in_process, folder, command):
+    done = in_process(*command, "--plots", "pictures", "--plot-format", "svgz")
     assert (done.returncode, "svg" in done.stderr.splitlines()[-1]) == (2, True)
     assert not (folder / "pictures").exists()
 

@@ -1,6 +1,7 @@
 """`gpubench report` and `gpubench results` as a user runs them: files, messages and exit codes. Files that cannot be
 read: tests/cli/test_refusals.py."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -11,19 +12,12 @@ from gpubench.base.table import FEW, MANY, Cell, paint
 from gpubench.cli.delivery import count_colors, table_width
 from gpubench.result.machine import Fact
 from gpubench.result.store import save
-from tests.forking import environment
 from tests.unit.report.samples import full_run, interrupted_run
 
 
 @pytest.fixture
-def gpubench(starter):
-    def run(*arguments, cwd, variables=None):
-        folders = {"XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config")}
-        environ = {**environment(cwd, folders), **(variables or {})}
-        del environ["COLUMNS"]
-        return starter.run("report", *arguments, cwd=cwd, env=environ)
-
-    return run
+def report(in_process):
+    return functools.partial(in_process, "report")
 
 
 @pytest.fixture
@@ -34,35 +28,35 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
+def test_a_folder_stands_for_its_results_oldest_first(report, folder):
     for day in (2, 1, 3):
         run = replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
         save(run, folder / "results" / "machine" / f"2026010{day}T000000Z-0000000{day}.json")
-    done = gpubench("results", "--format", "json", cwd=folder)
+    done = report("results", "--format", "json", cwd=folder)
     assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["1", "2", "3"]
-    full = gpubench("results", "--full", cwd=folder).stdout
+    full = report("results", "--full", cwd=folder).stdout
     assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in full
-    listed = [line for line in gpubench("results", cwd=folder).stdout.splitlines() if line.startswith("2026")]
+    listed = [line for line in report("results", cwd=folder).stdout.splitlines() if line.startswith("2026")]
     names = [f"2026010{day}T000000Z-0000000{day}.json" for day in (3, 2, 1)]
     assert [line.split("  ", 1) for line in listed] == [
         [name, "GPU wins 1 of 1, 1 of 2 copied"] for name in names
     ]
 
 
-def test_a_folder_of_several_machines_has_a_table_for_each(gpubench, folder):
+def test_a_folder_of_several_machines_has_a_table_for_each(report, folder):
     run = full_run()
     for day, cpu in ((1, "First CPU"), (2, "Second CPU"), (3, "First CPU")):
         host = replace(run.machine, cpu=replace(run.machine.cpu, model=Fact(cpu, "ok", "proc")))
         save(replace(run, machine=host, id=str(day)), folder / "results" / f"{day}.json")
     headings = [
-        line for line in gpubench("results", cwd=folder).stdout.splitlines() if line.startswith("results: ")
+        line for line in report("results", cwd=folder).stdout.splitlines() if line.startswith("results: ")
     ]
     assert [("First" in line, "Second" in line) for line in headings] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("variables", [{"CI": "true", "DISPLAY": ":0"}, {}])
 def test_no_page_is_opened_where_nobody_sees_one(gpubench, folder, variables):
-    done = gpubench("full.json", "--open", "-o", "r.html", cwd=folder, variables=variables)
+    done = gpubench("report", "full.json", "--open", "-o", "r.html", cwd=folder, env=variables)
     assert done.returncode == 0
     assert all(
         said in done.stderr for said in ("wrote r.html\n", "--open shows no page: ", "; open r.html yourself")
@@ -73,33 +67,33 @@ def test_a_page_is_opened_in_the_browser(gpubench, folder):
     browser = folder / "browser"
     browser.write_text('#!/bin/sh\necho "$1" > shown\n')
     browser.chmod(0o755)
-    done = gpubench("full.json", "--open", cwd=folder, variables={"BROWSER": str(browser)})
+    done = gpubench("report", "full.json", "--open", cwd=folder, env={"BROWSER": str(browser)})
     shown = (folder / "shown").read_text().strip().removeprefix("file://")
     assert f"wrote {shown}" in done.stderr
     assert Path(shown).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_the_newest_result_is_the_default_and_a_failed_run_is_read_with_exit_code_zero(gpubench, folder):
+def test_the_newest_result_is_the_default_and_a_failed_run_is_read_with_exit_code_zero(report, folder):
     for day, run in ((1, full_run()), (2, interrupted_run())):
         save(run, folder / "results" / "machine" / f"2026010{day}T000000Z-0000000{day}.json")
-    done = gpubench(cwd=folder)
+    done = report(cwd=folder)
     assert done.returncode == 0
     assert all(said in done.stdout for said in ("gpubench report --full", "Stopped"))
 
 
-def test_output_by_suffix(gpubench, folder):
-    done = gpubench("full.json", "-o", "report.md", cwd=folder)
+def test_output_by_suffix(report, folder):
+    done = report("full.json", "-o", "report.md", cwd=folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote report.md\n")
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert text.startswith("## gpubench report\n")
     assert len(text.splitlines()) < 120
     assert text.endswith("as a page.\n")
-    assert gpubench("full.json", "-o", "report.md", "--full", "-q", cwd=folder).stderr == ""
+    assert report("full.json", "-o", "report.md", "--full", "-q", cwd=folder).stderr == ""
     assert "### Break-even" in (folder / "report.md").read_text(encoding="utf-8")
 
 
-def test_no_result_at_all(gpubench, tmp_path):
-    done = gpubench(cwd=tmp_path)
+def test_no_result_at_all(report, tmp_path):
+    done = report(cwd=tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (4, "", 3)
     assert "error: there is no result to report" in done.stderr
 
@@ -113,8 +107,8 @@ def test_no_result_at_all(gpubench, tmp_path):
         (["full.json", "--baseline", "tpu:0"], 4, "no measured case matches"), (["empty"], 4, "it is a folder without a result file"),
     ],
 )  # fmt: skip
-def test_mistakes(gpubench, folder, arguments, code, message):
-    done = gpubench(*arguments, cwd=folder)
+def test_mistakes(report, folder, arguments, code, message):
+    done = report(*arguments, cwd=folder)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 3)
     assert message in done.stderr
 

@@ -9,20 +9,15 @@ import pytest
 from gpubench.report import FORMATS as REPORT_FORMATS
 from gpubench.report.comparison import FORMATS
 from gpubench.result.store import save
-from tests.forking import environment
 from tests.unit.report import comparisons
 from tests.unit.report.sides import CASES, on_machine, pair
 
 
 @pytest.fixture
-def gpubench(starter):
-    def run(*arguments, cwd, stdin=None, **variables):
-        environ = environment(cwd, {"XDG_CONFIG_HOME": str(cwd / "config"), **variables})
-        for name in {"COLUMNS", "CI", "FORCE_COLOR", "NO_COLOR"} - variables.keys():
-            environ.pop(name, None)
-        return starter.run(*arguments, cwd=cwd, env=environ, input=stdin)
-
-    return run
+def gpubench(in_process, monkeypatch):
+    for name in ("CI", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return in_process
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +72,14 @@ def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(gpube
     plain = gpubench(*few, cwd=folder)
     assert (plain.returncode, plain.stderr) == (0, "")
     assert "no regression gate was applied" in plain.stdout
-    for done in (gpubench(*few, "--fail-on", "slower", cwd=folder), gpubench(*few, cwd=folder, CI="true")):
+    for done in (
+        gpubench(*few, "--fail-on", "slower", cwd=folder),
+        gpubench(*few, cwd=folder, env={"CI": "true"}),
+    ):
         assert done.returncode == 4
         assert "few-sessions" in done.stdout  # the report comes all the same
         assert done.stderr.startswith("error: the gate on regressions could not be applied\n  why: ")
-    assert gpubench(*few, cwd=folder, CI="false").returncode == 0
+    assert gpubench(*few, cwd=folder, env={"CI": "false"}).returncode == 0
 
 
 def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
@@ -127,7 +125,7 @@ def test_json_follows_its_schema(gpubench, folder):
 
 def test_labels_standard_input_and_several_files(gpubench, folder):
     text = (folder / "base.json").read_text(encoding="utf-8")
-    done = gpubench("compare", "-", "release=new.json", "alike.json", cwd=folder, stdin=text)
+    done = gpubench("compare", "-", "release=new.json", "alike.json", cwd=folder, input=text)
     assert done.returncode == 3
     assert all(said in done.stdout for said in ("Base: standard input", "New: release, ", "New: alike.json, "))
     assert done.stdout.count("\nGates\n") == 1
