@@ -212,7 +212,7 @@ def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
         if high > share:
-            return a + (b - a) * (share - low) / (high - low) if high > low else b
+            return a + (b - a) * (share - low) / (high - low)
     return math.inf
 
 

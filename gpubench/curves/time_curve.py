@@ -170,7 +170,7 @@ class Walk:
         values = []
         for v, t in others:
             near, far = (u, v) if u < v else (v, u)
-            bent = bend * near * near * (3 * far - near) / 6 if near > 0 else 0.0
+            bent = bend * near * near * (3 * far - near) / 6
             values.append(level + slope * v + (s if s < t else t) + bent)
         return values
 

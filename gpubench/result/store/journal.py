@@ -173,19 +173,15 @@ class Lock:
             file = _open_lock(self.path)
             try:
                 if not _lock(file):
-                    os.close(file)
                     return False
                 if _is_at(file, self.path):  # else its holder removed it between our opening and our locking
                     self._file = file
             except OSError as error:
                 self._remove_useless(file)
-                os.close(file)
                 raise NoLocks(error.errno, disk.reason(error)) from error
-            except BaseException:
-                os.close(file)
-                raise
-            if self._file is None:
-                os.close(file)
+            finally:
+                if self._file is None:
+                    os.close(file)
         return True
 
     def _remove_useless(self, file: int) -> None:

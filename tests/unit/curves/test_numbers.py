@@ -14,7 +14,7 @@ import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
 from gpubench.curves.relatives import fixed_and_per_n, traffic_of
-from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of
+from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of, unsure
 from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 
@@ -221,6 +221,9 @@ class Fixed(TimeCurve):
     def at(self, x):
         return self._height
 
+    def mean(self, x):
+        return self._height.mean
+
 
 @pytest.mark.parametrize("others", [[(0.1, 0.04)], [(0.5, 0.01)], [(0.02, 0.09), (-0.1, 0.02)], [(-0.6, 0.01)]])
 def test_the_fastest_of_several_is_that_of_many_draws(others):
@@ -237,6 +240,12 @@ def test_the_fastest_of_several_is_that_of_many_draws(others):
 def test_anexpected_loss_is_that_of_many_draws(mean, deviation):
     lost = np.maximum(0.0, np.expm1(np.random.default_rng(4).normal(mean, deviation, 1_000_000)))
     assert expected_loss(mean, deviation) == pytest.approx(lost.mean(), rel=0.02)
+
+
+def test_a_stretch_reaches_half_a_step_beyond_the_places_at_which_a_choice_costs_too_much():
+    """Steps of a third lie between 1 and e."""
+    ((low, high),) = unsure([Fixed(0.0, 1.0), Fixed(0.0, 1.0)], 1.0, math.e)
+    assert (math.log(low), math.log(high)) == pytest.approx((-1 / 6, 7 / 6))
 
 
 def test_a_threshold_reads_its_probabilities_straight_between_two_places():
@@ -316,6 +325,7 @@ def test_who_writes_next_to_nothing_has_other_relatives():
         return TimedSizes.of("gpu", ("float32", "gpu:0", "tuned", "resident-waited"), {}, moves).relation
 
     assert relation_of(8, lambda n: 4 * n) == relation_of(12, lambda n: 4 * n) != relation_of(8, lambda n: 4)
+    assert relation_of(8, lambda n: 200) == relation_of(8, lambda n: 4 * n), "2.4 % at 1,024"
     assert (
         relation_of(1000, lambda n: 19 * n)
         == relation_of(8, lambda n: 4)

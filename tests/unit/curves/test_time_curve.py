@@ -188,6 +188,16 @@ def test_without_relatives_or_a_constant_traffic_nothing_is_shared(more):
     assert together.at(math.log(300_000)) == alone.at(math.log(300_000))
 
 
+@pytest.mark.parametrize(("kind", "fewest"), [("cpu", 2), ("waited", 3)])
+def test_relatives_share_nothing_before_their_own_sizes_tell_a_line_or_a_launch_and_its_bytes(kind, fewest):
+    for count in (1, 2, 3):
+        sizes = [1 << 10, 1 << 17, 1 << 24][:count]
+        series = {f"r{i}": TimedSizes(kind, exact(gpu, sizes), "f", 12.0) for i in range(3)}
+        own = TimedSizes(kind, exact(gpu, [1 << 10, 1 << 17, 1 << 24]), "f", 12.0)
+        together, alone = fit({**series, "own": own})["own"], fit({"own": own})["own"]
+        assert (spread(together, 1 << 12) < spread(alone, 1 << 12)) == (count >= fewest)
+
+
 # What changes nothing
 
 
