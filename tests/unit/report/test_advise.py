@@ -79,6 +79,8 @@ def test_near_a_break_even_in_a_wide_gap_nothing_is_told_and_the_command_measure
     [
         ([], 512, "numpy:0", "alone"), ([gpu(256, 1e-4), gpu(1024, 1e-4)], 2048, None, "none"),
         ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 3000, "numpy:0", "alone"),
+        ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2048, "numpy:0", "alone"),
+        ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2047, None, "none"),
         ([failed(case(n=1024, regime=ALWAYS, device="cupy:0"))], 512, "numpy:0", "alone"),
     ],
 )  # fmt: skip
@@ -87,6 +89,12 @@ def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, devi
     assert (found.device_id, found.confidence) == (device, confidence)
     assert more or "Gain: not known: no GPU was measured here." in render(found, "table")
     assert n != 3000 or found.candidates[1].reason == "skip at n = 2048: out-of-memory"
+
+
+@pytest.mark.parametrize(("n", "device"), [(2047, None), (2048, "cupy:0"), (4097, None)])
+def test_a_cpu_without_room_takes_no_part_from_that_size_on(n, device):
+    rows = [*CPU_SIZES[:2], skipped(case(n=2048)), *(gpu(n, 1e-4) for n in (256, 1024, 4096))]
+    assert ask(rows, n).device_id == device
 
 
 def test_a_regime_that_was_not_measured_is_unknown():

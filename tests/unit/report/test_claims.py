@@ -71,7 +71,7 @@ WILD = tuple(factor**8 for factor in NOISY)
           for device, gpu, kind in (("cupy:0", GPU, None), ("wgpu:0", SOFTWARE, "software"))
           for ends, ratios, said in (
               ((500, 1100), RISING, "confirmed"), ((2000, 4000), RISING, "refuted"), ((100, 400), RISING, "refuted"),
-              ((300, 700), {512: 2.0, 1024: 3.0}, "undecided"), ((600, 700), {512: 2.0, 1024: 3.0}, "refuted"),
+              ((300, 700), {512: 2.0, 1024: 3.0}, "undecided"), ((0.5, 1.2), {512: 2.0, 1024: 3.0}, "undecided"), ((1, 512), {512: 2.0, 1024: 3.0}, "confirmed"), ((600, 700), {512: 2.0, 1024: 3.0}, "refuted"),
               ((2000, 4000), {512: 0.3, 1024: 0.4}, "undecided"), ((300, 700), {512: 0.3, 1024: 0.4}, "refuted"))),
         # A split answers only a claim that names it; what was not measured is neither confirmed nor refuted.
         (NOT_MEASURED, claimed(speedup=30), curve({1024: 40.0}, device="hybrid:cupy:0"), {"devices": (CPU, SPLIT)}),
@@ -202,7 +202,11 @@ def test_a_file_of_claims(tmp_path, suffix):
         ('speedup = 2\ncase = "add"\ncases = ["add"]', "not both"), ('cpu = 2\ncases = ["add", "mul"]', "several cases"),
         ('gpu = 2\nagainst = "gpu"', "against needs the speedup"), ('speedup = 2\nalso = "add/4096"', "no size"), ("speedup = -2", "above 0"),
         ("speedup = inf", "above 0"), ('gpu = "2 parsec"', "not a duration"), ('speedup = 2\ncase = "matmul/4096"', "no size"),
-        ("speedup = 2\ntolerance = 1.5", "tolerance"), ("schema_version = 2\nclaims = []", "reads gpubench-claims version 1"),
+        *((f"speedup = 2\ntolerance = {share}", "tolerance is a share") for share in (1.5, 1, -0.1)), ("speedup = 0", "above 0"),
+        ("break_even = [0, 5]", "a smaller number"), ("break_even = [5, inf]", "a smaller number"), ("break_even = [1, 2]\ntime = [1, 2]", "two things"),
+        ('speedup = 2\nagainst = "add/4096"', "no size"), ('speedup = 2\nbreak_even = [1, 2]', "two things"),
+        ('cpu = 2\ngpu = 1\nagainst = "gpu"', "against needs the speedup"), ('break_even = [1, 2]\ncases = ["add", "mul"]', "several cases"),
+        ('name = "other"\nclaims = []', "it is other version 1"), ("schema_version = 2\nclaims = []", "reads gpubench-claims version 1"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file(tmp_path, text, why):
@@ -214,6 +218,20 @@ def test_mistakes_in_a_file(tmp_path, text, why):
     assert (why in caught.value.why, "docs/claims.md" in caught.value.hint) == (True, True)
     with pytest.raises(InputError, match="cannot be read"):
         claims_room.load("nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time = [1, 1]", "speedup = 2\ntolerance = 0", 'cases = ["add", "mul"]\ngpu = 2', 'cases = ["add", "mul"]\ncpu = 2\ngpu = 1', "break_even = [1, 1]",
+        'speedup = 2\nagainst = "gpu"', 'speedup = 2\nagainst = "add"', 'cpu = 2\nalso = "add"', "speedup = 1e-9",
+    ],
+)  # fmt: skip
+def test_what_a_claim_may_say(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'tolerance = 0.3\n[[claims]]\nclaim = "a"\n{text}')
+    (claim,) = claims_room.load(str(path))
+    assert claim.tolerance == (0 if "tolerance" in text else 0.3)
 
 
 def test_what_stands_beside_a_claim_decides_nothing():

@@ -1,11 +1,14 @@
 """Speedups: wall against wall, fastest implementation against fastest implementation, and a baseline that has a name."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.speedup import baseline_line
+from gpubench.analysis.speedup import about_equal, baseline_line, blas_text, cpu_limit, cpu_line, cpu_threads
 from gpubench.base.errors import ExitCode, InputError
+from gpubench.result.machine import Fact
 from gpubench.result.run import Blas, Device, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 
@@ -123,3 +126,58 @@ def test_what_would_make_the_cpu_faster_is_named_beside_the_baseline(warnings, s
     ending = f"; not installed: {said}, with which the CPU may be faster"
     baseline = analyse(two_cpus(warnings=warnings)).baseline
     assert baseline.endswith(ending) if said else "not installed" not in baseline
+
+
+@pytest.mark.parametrize(
+    ("threads", "quota", "limit", "said"),
+    [
+        (2, None, None, "2 of 2 threads"), (1, None, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
+        (2, 1.5, "a quota leaves 1.5 of 2 CPUs to the baseline", "2 of 2 threads (cpu-limited)"), (2, 2.0, None, "2 of 2 threads"),
+        (2, 3.0, None, "2 of 2 threads"), (None, None, None, "threads unknown"), (3, "none", None, "3 of 2 threads"),
+        (1, 1.0, "the baseline uses 1 of 2 usable CPUs", "1 of 2 threads (cpu-limited)"),
+    ],
+)  # fmt: skip
+def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit, said):
+    run = run_of([ON_CPU, ON_GPU], threads=threads)
+    cpu = replace(run.machine.cpu, quota_cpus=Fact(quota, "ok", "cgroup"))
+    run = replace(run, machine=replace(run.machine, cpu=cpu))
+    assert (cpu_limit(run), cpu_line(run)) == (limit, f"numpy, OpenBLAS 0.3.29 (Haswell), {said}")
+    assert cpu_threads(run) == cpu_threads(run, "numpy:0") == threads
+    assert cpu_threads(run, "cupy:0") is None
+
+
+def test_the_fewest_threads_of_all_sessions_and_cpus_count():
+    run = two_cpus()
+    workers = [replace(one, threads=1) if one.device_id == TORCH.id else one for one in run.sessions[3].workers]
+    run = replace(
+        run, sessions=[*run.sessions[:3], replace(run.sessions[3], workers=workers), *run.sessions[4:]]
+    )
+    assert [cpu_threads(run, name) for name in (None, CPU.id, TORCH.id)] == [1, 2, 1]
+    assert cpu_limit(run) == "the baseline uses 1 of 2 usable CPUs"
+    assert cpu_line(replace(run, devices=[])) == "numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+
+
+@pytest.mark.parametrize(
+    ("blas", "said"),
+    [
+        (None, "BLAS unknown"), (Blas(library="MKL", version="2024.2"), "MKL 2024.2"), (Blas(library="blis"), "BLIS"),
+        (Blas(library="Accelerate", kernel="AMX"), "Accelerate (AMX)"),
+    ],
+)  # fmt: skip
+def test_a_blas_has_a_name_and_what_is_known_of_it(blas, said):
+    assert blas_text(blas) == said
+
+
+@pytest.mark.parametrize(
+    ("ratio", "lo", "hi", "state", "equal"),
+    [
+        (1.1, 1.0, 1.2, "tie", True), (1.1, math.nextafter(1, 2), 1.2, "win", True), (0.9, 0.8, 1.0, "tie", True), (0.9, 0.8, math.nextafter(1, 0), "loss", True),
+        (1.15, 1.1, 1.2, "win", True), (math.nextafter(1.15, 2), 1.1, 1.2, "win", False), (1 / 1.15, 0.8, 0.9, "loss", True), (math.nextafter(1 / 1.15, 0), 0.8, 0.9, "loss", False),
+        (1.0, 1 / 1.5, 1.5, "tie", True), (1.0, math.nextafter(1 / 1.5, 0), 1.5, "tie", False), (1.0, 1 / 1.5, math.nextafter(1.5, 2), "tie", False),
+    ],
+)  # fmt: skip
+def test_a_speedup_is_a_win_a_loss_or_about_none_at_its_very_limits(ratio, lo, hi, state, equal):
+    (row,) = headlines(run_of([ON_CPU, ON_GPU]))
+    row = replace(row, ratio=ratio, lo=lo, hi=hi)
+    assert (row.state, row.about_equal) == (state, equal)
+    assert about_equal(ratio) or not equal

@@ -58,6 +58,16 @@ def test_a_small_residual_of_a_short_call_is_no_finding():
     assert "transfer-mismatch" not in found.findings
 
 
+def test_parts_of_superseded_sessions_do_not_count():
+    """Where no session is known, all parts do."""
+    late = replace(measured(ALWAYS, SUM_S, cold_s=1e-4), parts=[CALL, replace(CALL, session=1, alloc_s=[3e-5])])
+    run = run_of([late])
+    again = replace(run, sessions=[replace(one, superseded=one.index == 1) for one in run.sessions])
+    runs = (run, again, replace(run, sessions=[]))
+    shown = [analyse(run).cases[0].time_breakdown.alloc_s for run in runs]
+    assert shown == pytest.approx([2e-5, 1e-5, 2e-5])
+
+
 def test_missing_parts_give_no_time_breakdown():
     assert always(1e-3, parts=Parts(session=0, upload_s=[1e-3])).time_breakdown is None
     assert analyse(run_of([measured(case(device="cupy:0"), 1e-3, parts=CALL)])).cases[0].time_breakdown is None

@@ -1,10 +1,13 @@
 """Each clause of the rule for SLOWER, FASTER and SAME by itself: sessions for which the answer
 turns on that clause alone."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
 from gpubench.compare.comparison import CompareOptions
+from gpubench.curves import stats
 from gpubench.result.case import selector
 from tests.unit.report.builders import case
 from tests.unit.report.sides import a_run, clocked, compared, pair, timed
@@ -46,6 +49,17 @@ def test_a_change_has_to_exceed_the_threshold_either_way(ratio, verdict):
     steady = (1.0, 1.0001, 1.0002, 1.0003, 1.0004)
     row = judge(steady, tuple(seconds * ratio for seconds in steady))
     assert (row.p, row.verdict) == (pytest.approx(1 / 252), verdict)
+
+
+@pytest.mark.parametrize(("slow", "at", "below"), [(1.2, "UNSURE", "SLOWER"), (1.01, "SAME", "UNSURE")])
+def test_a_limit_is_exceeded_by_more_than_it_alone(slow, at, below):
+    """A ratio at the threshold is no change, and an interval that ends there is SAME."""
+    base, new = (a_run([timed(WHAT, [t * f for t in STEADY])], second=i) for i, f in enumerate((1.0, slow)))
+    lows = [[min(block.wall_s) for block in run.outcomes[0].blocks] for run in (base, new)]
+    reached = stats.shift_ratio(*lows, 0.10)[1 if slow > 1.1 else 2]
+    for limit, verdict in ((reached, at), (math.nextafter(reached, 0), below)):
+        row = judged(base, new, thresholds=((None, limit - 1),))
+        assert (1 + row.threshold, row.verdict) == (limit, verdict)
 
 
 @pytest.mark.parametrize(("low", "verdict"), [(0.951, "UNSURE"), (0.953, "SAME")])
