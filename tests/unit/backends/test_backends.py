@@ -242,6 +242,21 @@ def test_device_time_is_the_model_of_the_kernel():
     assert opened("no-clock").time(launch_of(opened("no-clock"))) is None
 
 
+def test_noise_is_seeded_and_outliers_are_a_share_of_the_costs(monkeypatch):
+    def times(word, number):
+        session = opened(word)
+        launch = launch_of(session)
+        return [session.time(launch, 10) / (10 * launch.cost_s) for _ in range(number)]
+
+    noise = times("noisy", 3)
+    assert (len(set(noise)), times("noisy", 3)) == (3, noise)
+    monkeypatch.setenv("GPUBENCH_FAKE_SEED", "2")
+    assert times("noisy", 3) != noise
+    monkeypatch.setenv("GPUBENCH_FAKE_OUTLIERS", "0.1")
+    slow = [ratio for ratio in times("gpu", 500) if ratio != pytest.approx(1)]
+    assert (30 <= len(slow) <= 70, min(slow) >= 1.5, max(slow) <= 5) == (True, True, True)
+
+
 def test_the_actor_has_as_much_memory_as_it_says():
     session = opened("gpu")
     with pytest.raises(DeviceOutOfMemory):

@@ -44,6 +44,11 @@ def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     assert (np.abs(other).max() > 1) == (kind == "normal"), "what is normal has no bounds but a range's"
 
 
+@pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
+def test_inputs_of_one_value(kind, value):
+    assert all((x == value).all() for x in host.random_inputs(ADD, {"n": 9}, "float16", 1, kind))
+
+
 def test_inputs_differ_between_ops_dtypes_and_operands():
     drawn = [
         host.random_inputs(ADD, {"n": 64}, "float64", 1)[0],

@@ -49,6 +49,18 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
             )
 
 
+@pytest.mark.parametrize("other", [
+    ("add", 1000, "float64", {}), ("add", 2000, "float32", {}), ("softmax", 1024, "float32", {"columns": 64}),
+])  # fmt: skip
+def test_a_larger_size_another_dtype_and_another_shape_are_made_anew(other, tmp_path):
+    name, n, dtype, shape = other
+    op = kernels.load(name)
+    shared, larger = Operands(op, 1, "random", tmp_path), case(op, n, dtype, **shape)
+    shared.inputs(case(op, 1024 if shape else 1000, "float32"))
+    alone = host.random_inputs(op, larger.params, dtype, 1)
+    assert [(x.shape, x.tobytes()) for x in shared.inputs(larger)] == [(x.shape, x.tobytes()) for x in alone]
+
+
 @pytest.mark.parametrize(("name", "begins"), [
     ("add", True), ("gelu", True), ("softmax", True), ("matmul", False), ("dot", True),
 ])  # fmt: skip
