@@ -185,7 +185,8 @@ def _call(
                 if took > SHORT_S:
                     break
     except Exception as error:
-        hint = "; its first argument is the array library: f(xp, x)" if "'module'" in str(error) else ""
+        usual = function.gpu is not None or function.parameters[:1] in (["xp"], ["np"])
+        hint = "" if usual else "; its first argument is the array library: f(xp, x)"
         raise PluginError(f"it raises {where(error, function)} at n = {n}{hint}") from error
     names = function.arguments
     for i, (before, after) in enumerate(zip(inputs, arguments, strict=True)):

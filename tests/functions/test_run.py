@@ -153,6 +153,10 @@ def wide(xp, x):
 @gpubench.function
 def words(x, exponent):
     return x ** 2.0
+
+@gpubench.function
+def alone(x):
+    return np.tanh(x)
 """
 
 
@@ -176,7 +180,8 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
         "drawn is left out: its inputs differ from call to call",
         "moving is left out: two calls give different results",
         "odd is left out: it returns a object, which is no array: say same=",
-        "its first argument is the array library",
+        "'module' and 'float' (mine.py, line 94) at n = 256; its first argument is the array library: f(xp, x)",
+        "but 0 were given (mine.py, line 98) at n = 256; its first argument is the array library: f(xp, x)",
     ):
         assert words in wrong
     details = {case["id"]: case["detail"] for case in report["cases"]}
