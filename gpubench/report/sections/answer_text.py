@@ -453,4 +453,4 @@ def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
     share = max((session.foreign_cpu_share or 0.0 for session in sessions), default=0.0)
     if share <= BUSY_SHARE:
         return " Noisy: run it again on an idle machine."
-    return f" Too noisy to tell: other programs use {share * 100:.0f} % of the CPUs."
+    return f" Noisy: other programs use {share * 100:.0f} % of the CPUs."
