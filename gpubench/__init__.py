@@ -34,3 +34,8 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the names that are not loaded yet, too: notebooks complete them."""
+    return sorted([*globals(), *_PLACES, "detect"])
