@@ -102,8 +102,8 @@ class SelectionOptions(CommandOptions):
         answer="selection.params")
     dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
         default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
-    backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.",
-        default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
+    backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu torch hybrid; `cupy?` may be absent.",
+        default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, torch, hybrid. Default: all.")
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
         answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
@@ -124,9 +124,9 @@ class SelectionOptions(CommandOptions):
         "(in-place-mapped,in-place-managed), the GPU computes in host memory. Default: the first four, on a GPU whose "
         "memory is the host's in-place-mapped in place of copies; with --ops roofline resident-queued.",
         answer="selection.regimes")
-    calls: int = option(None, WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
+    calls: int = option("N", WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
         answer="selection.calls")
-    threads: int | None = option(None, WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
+    threads: int | None = option("N", WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
         answer="settings.threads")
     filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.",
         answer=OWN_WAY)
@@ -168,11 +168,11 @@ class SamplingOptions(CommandOptions):
         brief=True)
     rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", answer="settings.preset",
         brief=True)
-    sessions: int | None = option(None, LONG, "Sessions of fresh workers. Default: 1; more are what "
+    sessions: int | None = option("N", LONG, "Sessions of fresh workers. Default: 1; more are what "
         "compare judges by.", least=1, most=1000)
-    min_samples: int | None = option(None, LONG, "Per case and session.", least=2,
+    min_samples: int | None = option("N", LONG, "Per case and session.", least=2,
         answer="settings.min_samples")
-    max_samples: int | None = option(None, LONG, "Per case and session.", least=2,
+    max_samples: int | None = option("N", LONG, "Per case and session.", least=2,
         answer="settings.max_samples")
     max_time: str | None = option("TIME", LONG, "Sampling time per case and session.",
         answer="settings.max_time_s")
@@ -202,7 +202,7 @@ class ConditionOptions(CommandOptions):
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
         answer="settings.order")
-    seed: int = option(None, RARE, "Seeds inputs and order.", default=1, answer="settings.seed")
+    seed: int = option("N", RARE, "Seeds inputs and order.", default=1, answer="settings.seed")
     inputs: str = option("random|zeros|ones", RARE, "Anything but random only shows an effect.",
         default="random", answer="settings.inputs")
     cache: str = option("warm|cold", RARE, "cold: caches are flushed before every sample.", default="warm",
@@ -371,7 +371,7 @@ class NoiseOptions(
     """The options of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
 
     file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
-    sessions: int = option(None, LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
+    sessions: int = option("N", LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
         default=5, brief=True)
     budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 45s a session without "
         "--sizes, else none.", brief="Limit of the whole run, as 60s or 5m.")
