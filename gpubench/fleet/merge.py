@@ -19,9 +19,6 @@ from gpubench.fleet.options import FleetReportOptions, MergeOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.machine import RunOutline
-    from gpubench.fleet.nodes import Fleet, Node
-    from gpubench.result.run import Run
-if TYPE_CHECKING:
     from gpubench.cli.ci import CiOutcome
     from gpubench.fleet.nodes import Fleet, Node, NodeFile
     from gpubench.fleet.survey import Figure, FleetReport

@@ -209,7 +209,7 @@ def loads(data: bytes, source: str) -> Run:
 
 
 def check_run(run: Run, source: str) -> Run:
-    """`run`, if its cases make sense beyond what its type says and stay within `limits`. Raises InputError."""
+    """`run`, if its cases make sense beyond what its type says and stay within the bounds above. Raises InputError."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
