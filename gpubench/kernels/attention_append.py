@@ -450,7 +450,10 @@ OPS = (
         group="layers",
         summary="cache[position] = k, v of one token; out = softmax(q k^T / sqrt(e)) v over the cache so far",
         params={"n": "number of tokens so far, the new one included"},
-        options={**ATTENTION_PARAMS["options"], "room": "rows of the cache (n)"},
+        options={
+            **{name: ATTENTION_PARAMS["options"][name] for name in ("width", "heads")},
+            "room": "rows of the cache (n)",
+        },
         sizes=Ladder(low=1, high=16384),
         inputs=(
             Operand("qkv", lambda params: (1, 3 * _width(params)), "normal"),
