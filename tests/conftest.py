@@ -118,11 +118,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_runs_alone)
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: the garbage collector need not look at them each time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Thousands of tests stay to the end: the garbage collector need look at them neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 20)
+        gc.enable()
 
 
 def _runs_alone(item: pytest.Item) -> bool:
