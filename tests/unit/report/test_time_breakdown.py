@@ -68,6 +68,16 @@ def test_parts_of_superseded_sessions_do_not_count():
     assert shown == pytest.approx([2e-5, 1e-5, 2e-5])
 
 
+@pytest.mark.parametrize(
+    ("result_s", "kernel_s", "download_s"), [(3.5e-4, 1e-4, 2.3e-4), (5e-5, 5e-5, 0.0), (1.1e-4, 1e-4, 0.0)]
+)
+def test_a_fetch_that_waits_for_the_kernel_is_less_the_kernel_and_the_wait(result_s, kernel_s, download_s):
+    found = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s])).time_breakdown
+    assert (found.kernel_s, found.download_s) == pytest.approx((kernel_s, download_s))
+    unheard = always(SUM_S, cold_s=1e-4, parts=replace(CALL, result_s=[result_s], sync_s=[]))
+    assert unheard.time_breakdown is None
+
+
 def test_missing_parts_give_no_time_breakdown():
     assert always(1e-3, parts=Parts(session=0, upload_s=[1e-3])).time_breakdown is None
     assert analyse(run_of([measured(case(device="cupy:0"), 1e-3, parts=CALL)])).cases[0].time_breakdown is None
