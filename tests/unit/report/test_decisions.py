@@ -170,6 +170,7 @@ def crossing(seed, *, sessions=4, sigma=0.03):
             parts = Parts(
                 session=0, compile_s=0.3, first_launch_s=2e-3, alloc_s=[2e-6], upload_s=[3e-5 * work_s], launch_s=[4e-6],
                 sync_s=[5e-6], single_s=[queued_s + 9e-6], download_s=[1e-5 * work_s],
+                result_s=[queued_s + 2e-5 * work_s] if device == "cupy:1" else [],
             )  # fmt: skip
             add(case(n=n, device=device), queued_s, cold_s=queued_s * 0.9)
             add(case(n=n, device=device, regime=WAITED), fixed_s + slope * work_s, parts=parts)

@@ -326,7 +326,7 @@ def test_the_gravest_finding_is_the_label():
 
 @pytest.mark.parametrize(
     ("outcome", "clock", "rate"),
-    [(measured(case(n=1000), 1e-3), "wall", 2e12), (replace(with_blocks(ON_GPU, device_cold_s=[5e-4] * 3)), "device_cold", 4e12)],
+    [(measured(case(n=1000), 1e-3), "wall", 2e12), (measured(replace(ON_GPU.case, regime="transfer-always"), 1e-3, cold_s=5e-4), "wall", 2e12), (replace(with_blocks(ON_GPU, device_cold_s=[5e-4] * 3)), "device_cold", 4e12)],
 )  # fmt: skip
 def test_rates_name_their_clock(outcome, clock, rate):
     rates = row_of(outcome).rates
