@@ -146,6 +146,13 @@ def test_a_cpu_side_that_is_not_the_whole_machine_says_so(threads, quota, limit,
     assert cpu_threads(run, "cupy:0") is None
 
 
+def test_a_cpu_line_names_the_compiler_of_the_cpus_own_cases():
+    said = "OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
+    for own, other, compiler in (("numba, 2 threads", None, "numba, "), (None, "numba", "")):
+        run = run_of([replace(ON_CPU, kernel=own), replace(ON_GPU, kernel=other)])
+        assert cpu_line(run) == f"numpy, {compiler}{said}"
+
+
 def test_the_fewest_threads_of_all_sessions_and_cpus_count():
     run = two_cpus()
     workers = [replace(one, threads=1) if one.device_id == TORCH.id else one for one in run.sessions[3].workers]
