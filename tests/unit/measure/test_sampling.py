@@ -263,6 +263,13 @@ def test_a_flush_writes_all_of_the_host_and_asks_the_device():
     assert reported == ["flush", "sync"] * 2
 
 
+def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
+    sent, session = [], backends.load("fake").open("fake:gpu")
+    session.upload = lambda buffer, host: sent.append(host.nbytes)
+    session.flush()
+    assert sent == [256 << 20]
+
+
 @pytest.mark.parametrize("offers", [True, False])
 def test_a_split_flushes_its_gpu(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
@@ -278,6 +285,13 @@ def test_a_split_flushes_its_gpu(offers):
     flush.close()
     assert reported == ["flush" if offers else 256 << 20] * 2
     session.close()
+
+
+@pytest.mark.parametrize(("repeat", "hot"), [(21, 21), (1 << 19, timer.QUEUED_LAUNCHES)])
+def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue(repeat, hot):
+    stub = Stub(0.0, 1e-2)
+    stub.repeat = repeat
+    assert timer.calibrate_hot(stub) == hot
 
 
 def test_without_a_device_clock_there_is_no_count():
@@ -299,6 +313,7 @@ def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
     smallest, cost = timer.clock_facts(clock)
     assert smallest == step
     assert cost == pytest.approx(step / readings_per_step, rel=0.05)
+    assert timer.clock_facts(lambda: 5.0) == (0.0, 0.0), "a clock that stands still has no step"
 
 
 def test_garbage_collection_is_off_while_sampling_and_back_afterwards():

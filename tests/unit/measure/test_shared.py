@@ -43,6 +43,17 @@ def inputs(shared, name, n, dtype="float32"):
     return [shared.view(op, operand, case(op, n, dtype)) for operand in op.inputs]
 
 
+def test_ops_read_the_same_arrays_and_smaller_sizes_their_beginning(shared):
+    small = inputs(shared, "add", 100)
+    x, y = inputs(shared, "add", 3 << 20)
+    assert [array.tobytes() for array in small] == [x[:100].tobytes(), y[:100].tobytes()]
+    assert not np.array_equal(x, y)
+    assert not x.flags.writeable
+    for name, n in (("relu", 1000), ("sub", 10), ("matmul", 20)):
+        arrays = inputs(shared, name, n)
+        assert all(np.shares_memory(array, whole) for array, whole in zip(arrays, (x, y), strict=False))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_each_dtype_and_each_kind_of_values_has_its_own(shared, dtype):
     (x,), (other,) = inputs(shared, "relu", 100), inputs(shared, "relu", 100, dtype)
