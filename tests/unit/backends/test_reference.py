@@ -135,6 +135,11 @@ def test_below_the_smallest_normal_number_an_error_is_absolute():
         assert not judging.compare(op, "float16", got, want, None).ok
 
 
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_a_result_of_another_size_never_passes(size):
+    assert not judging.compare(with_tolerance(Tolerance(4)), "float32", np.ones(size), np.ones(5), None).ok
+
+
 def test_the_scale_is_that_of_the_terms_where_they_cancel():
     a, b = np.array([[1e8, 1.0]]), np.array([[1.0], [-1e8]])
     scale = np.asarray(MATMUL.tolerance.scale(np, a, b))

@@ -17,6 +17,7 @@ from gpubench.kernels.templates.matmul import (
     Tile,
     able,
     promising,
+    rank,
     sequence,
     split,
     wgsl,
@@ -68,6 +69,12 @@ def test_the_tiles_that_a_device_can_hold():
     # Doubles take twice the memory.
     assert WIDE_TILES[0] in able(WIDE_TILES, 4, WEBGPU)
     assert WIDE_TILES[0] not in able(WIDE_TILES, 8, WEBGPU)
+
+
+@pytest.mark.parametrize("device", [H200, SOFTWARE])
+@pytest.mark.parametrize("n", [1, 256, 1024, 8192])
+def test_the_order_of_the_tiles_keeps_all_of_them(n, device):
+    assert sorted(tile.name for tile in rank(n, n, 1, list(TILES), device)) == sorted(t.name for t in TILES)
 
 
 DEFAULTS = [
