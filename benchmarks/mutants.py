@@ -79,6 +79,26 @@ PARTS = {
         tuple(f"tests/unit/report/test_{name}.py" for name in ("advise", "claims", "policy", "cost_curves")),
         REPORTS,
     ),
+    "report": (
+        ("gpubench/report",),
+        tuple(
+            f"tests/unit/report/test_{name}.py"
+            for name in (
+                "formats", "sentences", "sections", "answer", "answer_so_far", "map", "breakeven", "cost_curves",
+                "cpu_side", "hybrid", "roofline", "time_breakdown", "functions", "claims", "amortization", "overheads",
+                "components", "numbers", "recommendation", "several_files", "compare_command", "gates", "ci",
+                "plausibility", "html", "widths",
+            )
+        ),
+        (
+            "tests/unit/report/formats",
+            # Those of how to install what draws name the folder of this tree.
+            "tests/unit/report/test_charts.py::test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date",
+            "tests/unit/report/test_charts.py::test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts",
+            "tests/unit/workloads/test_stages_report.py", "tests/unit/multi/test_answer_device_groups.py",
+            "tests/unit/fleet/test_fleet_report.py",
+        ),
+    ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
@@ -134,6 +154,7 @@ EQUIVALENT = (
     ),
     ("curves/time_curve.py", "if excess ** 2 <= sure", "< sure", "no excess has that very square"),
     ("curves/threshold.py", "NEAREST = ", "6.0", "a contender so far behind moves no digit that is printed"),
+    ("curves/relatives.py", "reduces = all(", "written <= ", "no whole number of bytes is that very share"),
     (
         "curves/relatives.py",
         "rest = [(point.y - math.log1p(",
@@ -350,7 +371,7 @@ def _files(part: str) -> list[str]:
     paths = []
     for place in PARTS[part][0]:
         path = ROOT / place
-        paths += sorted(path.glob("*.py")) if path.is_dir() else [path]
+        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
@@ -412,7 +433,8 @@ class _Counted:
         import coverage
 
         self._kept, self._each_s, self._began = notes, dict[str, float](), 0.0
-        places = [f"{os.getcwd()}/{place}*" for files, *_ in PARTS.values() for place in files]
+        places = [os.path.abspath(place) for files, *_ in PARTS.values() for place in files]
+        places += [f"{place}/*" for place in places]
         self._coverage = coverage.Coverage(data_file=None, config_file=False, include=places)
         self._coverage.start()
 

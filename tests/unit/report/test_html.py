@@ -18,6 +18,7 @@ from gpubench.base.installation import install_command
 from gpubench.base.plugins import sections
 from gpubench.base.streams import printable
 from gpubench.report import plots, render
+from gpubench.report.charts import theme
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
@@ -86,6 +87,7 @@ def test_nothing_is_fetched_from_anywhere_and_the_license_of_what_draws_goes_wit
     for script in (page.blocks["script"], library):
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
     assert not re.search(r"url\(|@import", page.blocks["style"])
+    assert json.loads(embedded(page, "themes")) == {"light": theme(), "dark": theme(dark=True)}
     assert library.startswith("/*\nVega, Vega-Lite")
     assert "Redistribution and use in source and binary forms" in library
 
