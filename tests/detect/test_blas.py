@@ -57,9 +57,9 @@ def test_a_variable_brings_the_probe_and_the_warning_into_the_default_command(gp
 
 
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one thread fits one CPU")
-def test_a_run_warns_too(gpubench):
+def test_a_run_warns_too(gpubench, in_process):
     words = "run --devices fake:cpu,fake:gpu --ops saxpy --sizes 1k --quick --max-samples 10 -o r.json"
     done = gpubench(*words.split(), env={"OPENBLAS_NUM_THREADS": "1"}, timeout=110)
     assert done.returncode == 0, done.stderr
-    text = gpubench("report", "r.json", "--format", "plain").stdout
+    text = in_process("report", "r.json", "--format", "plain").stdout
     assert "OPENBLAS_NUM_THREADS=" in " ".join(text.split())

@@ -67,8 +67,8 @@ def test_a_software_adapter_takes_no_headline(ran):
     assert "software adapter" in " ".join(rest.split()), "its times are shown all the same, and labelled"
 
 
-def test_report_says_the_same_in_each_format(ran, folder, gpubench):
-    ended = gpubench("report", "--format", "markdown", "--full", cwd=folder)
+def test_report_says_the_same_in_each_format(ran, folder, in_process):
+    ended = in_process("report", "--format", "markdown", "--full", cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = [
         [cell.strip() for cell in line.strip("| ").split("|")]
@@ -80,9 +80,9 @@ def test_report_says_the_same_in_each_format(ran, folder, gpubench):
         assert "wgpu:0" in row
         ratio = r"(CPU|adapter|equal) ?[\d.]*x? \[[\d.]+, [\d.]+\]"
         assert any(re.match(ratio, cell) for cell in row), row
-    document = json.loads(gpubench("report", "--format", "json", cwd=folder).stdout)
+    document = json.loads(in_process("report", "--format", "json", cwd=folder).stdout)
     assert (document["name"], len(document["cases"])) == ("gpubench-report", 10)
     assert document["break_even"] == [], "an adapter without a GPU breaks even nowhere"
-    lines = gpubench("report", "--format", "csv", cwd=folder).stdout.splitlines()
+    lines = in_process("report", "--format", "csv", cwd=folder).stdout.splitlines()
     assert len(lines) == 11
     assert lines[0].startswith("run_id,case_id,op,n,")

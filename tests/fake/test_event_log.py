@@ -25,12 +25,12 @@ def outcome_lines(found):
     return cases, rest, sorted(warnings, key=json.dumps)
 
 
-def test_the_log_ends_with_what_report_says(gpubench, tmp_path):
+def test_the_log_ends_with_what_report_says(gpubench, in_process, tmp_path):
     done = gpubench(*SMALL, "--sessions", "2", "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
     reported = (tmp_path / "r.jsonl").read_text()
     assert done.stdout == reported
-    again = gpubench("report", "r.json", "--format", "jsonl")
+    again = in_process("report", "r.json", "--format", "jsonl")
     live, saved = events(reported), events(again.stdout)
     assert live[0] == saved[0]
     assert outcome_lines(live) == outcome_lines(saved)

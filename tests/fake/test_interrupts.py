@@ -110,7 +110,7 @@ def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
     assert read(tmp_path)["complete"]
 
 
-def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
+def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, in_process):
     process, workers = under_way(start, tmp_path)
     end(process, signal.SIGKILL)
     assert not (tmp_path / "r.json").exists(), "it is written once, at the end"
@@ -118,10 +118,10 @@ def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
     assert not result.complete
     assert any(getattr(outcome, "blocks", []) for outcome in result.outcomes)
     wait_for(lambda: not any(map(is_alive, workers)))
-    absent = gpubench("report", "r.json")
+    absent = in_process("report", "r.json")
     assert absent.returncode == 4
     assert "name r.json.part" in absent.stderr
-    report = gpubench("report", "r.json.part", "--format", "markdown")
+    report = in_process("report", "r.json.part", "--format", "markdown")
     assert report.returncode == 0, report.stderr
     assert "add" in report.stdout
     assert "| " in report.stdout

@@ -29,7 +29,7 @@ def blocks_by_size(outcomes):
     return sizes, phases
 
 
-def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
+def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, in_process):
     ran = run(*SEARCH, env={"GPUBENCH_FAKE_NOISE": "0.03"})
     assert ran.code == 0, ran.err
     sizes, phases = blocks_by_size(ran.outcomes)
@@ -38,7 +38,7 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, gpubench):
     new = set(sizes) - set(LADDER)
     assert [n for n in new if TRUE_N / 3 < n < TRUE_N * 3]
     assert all(sizes[n] <= 4 for n in new), "two blocks a side"
-    ended = gpubench("report", str(ran.folder / "r.json"), "--format", "json")
+    ended = in_process("report", str(ran.folder / "r.json"), "--format", "json")
     (row,) = json.loads(ended.stdout)["break_even"]
     assert row["verdict"] == "at"
     assert row["n"] == pytest.approx(TRUE_N, rel=0.15)

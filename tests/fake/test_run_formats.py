@@ -6,13 +6,13 @@ RUN = "run --ops relu --sizes 1k --devices fake:gpu --regimes resident-queued --
 
 
 @pytest.mark.parametrize("name", ["gha-smaller", "csv"])
-def test_run_and_report_print_the_same(gpubench, name):
+def test_run_and_report_print_the_same(gpubench, in_process, name):
     ran = gpubench(*RUN, "--format", name)
     assert ran.returncode == 0, ran.stderr
-    reported = gpubench("report", "r.json", "--format", name)
+    reported = in_process("report", "r.json", "--format", name)
     assert ran.stdout == reported.stdout
     assert "relu" in ran.stdout.lower()
-    named = gpubench("report", "r.json", "--format", name, "-o", "out.json")  # the name outweighs the suffix
+    named = in_process("report", "r.json", "--format", name, "-o", "out.json")  # the name outweighs the suffix
     assert (named.returncode, named.stdout) == (0, "")
 
 

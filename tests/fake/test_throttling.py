@@ -81,7 +81,7 @@ def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
     assert asked == {"fake:cpu", "fake:gpu"}
 
 
-def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, gpubench):
+def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, in_process):
     ran = measured(run, "shared", "--sessions", "2")
     (found,) = [warning for warning in ran.result["warnings"] if warning["code"] == "other-gpu-users"]
     assert (found["severity"], found["session"]) == ("warning", 0)
@@ -89,7 +89,7 @@ def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, gpuben
     assert "another process was computing on fake:shared" in ran.err
     assert "other-gpu-users" in ran.out
     rows = list(
-        csv.DictReader(gpubench("report", str(ran.folder / "r.json"), "--format", "csv").stdout.splitlines())
+        csv.DictReader(in_process("report", str(ran.folder / "r.json"), "--format", "csv").stdout.splitlines())
     )
     assert {row["device"]: "other-gpu-users" in row["warnings"] for row in rows} == {
         "fake:cpu": False, "fake:shared": True,

@@ -12,22 +12,22 @@ def ran(run):
     return run(*WORDS, "--energy")
 
 
-def test_what_is_unknown_is_a_reason_and_no_number(ran, gpubench):
+def test_what_is_unknown_is_a_reason_and_no_number(ran, in_process):
     assert ran.code == 0, ran.err
     for outcome in ran.outcomes.values():
         (window,) = outcome["energy"]
         assert window["reason"]
         assert window["power_w"] is None
     path = str(ran.folder / "r.json")
-    assert "Not known of fake:cpu" in gpubench("report", path, "--sections", "energy").stdout
-    rows = json.loads(gpubench("report", path, "--format", "json").stdout)["energy"]
+    assert "Not known of fake:cpu" in in_process("report", path, "--sections", "energy").stdout
+    rows = json.loads(in_process("report", path, "--format", "json").stdout)["energy"]
     assert [row["joules"] for row in rows] == [None] * len(ran.outcomes)
 
 
-def test_without_the_option_there_is_none(run, gpubench):
+def test_without_the_option_there_is_none(run, in_process):
     ran = run(*WORDS)
     assert not any("energy" in outcome for outcome in ran.outcomes.values())
-    assert "Energy" not in gpubench("report", str(ran.folder / "r.json"), "--full").stdout
+    assert "Energy" not in in_process("report", str(ran.folder / "r.json"), "--full").stdout
 
 
 def test_sizes_have_to_be_named(gpubench):

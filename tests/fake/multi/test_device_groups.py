@@ -25,7 +25,7 @@ def ran(run):
     )  # fmt: skip
 
 
-def test_collectives_of_device_groups(ran, gpubench):
+def test_collectives_of_device_groups(ran, in_process):
     """Each runs on the first group of a size, and pairs on each; times follow the slowest link."""
     assert ran.code == 0, ran.err
     device_groups = {}
@@ -45,8 +45,8 @@ def test_collectives_of_device_groups(ran, gpubench):
     assert " ".join(ran.out.split()).startswith("Between 4 GPUs: p2p ")
     assert "allreduce 0-3" in ran.out
     path = str(ran.folder / "r.json")
-    assert "allreduce, 4 ranks by fake on group:fake:0-3" in gpubench("report", path, "--full").stdout
-    document = json.loads(gpubench("report", path, "--format", "json").stdout)
+    assert "allreduce, 4 ranks by fake on group:fake:0-3" in in_process("report", path, "--full").stdout
+    document = json.loads(in_process("report", path, "--format", "json").stdout)
     rows = {(row["op"], row["device_id"]): row for row in document["collectives"]}
     four = rows["allreduce", "group:fake:0-3"]
     assert four["busbw"] == pytest.approx(1.5 * four["algbw"], rel=1e-4)
