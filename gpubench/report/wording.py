@@ -225,9 +225,12 @@ def seconds_text(seconds: float | None, unit: str = "auto") -> str:
 
 
 def interval_text(interval: IntervalLike) -> str:
-    """`[33.2, 34.1]`: both ends with the decimals of the estimate."""
+    """`[33.2, 34.1]`: both ends with the decimals of the estimate, but a low end above 0 is never written as 0."""
     decimals = _decimals(interval)
-    return f"[{_decimal_text(interval.low, decimals)}, {_decimal_text(interval.high, decimals)}]"
+    low = _decimal_text(interval.low, decimals)
+    if interval.low > 0 and not float(low):
+        low = f"{interval.low:.1g}"
+    return f"[{low}, {_decimal_text(interval.high, decimals)}]"
 
 
 def ratio_text(ratio: IntervalLike) -> str:

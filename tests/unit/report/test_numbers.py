@@ -46,3 +46,7 @@ def test_any_ratio_lies_inside_its_printed_interval(estimate, below, above):
     low, high = ends.strip("[]").split(", ")
     assert decimals(low) == decimals(high) == decimals(number)
     assert float(low) <= float(number) <= float(high)
+
+
+def test_a_low_end_above_zero_is_not_printed_as_zero():
+    assert ratio_text(interval(0.0038, 1.0, 265.9)) == "1.0x [0.004, 265.9]"
