@@ -91,8 +91,8 @@ class SelectionOptions(CommandOptions):
     """The choice of what is measured, and on which devices."""
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
-        "roofline (what the hardware can do), or health (is a GPU as fast as its like). Default: "
-        "vector,matmul,activation; health with --cluster.", answer="selection.ops",
+        "roofline (what the hardware can do), health (is a GPU as fast as its like) or claims (docs/claims.md). "
+        "Default: vector,matmul,activation; health with --cluster.", answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
         "found by a search inside the budget.", answer="selection.sizes",
