@@ -428,13 +428,9 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
                 self._sides.on_gpu(launch, 1, host, again=True)
             return self.clock() - start
 
-        try:
-            best = int(
-                fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S)
-            )
-        finally:
-            self._sides.pieces.close()
-            output.free()
+        best = int(fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S))
+        self._sides.pieces.close()
+        output.free()
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:

@@ -199,9 +199,9 @@ def test_pieces_of_several_workloads_give_way_to_each_other(tmp_path, monkeypatc
     timer.calibrate_at({"gpu": 1.0}, 0.0)
     alone = timer.sides["gpu"]()
     timer.verify()
-    session._sides.pieces.close()  # as another workload does
+    session.forget()  # as another workload does
     assert timer.sides["gpu"]() == pytest.approx(alone, rel=1e-3)
-    session._sides.pieces.close()
+    session.forget()
     timer.verify()
     full[0] = True
     timer.verify_alone({"gpu": 1.0})
@@ -217,7 +217,7 @@ def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypa
     def lose(*_):
         raise DeviceLost("scripted")
 
-    owner, name = (FakeStream, "run") if place == "queue" else (session._sides, "_compute")
+    owner, name = (FakeStream, "run") if place == "queue" else (session.cpu, "run")
     monkeypatch.setattr(owner, name, lose)
     monkeypatch.setattr(FakeStream, "wait", lambda stream: waits.append(stream))
     with pytest.raises(DeviceLost):
