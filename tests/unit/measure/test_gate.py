@@ -44,6 +44,20 @@ def cycle_of(session, folder, op, implementation, regime="resident", kind="rando
 
 
 @pytest.mark.parametrize("implementation", ["library", "tuned"])
+@pytest.mark.parametrize("last", ["resident", "transfer-once"])
+def test_a_final_check_leaves_the_answers_of_other_regimes_alone(session, tmp_path, implementation, last):
+    """The regimes of an implementation share their workspace."""
+    cases = [case_of("relu", implementation, regime) for regime in ("transfer-always", last)]
+    workspace = Workspace(session, kernels.load("relu"), cases[0], 1, "random", tmp_path)
+    launch = gate(workspace, cases[0], lambda phase: None).launch
+    cycles = [Timer(workspace, case, launch) for case in cases]
+    for cycle in cycles[::-1]:
+        cycle.seconds(2)
+    for cycle in cycles:
+        cycle.verify()
+
+
+@pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
 def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_path, implementation, regime):
     cycle = cycle_of(session, tmp_path, "relu", implementation, regime)

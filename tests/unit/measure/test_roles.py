@@ -275,6 +275,18 @@ def test_every_output_is_checked_in_every_regime(session, tmp_path, implementati
     assert session.compile == compile_right
 
 
+@pytest.mark.parametrize(("regime", "skipped"), [
+    ("transfer-once", "download"), ("transfer-always", "upload"), ("transfer-always", "download"),
+])  # fmt: skip
+def test_a_copy_that_does_nothing_leaves_no_earlier_answer(session, tmp_path, monkeypatch, regime, skipped):
+    timer = timer_of(session, tmp_path, "tuned", regime)
+    timer.verify()
+    timer.seconds(1)
+    monkeypatch.setattr(timer.transfers, skipped, lambda buffer, host: None)
+    with pytest.raises(IndexError if skipped == "upload" else Wrong):  # what fills ids is none
+        timer.verify()
+
+
 # ---------------------------------------------------------------- who computes them
 
 
