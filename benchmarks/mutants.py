@@ -130,6 +130,13 @@ EQUIVALENT = (
     ),
     ("analysis/advice.py", "return 'clear' if wrong", "wrong < CLEAR", "no probability is that very number"),
     ("analysis/advice.py", "return 'clear' if wrong", "cost < HIGHEST", "no cost is that very number"),
+    ("analysis/speedup.py", "return math.sqrt((self.lo", "or 2)", "a bracket has both ends, and none is 0"),
+    (
+        "compare/judge.py",
+        "values = [value - centre",
+        "+ centre",
+        "moving all values changes no difference of means",
+    ),
     ("curves/threshold.py", "if low > high + 1e-09", "1.5", "no two ends lie so close to each other"),
     ("curves/threshold.py", "return math.exp(x) if math.isfinite(x)", "x <= 0", "what is not finite is not 0"),
     ("curves/time_curve.py", "gap: tuple[float, float]", "", "without a jump nobody asks for its gap"),
