@@ -132,13 +132,15 @@ def pytest_collection() -> Iterator[object]:
 
 
 def _runs_alone(item: pytest.Item) -> bool:
-    return any(item.iter_markers("serial")) or any(item.iter_markers("cuda"))
+    return any(item.iter_markers("serial")) or (any(item.iter_markers("cuda")) and not _missing("cuda"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of pytest-timeout: waiting costs a test nothing
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Beside other workers of pytest-xdist: a test that runs alone waits for the others, and no new one begins."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    """Beside other workers of pytest-xdist: a test that runs alone waits for the others, and no new one begins.
+
+    A pytest that a test starts is part of that test, and waits for nobody."""
+    if not hasattr(item.config, "workerinput"):
         return (yield)
     with contextlib.ExitStack() as held:
         with _locked(
