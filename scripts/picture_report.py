@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
 # The width, the colours, and what the picture ends below.
 SHOTS = (
-    ("report.png", 1200, "light", ".thresholds table"), ("report-dark.png", 1200, "dark", ".panels"),
-    ("report-narrow.png", 400, "light", ".panel"),
+    ("report.png", 1200, "light", ".legend:visible"), ("report-dark.png", 1200, "dark", ".legend:visible"),
+    ("report-narrow.png", 400, "light", ".lanes:visible"),
 )  # fmt: skip
 
 
@@ -39,9 +39,9 @@ def main(file: Path) -> None:
             page = context.new_page()
             page.goto(page_file.as_uri())
             page.locator("[data-ready]").wait_for()
-            page.locator("[data-drawn]").wait_for()
+            page.locator("[data-lanes]:not([data-drawn]):visible").first.wait_for(state="detached")
             end = page.locator(last).first.bounding_box()
-            clip = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"] + 16}
+            clip = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"] + 4}
             page.screenshot(path=FOLDER / name, full_page=True, clip=clip)
             context.close()
             print(f"{name}: {(FOLDER / name).stat().st_size} bytes")
