@@ -51,7 +51,9 @@ def test_terminal_page_and_notebook_say_the_same_in_the_same_colours(opened, con
     assert shown(opened(run)) == (sentence, colours, numbers)
 
     notebook = tmp_path / "notebook.html"
-    notebook.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{Result(run)._repr_html_()}</body>", encoding="utf-8")
+    notebook.write_text(
+        f"<!DOCTYPE html><meta charset=utf-8><body>{Result(run)._repr_html_()}</body>", encoding="utf-8"
+    )
     for script in (True, False):
         page = contexts[script].new_page()
         page.goto(notebook.as_uri())
