@@ -417,8 +417,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
         gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")
         assert gpu is not None
-        why = one_piece(gpu, host)
-        if why is not None:
+        if (why := one_piece(gpu, host)) is not None:
             return why
         gpu.compile()
 
@@ -428,9 +427,10 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
                 self._sides.on_gpu(launch, 1, host, again=True)
             return self.clock() - start
 
-        best = int(fastest(PIECES, lambda name: partial(seconds, name), clock=self.clock, budget_s=TUNING_S))
-        self._sides.pieces.close()
-        output.free()
+        with contextlib.ExitStack() as held:
+            held.callback(output.free)
+            held.callback(self._sides.pieces.close)
+            best = int(fastest(PIECES, partial(partial, seconds), clock=self.clock, budget_s=TUNING_S))
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:

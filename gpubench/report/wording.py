@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.samples import Label
-from gpubench.analysis.speedup import EQUAL, NUMBA, CpuCode, Speedup, cpu_codes, cpu_threads
+from gpubench.analysis.speedup import NUMBA, CpuCode, Speedup, about_equal, cpu_codes, cpu_threads
 from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.base.units import count_noun, earned_digits, format_rate, format_seconds, format_size, list_words
@@ -265,7 +265,7 @@ def winner_text(
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
     text = style(shown)
-    if shown.estimate <= EQUAL:
+    if about_equal(shown.estimate):
         return f"about equal{text[text.index(' ') :] if ' ' in text else ''}"
     return f"{side} {text}" + (" ?" if shown.low <= 1 else "")
 

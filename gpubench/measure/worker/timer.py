@@ -280,10 +280,8 @@ class Timer(Timed):
             self.workspace.verify(self.launch, self.case)
         earlier = self.launch.output
         self._spoil()
-        self.calls, every = (
-            min(self.calls, protocol.MOST_CHECKED),
-            self.calls,
-        )  # more in a row write what these do
+        # More in a row write what these do.
+        self.calls, every = min(self.calls, protocol.MOST_CHECKED), self.calls
         self.seconds(1)
         self.calls = every
         if self.case.regime == "transfer-always" and self.launch.output is None:
