@@ -24,10 +24,7 @@ from gpubench.base.plugins import wings
 from gpubench.curves import stats
 from gpubench.curves.stats import Interval, median
 from gpubench.result.case import QUEUED, RESIDENT, STREAMED, beside_size
-from gpubench.result.run import Block, Measurement, OnePiece, Run
-
-PipelineStage = Literal["upload", "kernel", "download"]
-STAGES: tuple[PipelineStage, ...] = ("upload", "kernel", "download")
+from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, PipelineStage, Run
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +77,9 @@ def _pipeline(
     assert streamed.time is not None
     gain = None if copied is None else pair_ratio(copied, streamed)
     stages = stage_medians(analysis.run, outcome)
-    bound = max((name for name in STAGES if name in stages), key=lambda name: stages[name], default=None)
+    bound = max(
+        (name for name in PIPELINE_STAGES if name in stages), key=lambda name: stages[name], default=None
+    )
     bound_s = None if bound is None else stages[bound]
     return Pipeline(
         id=streamed.id, copied_id=None if copied is None else copied.id, gain=gain.estimate if gain else None,

@@ -110,7 +110,9 @@ class Policy:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there. Each is read when
-        an answer needs it."""
+        an answer needs it. Raises TypeError for a path."""
+        if isinstance(runs, str | Path):
+            raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
         self._calls: dict[tuple[str, str, Others, str], _Call] = {}
 

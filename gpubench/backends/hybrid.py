@@ -166,8 +166,8 @@ class Sides:
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
             cpu = self._cpu_part(launch, host_output)
-            if not launch.movers and self._by_this_thread(launch.gpu, host_output):
-                finish = self._start(launch, launch.gpu, repeat, host_output, again=again)
+            finish = None if launch.movers else self._start(launch.gpu, repeat, host_output, again=again)
+            if finish is not None:
                 try:
                     self._compute(cpu, repeat)
                 finally:  # else copies go on in arrays that others get
@@ -184,21 +184,19 @@ class Sides:
         if host_output is not None and launch.split.join:
             host_output[...] = self._join(launch)
 
-    def _start(
-        self, launch: SplitLaunch, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool
-    ) -> Work:
-        """Enqueue the GPU's part. Returns what waits for it, and fetches what is still to be fetched."""
+    def _start(self, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool) -> Work | None:
+        """Enqueue the GPU's part, where little is sent or the device moves the data by itself. Returns what waits for
+        it, and fetches what is still to be fetched. Returns None where another thread has to move the data."""
         wait = self.pieces.start(gpu, repeat, host_output)
         if wait is not None:
             return wait
-        self.on_gpu(launch, repeat, None, again=again)
+        if gpu.sent_bytes > INLINE_BYTES and not gpu.is_direct(host_output):
+            return None
+        gpu.send(again=again)
+        self.gpu.run(gpu.launch, repeat)
         if host_output is None or gpu.start_fetch(host_output):
             return self.gpu.sync
         return partial(gpu.fetch, host_output)
-
-    def _by_this_thread(self, gpu: DeviceShare, host_output: Array | None) -> bool:
-        """Tell whether this thread drives the GPU and computes: there is little to send, or the device moves it."""
-        return gpu.sent_bytes <= INLINE_BYTES or gpu.is_direct(host_output)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
         """Leave cores to the threads that move the GPU's data; all are the CPU's where none does.

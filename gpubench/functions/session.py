@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.contract import Launch, Session
+from gpubench.backends.contract import Launch, Session, WrappedSession
 from gpubench.backends.contract.protocols import CoreClock, LaunchClock, Splits
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.functions.declare import UserFunction
@@ -24,7 +24,7 @@ from gpubench.functions.loading import (
     where,
     widen,
 )
-from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
+from gpubench.kernels.contract.op import Array, Op, Shape, Stored
 from gpubench.result.case import Case
 
 _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
@@ -45,17 +45,11 @@ class CallResult:
         self.value = value
 
 
-class CallSession(Session, LaunchClock, CoreClock):
-    """A session on which a user's function runs: it moves objects, and all else is the device's own session."""
+class CallSession(WrappedSession, LaunchClock, CoreClock):
+    """A session on which a user's function runs: it moves objects."""
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
-        self._inner = inner
-        self.device, self.limits, self.threads, self.blas = (
-            inner.device,
-            inner.limits,
-            inner.threads,
-            inner.blas,
-        )
+        super().__init__(inner)
         self._function = function
         self._to_device = _mover(inner, function)
         self._wait = _device_wait(inner)
@@ -68,23 +62,8 @@ class CallSession(Session, LaunchClock, CoreClock):
         """Return the libraries that the device's own session lacks."""
         return self._inner.lacks
 
-    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        return self._inner.host_array(shape, dtype, implementation)
-
-    def empty_launch(self) -> Launch:
-        return self._inner.empty_launch()
-
-    def run(self, launch: Launch, repeat: int = 1) -> None:
-        self._inner.run(launch, repeat)
-
-    def clock(self) -> float:
-        return self._inner.clock()
-
     def core_hz(self) -> float | None:
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
-
-    def close(self) -> None:
-        self._inner.close()
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """The library implementation, on a device of the array libraries that the function names."""
@@ -258,8 +237,7 @@ def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | Non
     backend = inner.device.backend
     arrays: dict[str, Callable[[Any], Any]] = {
         "numpy": copy_of, "fake": copy_of,
-        "torch": lambda x: _tensor(inner, x),
-        "cupy": lambda x: _cupy_array(x),
+        "torch": lambda x: _tensor(inner, x), "cupy": _cupy_array,
     }  # fmt: skip
     if function.to_gpu is not None and inner.device.kind != "cpu":
         return function.to_gpu

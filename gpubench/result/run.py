@@ -126,6 +126,9 @@ Staging = Literal["pageable", "pinned", "mapped", "in-place"]
 # Why the GPU's part of a split moves in one piece: no trial of several was faster; the device copies nothing while it
 # computes; the caller's arrays are ordinary ones; a piece needs more than some rows of each operand; little is sent.
 OnePiece = Literal["no-gain", "no-streams", "ordinary-arrays", "uncut", "small"]
+# What a copying call does, in order.
+PipelineStage = Literal["upload", "kernel", "download"]
+PIPELINE_STAGES: tuple[PipelineStage, ...] = ("upload", "kernel", "download")
 Severity = Literal["info", "warning", "error"]
 # Stands in for a GPU's last-level cache that nothing reported: more than any so far.
 UNKNOWN_CACHE_BYTES = 256 * 2**20

@@ -86,6 +86,8 @@ def test_policy_has_the_same_thresholds(result):
     assert policy.threshold("dot") == result.threshold("dot")
     assert "dot" in repr(policy)
     assert policy.choose("dot", 2**24, regime="resident").backend == "cupy"
+    with pytest.raises(TypeError, match=r"Policy\.load"):
+        gpubench.Policy("r.json")
 
 
 @pytest.mark.parametrize(

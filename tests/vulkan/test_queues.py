@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.wgpu import queues, vendor_errors
+from gpubench.backends.wgpu import queues
+from gpubench.backends.wgpu.queues import vendor_errors
 from gpubench.backends.wgpu.transfers import MappedTransfers
 from gpubench.base.errors import BackendError
 from gpubench.result.case import WAITED, Case
@@ -47,7 +48,7 @@ def test_launches_do_their_work(session, taken, repeat):
 
 
 def test_every_byte_goes_up_and_comes_down(session, taken):
-    transfers = MappedTransfers(session.programs.device, taken, vendor_errors)
+    transfers = MappedTransfers(session.programs.device, taken)
     buffer = session.allocate((N,), "float32")
     host, got = np.random.default_rng(3).standard_normal(N, np.float32), np.empty(N, np.float32)
     for _ in range(2):  # the second time the staging buffers are there
@@ -89,5 +90,5 @@ def test_what_is_wrong_with_commands_is_raised(session, way):
         found.copy(large, 0, small, 0, 64)  # neither may be written
     assert caught.value.reason == "validation-error"
     with pytest.raises(BackendError), vendor_errors():
-        found.map(small, 16, write=False).sync_wait()  # no buffer that the host may map
+        queues.Mapping(found, small, 16, write=False).sync_wait()  # no buffer that the host may map
     found.wait()  # the queue goes on

@@ -159,10 +159,6 @@ class DeviceStream(ABC):
 class HostMemory(ABC):
     """Host memory of one kind that an open device computes in. A buffer is the device's, unless the host holds it."""
 
-    def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run in this memory. As it stands: it can."""
-        return None
-
     @abstractmethod
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""
@@ -344,6 +340,43 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free everything; idempotent; never raises."""
+
+
+class WrappedSession(Session):
+    """A session over another one of the same device: what it does not change is the inner session's."""
+
+    def __init__(self, inner: Session) -> None:
+        self._inner = inner
+        self.device, self.limits, self.threads, self.blas = (
+            inner.device,
+            inner.limits,
+            inner.threads,
+            inner.blas,
+        )
+
+    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
+        return self._inner.host_array(shape, dtype, implementation)
+
+    def run(self, launch: Any, repeat: int = 1) -> None:
+        self._inner.run(launch, repeat)
+
+    def sync(self) -> None:
+        self._inner.sync()
+
+    def enter(self) -> None:
+        self._inner.enter()
+
+    def forget(self) -> None:
+        self._inner.forget()
+
+    def empty_launch(self) -> Launch:
+        return self._inner.empty_launch()
+
+    def clock(self) -> float:
+        return self._inner.clock()
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 # ---------------------------------------------------------------- backends

@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from gpubench.backends.cupy.launches import (
     EventClock,
     no_tf32,
     pin_off,
+    vendor_errors,
     with_tf32,
 )
 from gpubench.backends.cupy.memory import (
@@ -59,7 +60,7 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.base import AMD, NVIDIA
-from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.kernel import Limits
@@ -69,27 +70,6 @@ from gpubench.result.run import Blas, Device, DeviceClock, Identity, Theoretical
 
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
-# Memory runs out at a launch too: a kernel's own, or the library's workspace.
-_OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
-
-
-@contextlib.contextmanager
-def vendor_errors() -> Iterator[None]:
-    """Turn CuPy's exceptions into ours: nothing above this file knows them."""
-    import cupy
-
-    try:
-        yield
-    except cupy.cuda.memory.OutOfMemoryError as error:
-        raise DeviceOutOfMemory(str(error)) from error
-    except (
-        cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.cublas.CUBLASError
-    ) as error:  # fmt: skip
-        if any(word in str(error) for word in _OUT_OF_MEMORY):
-            raise DeviceOutOfMemory(str(error)) from error
-        if isinstance(error, cupy.cuda.cublas.CUBLASError):
-            raise BackendError(str(error)) from error
-        raise DeviceLost(str(error)) from error
 
 
 class CupySession(
@@ -146,9 +126,9 @@ class CupySession(
         self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._graphs = CudaGraphs(cupy)
-        self._pool = DevicePool(cupy, memory, vendor_errors)
+        self._pool = DevicePool(cupy, memory)
         self._pinned = PinnedMemory(cupy)
-        self._staged = PinnedTransfers(cupy, self._pinned, vendor_errors, self.enter)
+        self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
@@ -207,7 +187,7 @@ class CupySession(
     def in_place(self, memory: str) -> InPlaceSession:
         if self._on_hip:
             raise Unsupported("ROCm's host memory is not known here", reason="not-in-place")
-        return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory, vendor_errors))
+        return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory))
 
     def transfers(self, implementation: Implementation) -> Transfers:
         """Through page-locked memory in the tuned implementation, else as CuPy itself does it."""
@@ -218,7 +198,7 @@ class CupySession(
         if not self._copies_aside:
             raise Unsupported(f"{self.device.id} has no engine that copies beside kernels", reason="no-streams")
         with vendor_errors():
-            return CudaStream(self._cupy, vendor_errors)
+            return CudaStream(self._cupy)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream; pageable memory is staged by the driver."""
@@ -442,7 +422,7 @@ class CupyBackend(Backend, Joins):
         """The devices of these ordinals."""
         from gpubench.backends.cupy.links import CudaLinks
 
-        return CudaLinks(_import_cupy(), ordinals, vendor_errors)
+        return CudaLinks(_import_cupy(), ordinals)
 
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True

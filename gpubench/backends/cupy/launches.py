@@ -16,17 +16,40 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from gpubench.backends.contract import Buffer, Call, HostCall, Launch, StageReading
 from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
-from gpubench.base.errors import BuildError, Unsupported
+from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.result.case import TF32, Case
+
+# Memory runs out at a launch too: a kernel's own, or the library's workspace.
+_OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
+
+
+@contextlib.contextmanager
+def vendor_errors() -> Iterator[None]:
+    """Turn CuPy's exceptions into ours: nothing above this file knows them."""
+    import cupy
+
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise DeviceOutOfMemory(str(error)) from error
+    except (
+        cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.cublas.CUBLASError
+    ) as error:  # fmt: skip
+        if any(word in str(error) for word in _OUT_OF_MEMORY):
+            raise DeviceOutOfMemory(str(error)) from error
+        if isinstance(error, cupy.cuda.cublas.CUBLASError):
+            raise BackendError(str(error)) from error
+        raise DeviceLost(str(error)) from error
+
 
 # A stream holds 1024 launches; the next one makes the host wait for the device (H200: empty launches take 1.40 us each
 # up to 1024 of them, and 2.24 us with 2048).

@@ -10,16 +10,15 @@ import ctypes
 import functools
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.backends.contract import Links
+from gpubench.backends.cupy.launches import vendor_errors
 from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.op import Array
 
-Guard = Callable[[], AbstractContextManager[None]]
 # Of nccl.h.
 FLOAT32, SUM, AVERAGE = 7, 0, 4
 TYPES = {"float16": 6, "float32": FLOAT32, "float64": 8, "bfloat16": 9}
@@ -33,11 +32,11 @@ CALLS: dict[str, tuple[Any, ...]] = {
 class CudaLinks(Links):
     """One stream a device. NCCL starts with the first collective: a plain copy does without."""
 
-    def __init__(self, cupy: Any, ordinals: Sequence[int], guard: Guard) -> None:
+    def __init__(self, cupy: Any, ordinals: Sequence[int]) -> None:
         self.xp, self.ranks = cupy, len(ordinals)
-        self._ordinals, self._guard = list(ordinals), guard
+        self._ordinals = list(ordinals)
         self._streams = []
-        with guard():
+        with vendor_errors():
             for ordinal in ordinals:
                 with cupy.cuda.Device(ordinal):
                     self._streams.append(cupy.cuda.Stream(non_blocking=True))
@@ -53,12 +52,12 @@ class CudaLinks(Links):
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        with self._guard(), _nccl_errors():
+        with vendor_errors(), _nccl_errors():
             yield
 
     @contextlib.contextmanager
     def on(self, rank: int) -> Iterator[None]:
-        with self._guard(), self.xp.cuda.Device(self._ordinals[rank]), self._streams[rank]:
+        with vendor_errors(), self.xp.cuda.Device(self._ordinals[rank]), self._streams[rank]:
             yield
 
     def sync(self) -> None:

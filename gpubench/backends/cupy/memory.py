@@ -18,12 +18,11 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from gpubench.backends.contract import Buffer, DeviceStream, HostMemory, ReadyBuffers, Session, Transfers
-from gpubench.backends.cupy.launches import CudaLaunch
+from gpubench.backends.cupy.launches import CudaLaunch, vendor_errors
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
 from gpubench.backends.shared.memory import IDLE_BYTES, BufferPool
@@ -31,8 +30,6 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Staging
-
-Guard = Callable[[], AbstractContextManager[None]]
 
 # What a thread copies at a time. At the least so much that half of it takes as long as waking another thread, or the
 # time of a copy would jump where the second one joins; at the most so much that the first piece is soon on its way.
@@ -46,16 +43,16 @@ class DevicePool(BufferPool):
 
     most = KEPT_BYTES
 
-    def __init__(self, cupy: Any, device_bytes: int, guard: Guard) -> None:
+    def __init__(self, cupy: Any, device_bytes: int) -> None:
         super().__init__()
-        self._cupy, self._guard = cupy, guard
+        self._cupy = cupy
         self.limit = min(IDLE_BYTES, device_bytes // 16)
         self._homes: dict[tuple[Shape, str], ReadyBuffers] = {}
 
     def make(self, key: Any) -> Buffer:
         """Return an array of a (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
         shape, dtype = key
-        with self._guard():
+        with vendor_errors():
             array = self._cupy.empty(shape, host_dtype(dtype))
         self._homes[array.shape, array.dtype.char] = self.ready(key)
         return array
@@ -116,8 +113,8 @@ class PinnedTransfers(Transfers):
     staging: Staging = "pinned"
     copies = True
 
-    def __init__(self, cupy: Any, pinned: PinnedMemory, guard: Guard, enter: Callable[[], None]) -> None:
-        self._cupy, self._runtime, self._pinned, self._guard = cupy, cupy.cuda.runtime, pinned, guard
+    def __init__(self, cupy: Any, pinned: PinnedMemory, enter: Callable[[], None]) -> None:
+        self._cupy, self._runtime, self._pinned = cupy, cupy.cuda.runtime, pinned
         self._enter = enter
         self._threads = BlockThreads(copying_threads())
         self._own = threading.local()
@@ -136,7 +133,7 @@ class PinnedTransfers(Transfers):
             self._runtime.memcpyAsync(there + start, chunk.ctypes.data, chunk.size, kind, stream.ptr)
             event.record(stream)
 
-        with self._guard():
+        with vendor_errors():
             if self.is_direct(data):
                 self._runtime.memcpyAsync(there, data.ctypes.data, data.size, kind, stream.ptr)
             elif data.size:
@@ -157,7 +154,7 @@ class PinnedTransfers(Transfers):
                 event.synchronize()  # the second half arrives while the first is copied
                 data[begin:end] = chunk
 
-        with self._guard():
+        with vendor_errors():
             if self.is_direct(data):
                 self.start_download(buffer, host)
                 stream.synchronize()
@@ -165,7 +162,8 @@ class PinnedTransfers(Transfers):
                 self._threads.run(fetch, data.size, self._piece(data.size))
 
     def close(self) -> None:
-        """Let go of the chunks and the threads."""
+        """Let go of the chunks and the threads, once the device has read the last chunk."""
+        self._cupy.cuda.get_current_stream().synchronize()
         self._threads.close()
         self._own = threading.local()
 
@@ -175,7 +173,7 @@ class PinnedTransfers(Transfers):
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
         stream, kind = self._cupy.cuda.get_current_stream(), self._runtime.memcpyDeviceToHost
-        with self._guard():
+        with vendor_errors():
             self._runtime.memcpyAsync(host.ctypes.data, buffer.data.ptr, host.nbytes, kind, stream.ptr)
 
     def is_direct(self, host: Array) -> bool:
@@ -207,14 +205,14 @@ class PinnedTransfers(Transfers):
 class CudaStream(DeviceStream):
     """A stream that waits for no other one."""
 
-    def __init__(self, cupy: Any, guard: Guard) -> None:
-        self._runtime, self._guard = cupy.cuda.runtime, guard
+    def __init__(self, cupy: Any) -> None:
+        self._runtime = cupy.cuda.runtime
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Make it CuPy's current stream: launches, and memory that they take, are this stream's."""
-        with self._guard(), self._stream:
+        with vendor_errors(), self._stream:
             yield
 
     def upload(self, buffer: Buffer, host: Array) -> None:
@@ -232,7 +230,7 @@ class CudaStream(DeviceStream):
             host[...] = buffer.get()
 
     def wait(self) -> None:
-        with self._guard():
+        with vendor_errors():
             self._stream.synchronize()
 
 
@@ -258,12 +256,10 @@ def is_unified(attribute: Callable[[int], int]) -> bool:
 class CudaHostMemory(HostMemory):
     """A pool of CuPy's over memory of one kind. Library calls take their results from it, too."""
 
-    def __init__(
-        self, cupy: Any, ordinal: int, memory: str, guard: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._cupy, self._ordinal, self._guard = cupy, ordinal, guard
+    def __init__(self, cupy: Any, ordinal: int, memory: str) -> None:
+        self._cupy, self._ordinal = cupy, ordinal
         attribute = cupy.cuda.runtime.deviceGetAttribute
-        with guard():
+        with vendor_errors():
             lacking = [number for number in _NEEDS[memory] if not attribute(number, ordinal)]
         if lacking:
             why = f"cupy:{ordinal} has no {memory} memory (its cudaDeviceAttr {lacking[0]} is 0)"
@@ -279,7 +275,7 @@ class CudaHostMemory(HostMemory):
         return cuda.MemoryPointer(cuda.UnownedMemory(locked.ptr, size, locked, self._ordinal), 0)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        with self._guard(), self._cupy.cuda.using_allocator(self._pool.malloc):
+        with vendor_errors(), self._cupy.cuda.using_allocator(self._pool.malloc):
             return self._cupy.empty(shape, host_dtype(dtype))
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
@@ -296,7 +292,7 @@ class CudaHostMemory(HostMemory):
 
         place = (buffer.data.ptr, buffer.nbytes)
         if place not in self._bytes:
-            with self._guard():
+            with vendor_errors():
                 address = self._cupy.cuda.runtime.pointerGetAttributes(place[0]).hostPointer
             if not address or not buffer.flags.c_contiguous:
                 why = "the library's result is no plain array of host memory"

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
-from weakref import WeakValueDictionary
+from collections.abc import Hashable, Sequence
 
-from gpubench.backends.contract import Buffer, HostMemory, Launch, ReadyBuffers, Session, Transfers
+from gpubench.backends.contract import (
+    Buffer,
+    HostMemory,
+    Launch,
+    ReadyBuffers,
+    Session,
+    Transfers,
+    WrappedSession,
+)
 from gpubench.backends.contract.protocols import ComputesInPlace, HostReadable, Tunes
-from gpubench.backends.shared.host import aligned_array, allocate_outputs, bytes_of, copy, host_dtype
+from gpubench.backends.shared.host import aligned_array, bytes_of, copy, host_dtype
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
@@ -30,64 +36,25 @@ def open_in_place(session: Session, memory: str) -> Session:
     raise Unsupported(why, hint=REASONS["not-in-place"].remedy, reason="not-in-place")
 
 
-class PageLocked:
-    """Page-locked bytes, as CUDA's array interface (version 3) tells of them."""
-
-    def __init__(self, array: Array) -> None:
-        self.array, self.address = array, int(array.ctypes.data)
-        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3, "strides": None}
-
-
-class PageLockedMemory(HostMemory):
-    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer that lies in one
-    and keeps it."""
-
-    def __init__(self, session: Session, buffer_in: Callable[[PageLocked, Shape, Stored], Buffer]) -> None:
-        self._session, self._buffer_in = session, buffer_in
-        self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
-
-    def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse what the library puts into a fresh array of the device."""
-        if op.fills(case.backend):
-            return None
-        return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
-
-    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        memory = PageLocked(bytes_of(self._session.host_array(shape, dtype, "tuned")))
-        self._memories[memory.address] = memory
-        return self._buffer_in(memory, shape, dtype)
-
-    def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        return [self._memories[buffer.data_ptr()].array for buffer in buffers]
-
-    def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        if output is None:
-            output = allocate_outputs(InPlaceSession(session, self), op, case, inputs)
-        return session.compile(op, case, inputs, output)
-
-
 class InPlace(Transfers):
     """No transfer: the host writes and reads where the device computes."""
 
     staging: Staging = "in-place"
 
 
-class InPlaceSession(Session, HostReadable, Tunes):
-    """The session of a device with its operands in host memory; all else is the device's own session."""
+class InPlaceSession(WrappedSession, HostReadable, Tunes):
+    """The session of a device with its operands in host memory."""
 
     def __init__(self, home: Session, memory: HostMemory) -> None:
-        self._home, self.host_memory = home, memory
-        self.device, self.limits, self.threads, self.blas = home.device, home.limits, home.threads, home.blas
+        super().__init__(home)
+        self.host_memory = memory
 
     @property
     def home(self) -> Session:
-        return self._home
+        return self._inner
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        return self._home.supports(op, case) or self.host_memory.refuse(op, case)
-
-    def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        return self._home.host_array(shape, dtype, implementation)
+        return self._inner.supports(op, case)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         return self.host_memory.allocate(shape, dtype)
@@ -121,30 +88,15 @@ class InPlaceSession(Session, HostReadable, Tunes):
         return array
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        return self.host_memory.compile(self._home, op, case, inputs, output)
+        return self.host_memory.compile(self._inner, op, case, inputs, output)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        if isinstance(self._home, Tunes):
-            self._home.tune(op, case, inputs)
-
-    def run(self, launch: Any, repeat: int = 1) -> None:
-        self._home.run(launch, repeat)
-
-    def sync(self) -> None:
-        self._home.sync()
-
-    def enter(self) -> None:
-        self._home.enter()
+        if isinstance(self._inner, Tunes):
+            self._inner.tune(op, case, inputs)
 
     def forget(self) -> None:
-        self._home.forget()
+        super().forget()
         self.host_memory.forget()
-
-    def empty_launch(self) -> Launch:
-        return self._home.empty_launch()
-
-    def clock(self) -> float:
-        return self._home.clock()
 
     def close(self) -> None:
         """Free the memory; the device's session stays open."""

@@ -11,9 +11,8 @@ from gpubench.backends.contract.protocols import Streams
 from gpubench.backends.shared.sides import INLINE_BYTES, DeviceShare, granule, side_case
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored, each
-from gpubench.result.run import OnePiece
+from gpubench.result.run import PIPELINE_STAGES, OnePiece
 
-STAGES = ("upload", "kernel", "download")
 # Less is sent before several pieces are enqueued.
 LEAST_BYTES = 4 * INLINE_BYTES
 # Pieces under way at one time: one goes up, one is computed, one comes down.
@@ -27,7 +26,7 @@ class QueuedCall:
         self.stream, self.inputs, self.launch = stream, inputs, launch
 
     def enqueue(
-        self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = STAGES
+        self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = PIPELINE_STAGES
     ) -> None:
         """Enqueue a call, or some stages of it. `sent` and `fetched`: arrays by the place of the operand."""
         stream = self.stream

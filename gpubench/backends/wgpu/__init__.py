@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from gpubench.backends.shared.host import SingleDevice, no_kernel, read_stages, 
 from gpubench.backends.shared.memory import BufferPool, InPlaceSession
 from gpubench.backends.shared.peaks import THREADS, chain_program
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, buffer_bytes, differing, filling
-from gpubench.backends.wgpu.queues import Queue, library
+from gpubench.backends.wgpu.queues import Queue, first_line, library, vendor_errors
 from gpubench.backends.wgpu.transfers import (
     MAPPABLE,
     MappableMemory,
@@ -39,7 +39,7 @@ from gpubench.backends.wgpu.transfers import (
     StagedStream,
 )
 from gpubench.base import MESA, processes
-from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.base.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.kernel import Candidate, Limits, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Implementation, Op, Shape, Stored
@@ -58,25 +58,6 @@ TUNING_S = 3.0
 WGPU_VERSION = (0, 32)
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
-
-
-@contextlib.contextmanager
-def vendor_errors() -> Iterator[None]:
-    """Turn wgpu's exceptions into ours: nothing above this file knows them."""
-    import wgpu
-
-    try:
-        yield
-    except wgpu.GPUOutOfMemoryError as error:
-        raise DeviceOutOfMemory(_first_line(error)) from error
-    except wgpu.GPUValidationError as error:
-        raise BackendError(str(error), reason="validation-error") from error
-    except (wgpu.GPUInternalError, RuntimeError) as error:
-        raise DeviceLost(_first_line(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # A chain, the plain chain and its stages alone in groups have a set each; as many again for the case before.
@@ -228,9 +209,9 @@ class WgpuSession(
         self._choices = Choices(_description(device), user_cache(), processes.read_cpu_times())
         # A rasteriser takes the CPU for itself.
         self._queue = Queue(self._device, library(), asks=not self.limits.software and usable_cpus() > 1)
-        self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
+        self._transfers = MappedTransfers(self._device, self._queue)
         self._ways: dict[Implementation, PlainTransfers | MappedTransfers] = {
-            "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
+            "library": PlainTransfers(self._device), "tuned": self._transfers
         }  # fmt: skip
         self.pool = StoragePool(self._device, self.programs)
         self._flushing: Any = None
@@ -317,7 +298,7 @@ class WgpuSession(
             self._send(WgpuLaunch(self.programs.steps(program, buffers), None, None), 1)
 
     def in_place(self, memory: str) -> InPlaceSession:
-        mappable = MappableMemory(memory, self._device, self._queue, vendor_errors, self._on_host)
+        mappable = MappableMemory(memory, self._device, self._queue, self._on_host)
         return InPlaceSession(self, mappable)
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
@@ -325,7 +306,7 @@ class WgpuSession(
         return self._ways[implementation]
 
     def stream(self) -> StagedStream:
-        return StagedStream(self._device, self._queue, self._transfers, vendor_errors)
+        return StagedStream(self._device, self._queue, self._transfers)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
         """The buffer itself: a launch binds as much of it as the operand of its case has."""
@@ -558,7 +539,7 @@ class WgpuBackend(Backend):
             adapters = wgpu.gpu.enumerate_adapters_sync()
         except Exception as error:
             raise BackendUnavailable(
-                f"wgpu cannot list adapters: {_first_line(error)}",
+                f"wgpu cannot list adapters: {first_line(error)}",
                 hint=_DRIVER if sys.platform == "linux" else "install the GPU's driver",
             ) from error
         if wgpu.version_info[:2] != WGPU_VERSION:

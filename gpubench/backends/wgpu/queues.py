@@ -16,11 +16,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
+from gpubench.base.errors import BackendError, DeviceLost, DeviceOutOfMemory
 
 # Two threads may wait at once: what one is told, the other one's wait may have taken, and tell soon.
 TOLD_S = 1.0
 # From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
 ASK_S = 2e-3
+
+
+@contextlib.contextmanager
+def vendor_errors() -> Iterator[None]:
+    """Turn wgpu's exceptions into ours: nothing above this file knows them."""
+    import wgpu
+
+    try:
+        yield
+    except wgpu.GPUOutOfMemoryError as error:
+        raise DeviceOutOfMemory(first_line(error)) from error
+    except wgpu.GPUValidationError as error:
+        raise BackendError(str(error), reason="validation-error") from error
+    except (wgpu.GPUInternalError, RuntimeError) as error:
+        raise DeviceLost(first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Library(NamedTuple):
@@ -101,7 +121,7 @@ class Queue:
         yield commands
 
     def submit(self, commands: Any) -> int:
-        """Return the number of the submission, which `map` may wait for."""
+        """Return the number of the submission, which a `Mapping` may wait for."""
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
         return int(self.native.checked.wgpuQueueSubmitForIndex(self._queue, 1, listed))
 
@@ -130,11 +150,6 @@ class Queue:
             self._lib.wgpuCommandEncoderCopyBufferToBuffer(
                 encoder, source._internal, source_at, target._internal, target_at, size
             )
-
-    def map(self, staging: Any, size: int, *, write: bool, behind: int | None = None) -> Mapping:
-        """Ask for the memory of a staging buffer. `behind`: the submission that uses it last, so that nobody waits for
-        later ones."""
-        return Mapping(self, staging, size, write=write, behind=behind)
 
     def wait(self) -> None:
         """Return when all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
@@ -191,8 +206,8 @@ class Queue:
 
 
 class Mapping:
-    """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them. wgpu-py
-    has a thread that waits for each of its mappings."""
+    """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them. `behind`:
+    the submission that uses it last, so that nobody waits for later ones. wgpu-py has a thread that waits for each."""
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None

@@ -11,19 +11,16 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 from gpubench.backends.contract import Buffer, DeviceStream, HostMemory, Transfers
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
 from gpubench.backends.wgpu.programs import buffer_bytes
-from gpubench.backends.wgpu.queues import Mapping, Queue
+from gpubench.backends.wgpu.queues import Mapping, Queue, vendor_errors
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored
 from gpubench.result.run import Staging
-
-Guard = Callable[[], AbstractContextManager[None]]
 
 # Of wgpu: buffers that both the shaders and the host touch.
 MAPPABLE = "mappable-primary-buffers"
@@ -44,19 +41,19 @@ class PlainTransfers(Transfers):
 
     staging: Staging = "pageable"
 
-    def __init__(self, device: Any, guard: Guard) -> None:
-        self._device, self._guard = device, guard
+    def __init__(self, device: Any) -> None:
+        self._device = device
 
     def upload(self, buffer: Any, host: Array) -> None:
         """`write_buffer`, and an empty submit that sets it going."""
-        with self._guard():
+        with vendor_errors():
             self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
             self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
         """`read_buffer`, then into `host`."""
         data = memoryview(bytes_of(host))
-        with self._guard():
+        with vendor_errors():
             data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
 
 
@@ -66,8 +63,8 @@ class MappedTransfers(Transfers):
     staging: Staging = "mapped"
     copies = True
 
-    def __init__(self, device: Any, queue: Queue, guard: Guard) -> None:
-        self._device, self._guard = device, guard
+    def __init__(self, device: Any, queue: Queue) -> None:
+        self._device = device
         # A small upload waits in the queue for the next submit.
         self.unsent = False
         self._up, self._down = (Lane(device, queue, CHUNK_BYTES, write=write) for write in (True, False))
@@ -82,7 +79,7 @@ class MappedTransfers(Transfers):
         def fill(mapped: Any, inside: slice, outside: slice) -> None:
             mapped[inside] = data[outside]
 
-        with self._guard():
+        with vendor_errors():
             if 0 < data.size <= SMALL_BYTES:
                 self._device.queue.write_buffer(buffer, 0, _pad(data))
                 self.unsent = True
@@ -95,7 +92,7 @@ class MappedTransfers(Transfers):
         def empty(mapped: Any, inside: slice, outside: slice) -> None:
             data[outside] = mapped[inside]
 
-        with self._guard():
+        with vendor_errors():
             self._move(self._down, buffer, data.size, empty)
 
     def send(self) -> None:
@@ -141,8 +138,8 @@ class StagedStream(DeviceStream):
 
     staging: Staging = "mapped"
 
-    def __init__(self, device: Any, queue: Queue, transfers: MappedTransfers, guard: Guard) -> None:
-        self._device, self._queue, self._transfers, self._guard = device, queue, transfers, guard
+    def __init__(self, device: Any, queue: Queue, transfers: MappedTransfers) -> None:
+        self._device, self._queue, self._transfers = device, queue, transfers
         self._buffers: dict[tuple[int, bool], Any] = {}  # staging by the buffer, and whether it goes up
         self._writable: dict[int, Mapping] = {}
         self._landings: dict[int, Landing] = {}
@@ -154,7 +151,7 @@ class StagedStream(DeviceStream):
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Submit at the end what was asked for meanwhile."""
-        with self._guard():
+        with vendor_errors():
             self._up, self._down, self._launch = [], [], None
             yield
             self._submit()
@@ -167,7 +164,7 @@ class StagedStream(DeviceStream):
             return
         data, key = bytes_of(host), id(buffer)
         staging = self._staging(buffer, data.size, write=True)
-        mapping = self._writable.pop(key, None) or self._queue.map(staging, staging.size, write=True)
+        mapping = self._writable.pop(key, None) or Mapping(self._queue, staging, staging.size, write=True)
         mapping.sync_wait()
         self._transfers.move(mapping.memory()[: data.size], data)
         mapping.close()
@@ -182,7 +179,7 @@ class StagedStream(DeviceStream):
         self._down.append((key, buffer, self._staging(buffer, host.nbytes, write=False), host))
 
     def wait(self) -> None:
-        with self._guard():
+        with vendor_errors():
             self._start_landing()
             for key in list(self._landings):
                 self._finish_landing(key)
@@ -204,9 +201,9 @@ class StagedStream(DeviceStream):
         sent = self._queue.call(first, self._launch, last)
         self._transfers.unsent = False
         for key, staging, _ in self._up:
-            self._writable[key] = self._queue.map(staging, staging.size, write=True, behind=sent)
+            self._writable[key] = Mapping(self._queue, staging, staging.size, write=True, behind=sent)
         for key, _, staging, host in self._down:
-            mapping = self._queue.map(staging, staging.size, write=False, behind=sent)
+            mapping = Mapping(self._queue, staging, staging.size, write=False, behind=sent)
             self._landings[key] = Landing(mapping, bytes_of(host))
 
     def _start_landing(self) -> None:
@@ -254,7 +251,7 @@ class MappableMemory(HostMemory):
     the GPU: the driver has put them there.
     """
 
-    def __init__(self, memory: str, device: Any, queue: Queue, guard: Guard, on_host: bool) -> None:
+    def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:
         why = "" if memory == "mapped" else f"WebGPU has no {memory} memory"
         if not on_host:
             why = why or "on a card such buffers lie in its own memory, which the host reads slowly"
@@ -262,7 +259,7 @@ class MappableMemory(HostMemory):
             why = why or f"the adapter refuses storage buffers that the host maps (no feature {MAPPABLE})"
         if why:
             raise Unsupported(why, reason="not-in-place")
-        self._device, self._queue, self._guard = device, queue, guard
+        self._device, self._queue = device, queue
         self._buffers: list[Buffer] = []
         self._mappings: list[Mapping] = []
 
@@ -271,7 +268,7 @@ class MappableMemory(HostMemory):
 
         use = wgpu.BufferUsage
         usage = use.STORAGE | use.COPY_SRC | use.COPY_DST | use.MAP_READ | use.MAP_WRITE
-        with self._guard():
+        with vendor_errors():
             buffer = self._device.create_buffer(size=buffer_bytes(shape, dtype), usage=usage)
         self._buffers.append(buffer)
         return buffer
@@ -281,8 +278,8 @@ class MappableMemory(HostMemory):
         buffer.destroy()
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        with self._guard():
-            mappings = [self._queue.map(buffer, buffer.size, write=write) for buffer in buffers]
+        with vendor_errors():
+            mappings = [Mapping(self._queue, buffer, buffer.size, write=write) for buffer in buffers]
             self._mappings += mappings
             for mapping in mappings:
                 mapping.sync_wait()
@@ -291,7 +288,7 @@ class MappableMemory(HostMemory):
     def lend(self, buffers: Sequence[Buffer]) -> None:
         """Unmap all that is mapped."""
         mappings, self._mappings = self._mappings, []
-        with self._guard():
+        with vendor_errors():
             for mapping in mappings:
                 mapping.close()
 
@@ -338,7 +335,7 @@ class Lane:
         staging = self._staging[turn]
         if not self._write:
             self._queue.copy(self.buffer, start, staging, 0, round_up(size))
-        self._mappings[turn] = self._queue.map(staging, round_up(size), write=self._write)
+        self._mappings[turn] = Mapping(self._queue, staging, round_up(size), write=self._write)
         return self._mappings[turn]
 
     def memory_of(self, turn: int, size: int) -> Any:

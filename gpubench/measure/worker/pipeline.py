@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from gpubench.backends.contract import Launch
 from gpubench.backends.contract.protocols import Streams
-from gpubench.backends.shared.pieces import STAGES, QueuedCall
+from gpubench.backends.shared.pieces import QueuedCall
 from gpubench.base.errors import BackendError, DeviceOutOfMemory
 from gpubench.measure.plan import LEAST_SETS
 from gpubench.measure.worker.parts import PARTS_LIMIT_S, Times, add_parts
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import Case
-from gpubench.result.run import Staging
+from gpubench.result.run import PIPELINE_STAGES, Staging
 
 
 class BufferSet:
@@ -117,7 +117,7 @@ class PipelineTimer(Timer):
         clock, times = self.session.clock, Times()
         began = time.perf_counter()
         for _ in range(count):
-            for stage in STAGES:
+            for stage in PIPELINE_STAGES:
                 start = clock()
                 self._row(self.calls, (stage,))
                 add_parts(times, {stage: (clock() - start) / self.calls})
@@ -126,7 +126,7 @@ class PipelineTimer(Timer):
         self.last_inputs = []
         return times
 
-    def _row(self, calls: int, stages: Sequence[str] = STAGES) -> None:
+    def _row(self, calls: int, stages: Sequence[str] = PIPELINE_STAGES) -> None:
         sets, count, turns = self.sets, len(self.sets), self._rotates
         self.last_inputs = [0] * count
         for number in range(calls):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, TimeBreakdown
-from gpubench.analysis.hybrid import STAGES, Pipeline, pipelines
+from gpubench.analysis.hybrid import Pipeline, pipelines
 from gpubench.analysis.roofline import PoolOverhead, overheads
 from gpubench.base import at_largest
 from gpubench.base.plugins.sections import Rows, section
@@ -28,6 +28,7 @@ from gpubench.report.wording import (
     time_text,
 )
 from gpubench.result.case import STREAMED_CALLS
+from gpubench.result.run import PIPELINE_STAGES
 
 _PARTS = {
     "alloc": "alloc", "upload": "up", "launch": "launch", "kernel": "kernel", "sync": "sync", "download": "down"
@@ -121,8 +122,8 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
     dtypes, devices, title = shared_text(analysis, [pipe.case.case for pipe in rows])
     columns = heads(
         "op", dtypes and "dtype", devices and "device", number("n"), number("copied"), number("streamed"),
-        number("gain"), number("overlap"), *(number(stage, 2) for stage in STAGES), "bound", number("of bound"),
-        number("sets", 1),
+        number("gain"), number("overlap"), *(number(stage, 2) for stage in PIPELINE_STAGES), "bound",
+        number("of bound"), number("sets", 1),
     )  # fmt: skip
     body = [
         cells(
@@ -132,7 +133,7 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
             time_text(pipe.case.time, unit) + mark(pipe.case.label),
             Cell("-" if pipe.interval is None else ratio_text(pipe.interval), "good" if pipe.pays else "plain"),
             "-" if pipe.overlap is None else f"{pipe.overlap:.2g}x",
-            *(seconds_text(pipe.stages_s.get(stage), unit) for stage in STAGES),
+            *(seconds_text(pipe.stages_s.get(stage), unit) for stage in PIPELINE_STAGES),
             pipe.bound or "-", "-" if pipe.reached is None else share_text(pipe.reached), str(pipe.sets or "-"),
         )
         for pipe in rows

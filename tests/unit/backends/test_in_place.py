@@ -1,4 +1,4 @@
-"""Which host memory a device of CUDA or PyTorch computes in, told without one."""
+"""Which host memory a device of CUDA computes in, told without one."""
 
 import contextlib
 from types import SimpleNamespace
@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench.backends.cupy import memory as cuda_memory
-from gpubench.backends.torch import TorchSession
 from gpubench.base.errors import Unsupported
 
 
@@ -22,12 +21,13 @@ def cuda(**values):
 @pytest.mark.parametrize(
     ("memory", "attributes"), [("mapped", {"CAN_MAP_HOST_MEMORY": 1}), ("managed", {"UNIFIED_ADDRESSING": 1})]
 )
-def test_cuda_memory_that_a_gpu_lacks_is_refused(memory, attributes):
+def test_cuda_memory_that_a_gpu_lacks_is_refused(monkeypatch, memory, attributes):
+    monkeypatch.setattr(cuda_memory, "vendor_errors", contextlib.nullcontext)
     with pytest.raises(Unsupported, match=f"no {memory} memory") as refused:
-        cuda_memory.CudaHostMemory(cuda(**attributes), 0, memory, contextlib.nullcontext)
+        cuda_memory.CudaHostMemory(cuda(**attributes), 0, memory)
     assert refused.value.reason == "not-in-place"
     every = cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1)
-    cuda_memory.CudaHostMemory(every, 0, memory, contextlib.nullcontext)
+    cuda_memory.CudaHostMemory(every, 0, memory)
 
 
 @pytest.mark.parametrize("attribute", ["INTEGRATED", "HOST_PAGE_TABLES", None])
@@ -38,11 +38,3 @@ def test_a_gpu_of_the_hosts_memory_is_told_by_its_attributes(attribute):
         return number == getattr(cuda_memory, attribute)
 
     assert cuda_memory.is_unified(read) == (attribute is not None)
-
-
-@pytest.mark.parametrize(("api", "memory"), [("metal", "mapped"), ("cuda", "managed"), ("xpu", "mapped")])
-def test_pytorch_says_why_it_does_not_compute_in_place(api, memory):
-    device = SimpleNamespace(id=f"torch:{api}:0", api=api)
-    with pytest.raises(Unsupported, match="PyTorch") as refused:
-        TorchSession.in_place(SimpleNamespace(device=device), memory)
-    assert refused.value.reason == "not-in-place"
