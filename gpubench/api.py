@@ -107,7 +107,8 @@ class Result:
 
         Returns None outside of the measured sizes, and where nothing was compared.
         """
-        from gpubench.analysis.thresholds import resolve_op, situation_regime
+        from gpubench.analysis.contenders import situation_regime
+        from gpubench.analysis.thresholds import resolve_op
         from gpubench.curves import speedup_at
 
         name, regime = resolve_op(op, self.ops), situation_regime(situation)

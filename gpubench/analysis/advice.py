@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -155,17 +155,17 @@ def advise(
     """Return the answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`: it
     may be a split."""
     split = split_of(contenders, n, decision) if hybrid else None
-    places = _places(contenders, n, split)
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
         best_id, against_id = split.row.device_id, split.row.baseline_device
+    expectations = list(_expectations(contenders, n, split))
+    times = {candidate.device_id: expected for candidate, expected in expectations}
     candidates = sorted(
-        (place.candidate(contenders, n) for place in places),
+        (candidate for candidate, _ in expectations),
         key=lambda item: (
             item.device_id != best_id, item.time.estimate if item.time else math.inf, item.device_id,
         ),
     )  # fmt: skip
-    times = {place.device_id: place.expected for place in places}
     best, against = times.get(best_id or ""), times.get(against_id or "")
     gain = split.row.interval if split else best and against and _gain(best, against)
     chosen = candidates[0] if decision.best is not None else None
@@ -200,49 +200,50 @@ def source_of(run: Run) -> AdviceSource:
     )  # fmt: skip
 
 
-class _Place(NamedTuple):
-    """A device by its fastest implementation at the size."""
-
-    device_id: str  # the device
-    kind: DeviceKind  # of the device
-    implementation: str | None = None  # the fastest there
-    expected: Expected | None = None  # the time of one call; None: unknown
-    reason: str | None = None  # why it is unknown
-
-    def candidate(self, contenders: ContenderSet, n: int) -> AdviceCandidate:
-        run, expected = contenders.run, self.expected
-        names = {device.id: shorten(device.name) for device in run.devices}
-        time = expected and expected.time
-        on_cpu = expected is not None and self.kind == "cpu"
-        codes = cpu_codes(run, expected.rows) if expected and on_cpu else ()
-        return AdviceCandidate(
-            device_id=self.device_id, name=names.get(self.device_id, "an unknown device"), kind=self.kind,
-            implementation=self.implementation, time=Estimate(time.estimate, time.low, time.high,
-            time.kind) if time else None,
-            basis=expected.basis if expected else "unknown", between=expected.between if expected else None,
-            labels=tuple(sorted(expected.labels)) if expected else (), reason=self.reason,
-            case_ids=tuple(case.id for case in expected.rows) if expected else (),
-            libraries=tuple(code.library for code in codes if code.library), weaker=any(code.weaker for code in codes),
-            threads=cpu_threads(run, self.device_id) if on_cpu else None,
-        )  # fmt: skip
-
-
-def _places(contenders: ContenderSet, n: int, split: TimedSplit | None) -> list[_Place]:
-    """Return one for each device, and for `split` the CPU and a GPU together as one more."""
-    places = []
+def _expectations(
+    contenders: ContenderSet, n: int, split: TimedSplit | None
+) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
+    """Yield each device by its fastest implementation at n, and for `split` the CPU and a GPU together as one more,
+    with the time of one call; None where it is unknown."""
+    run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
         best, _ = fastest(own, n)
         if best is not None:
-            places.append(_Place(device_id, kind, best.implementation, best.expect(n)))
+            expected = best.expect(n)
+            yield _candidate(run, device_id, kind, best.implementation, expected), expected
         else:
             rows = [call for call in contenders.rows if call.case.device_id == device_id]
-            places.append(_Place(device_id, kind, reason=_why_no_time(own, rows, n)))
+            yield _candidate(run, device_id, kind, reason=_why_no_time(own, rows, n)), None
     case = split and split.row.case
     if case and case.time:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
-        places.append(_Place(case.case.device_id, case.device_kind, case.case.implementation, expected))
-    return places
+        yield (
+            _candidate(run, case.case.device_id, case.device_kind, case.case.implementation, expected),
+            expected,
+        )
+
+
+def _candidate(
+    run: Run, device_id: str, kind: DeviceKind, implementation: str | None = None, expected: Expected | None = None,
+    reason: str | None = None,
+) -> AdviceCandidate:  # fmt: skip
+    name = next((shorten(device.name) for device in run.devices if device.id == device_id), "an unknown device")
+    if expected is None:
+        return AdviceCandidate(
+            device_id=device_id, name=name, kind=kind, implementation=implementation, time=None, basis="unknown",
+            between=None, labels=(), reason=reason, case_ids=(),
+        )  # fmt: skip
+    time, on_cpu = expected.time, kind == "cpu"
+    codes = cpu_codes(run, expected.rows) if on_cpu else ()
+    return AdviceCandidate(
+        device_id=device_id, name=name, kind=kind, implementation=implementation,
+        time=Estimate(time.estimate, time.low, time.high, time.kind), basis=expected.basis,
+        between=expected.between, labels=tuple(sorted(expected.labels)), reason=reason,
+        case_ids=tuple(case.id for case in expected.rows),
+        libraries=tuple(code.library for code in codes if code.library), weaker=any(code.weaker for code in codes),
+        threads=cpu_threads(run, device_id) if on_cpu else None,
+    )  # fmt: skip
 
 
 def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:

@@ -178,24 +178,22 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
     """
     name, down = key.removeprefix("-"), key.startswith("-")
     ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
-    values: dict[str, Callable[[CaseResult], float | str | None]] = {
-        "case": lambda item: item.id,
-        "op": lambda item: item.case.op,
-        "n": lambda item: item.case.params.get("n"),
-        "device": lambda item: item.case.device_id,
-        "time": lambda item: item.time.estimate if item.time else None,
-        "speedup": lambda item: ratios.get(item.id),
-    }
-    value = values[name]
 
-    def by(rows: list[CaseResult]) -> list[CaseResult]:
-        has = [item for item in rows if value(item) is not None]
-        has.sort(key=lambda item: value(item), reverse=down)  # type: ignore[arg-type, return-value]
-        return has + [item for item in rows if value(item) is None]
+    def value(item: CaseResult) -> Any:
+        case = item.case
+        return {
+            "case": item.id, "op": case.op, "n": case.params.get("n"), "device": case.device_id,
+            "time": item.time and item.time.estimate, "speedup": ratios.get(item.id),
+        }[name]  # fmt: skip
 
-    place = {item.id: i for i, item in enumerate(by([item.case for item in analysis.speedups]))}
-    speedups = sorted(analysis.speedups, key=lambda item: place[item.case.id])
-    return analysis.replace(cases=tuple(by(list(analysis.cases))), speedups=tuple(speedups))
+    def by(rows: Iterable[T], case_of: Callable[[T], CaseResult]) -> tuple[T, ...]:
+        values = [(value(case_of(item)), item) for item in rows]
+        has = sorted((pair for pair in values if pair[0] is not None), key=lambda pair: pair[0], reverse=down)
+        return tuple(item for _, item in [*has, *(pair for pair in values if pair[0] is None)])
+
+    return analysis.replace(
+        cases=by(analysis.cases, lambda item: item), speedups=by(analysis.speedups, lambda item: item.case)
+    )
 
 
 # ---------------------------------------------------------------- means of speedups

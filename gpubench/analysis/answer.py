@@ -408,23 +408,24 @@ def _makes_an_array(case: Case) -> bool:
 
 def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
     """Yield the times at the largest size of each op and GPU, or at each one that was asked for."""
-    places: dict[tuple[SeriesKey, str], dict[int, list[CaseResult]]] = {}
-    for case in timed:
-        if case.device_kind == "gpu":
-            by_size = places.setdefault((case.case.series, case.case.device_id), {})
-            by_size.setdefault(case.n, []).append(case)
-    rows = []
-    for (series, device_id), by_size in places.items():
-        named = bool(run.selection.sizes.get(series[0]))
-        for n in by_size if named else [max(by_size)]:
-            by_regime = group_by(by_size[n], lambda case: case.case.regime_id)
-            best = {regime: fastest(cases) for regime, cases in by_regime.items()}
-            seconds = {regime: case.time.estimate for regime, case in best.items() if case and case.time}
-            rows.append((series, n, device_id, named, extent(by_size[n][0].case), seconds))
-    for (op, dtype, params), n, device_id, named, kind, seconds in sorted(rows, key=lambda entry: entry[:3]):
+    gpu = [case for case in timed if case.device_kind == "gpu"]
+    largest: dict[tuple[SeriesKey, str], int] = {}
+    for case in gpu:
+        key = case.case.series, case.case.device_id
+        largest[key] = max(case.n, largest.get(key, 0))
+    named = {case.case.op for case in gpu if run.selection.sizes.get(case.case.op)}
+    shown = (
+        case for case in gpu
+        if case.case.op in named or case.n == largest[case.case.series, case.case.device_id]
+    )  # fmt: skip
+    rows = group_by(shown, lambda case: (case.case.series, case.n, case.case.device_id))
+    for ((op, dtype, params), n, device_id), cases in sorted(rows.items(), key=lambda item: item[0]):
+        by_regime = group_by(cases, lambda case: case.case.regime_id)
+        best = {regime: fastest(same) for regime, same in by_regime.items()}
         yield GpuTimes(
-            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, extent=kind, asked=named,
-            seconds=seconds,
+            op=op, dtype=dtype, params=dict(params), device_id=device_id, n=n, extent=extent(cases[0].case),
+            asked=op in named,
+            seconds={regime: case.time.estimate for regime, case in best.items() if case and case.time},
         )  # fmt: skip
 
 

@@ -313,24 +313,20 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """The rows as one case: in each session the sums of its blocks and of its samples."""
+    """The rows as one case: in each session the sums of its blocks."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
     blocks = {i: tuple(map(math.fsum, zip(*(case.blocks[i] for case in rows), strict=False))) for i in common}
-    samples = {
-        i: tuple(math.fsum(end(case.sessions[i]) for case in rows) for end in (min, stats.median, max))
-        for i in common
-    }
     prior = stats.Prior(max(case.prior.block for case in rows), max(case.prior.session for case in rows))
     time = stats.run_interval(list(blocks.values()), prior)
     # Beside a stage that stays on the host the whole is the other device's.
     longest = max(rows, key=lambda case: (case.device_kind != "cpu", _estimate_s(case)))
     return msgspec.structs.replace(
-        longest, id=" + ".join(case.id for case in rows), blocks=blocks, sessions=samples, prior=prior,
+        longest, id=" + ".join(case.id for case in rows), blocks=blocks, prior=prior,
         label=gravest([case.label for case in rows if case.label is not None]),
         time=CaseTime(
-            **time._asdict(), k=len(common), n=sum(map(len, samples.values())),
+            **time._asdict(), k=len(common), n=sum(case.sample_count for case in rows),
             median_s=math.fsum(case.time.median_s for case in rows if case.time is not None),
         ),
     )  # fmt: skip

@@ -18,10 +18,11 @@ from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import ContenderKey, case_series, contender_key, ids_beside
 from gpubench.base import group_by
+from gpubench.base.errors import UsageError
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
 from gpubench.kernels.contract.op import Implementation
-from gpubench.result.case import MAPPED, QUEUED, RESIDENT
+from gpubench.result.case import MAPPED, QUEUED, RESIDENT, SITUATIONS, WAITED, parse_situation
 from gpubench.result.run import DeviceKind, Run
 
 # A size at which a device gave up for lack of room: all larger ones are none of its business either.
@@ -157,12 +158,9 @@ class Decision(NamedTuple):
         return "measured" if exact else "interpolated"
 
 
-def case_groups(run: Run, cases: Sequence[CaseResult] | None = None) -> dict[Key, CaseGroup]:
-    """Return the cases that can advise, by op, dtype and params; without variants, overheads and adapters. `cases` are
-    the rows of the run, if they are at hand."""
+def case_groups(run: Run) -> dict[Key, CaseGroup]:
+    """Return the cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
     analysis = analyse(run)
-    if cases is not None:
-        analysis.everything = tuple(cases)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
     beside = ids_beside(rows)
@@ -191,25 +189,21 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
     """Return the set of `contenders`, which are some or all that the group has for this regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
-    gone: dict[bool, dict[str, float]] = {True: {}, False: {}}
-    for (device_id, on_cpu), rows in group_by(
-        group.rows, lambda case: (case.case.device_id, case.device_kind == "cpu")
-    ).items():
-        gone[on_cpu][device_id] = _gone_from(rows, RESIDENT if on_cpu else regime)
-    shared = _shared_sizes(cpu, others, {device for device, n in gone[False].items() if n < math.inf})
-    own = [
-        split for split in group.splits if split.case.case.regime_id == regime and split.case.time is not None
-    ]
-    splits = group_by(
-        sorted(
-            (TimedSplit(split, split.case.time.estimate) for split in own if split.case.time is not None),
-            key=lambda split: (split.seconds, split.row.device_id),
-        ),
-        lambda split: split.row.n,
+    by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
+    gone = {key: _gone_from(rows, RESIDENT if key[0] else regime) for key, rows in by_device.items()}
+    cpu_gone, others_gone = (
+        max((n for key, n in gone.items() if key[0] is on_cpu), default=0) for on_cpu in (True, False)
     )
+    shared = _shared_sizes(cpu, others, {key[1] for key, n in gone.items() if n < math.inf and not key[0]})
+    timed = [
+        TimedSplit(split, split.case.time.estimate)
+        for split in group.splits
+        if split.case.case.regime_id == regime and split.case.time is not None
+    ]
+    timed.sort(key=lambda split: (split.seconds, split.row.device_id))
     return ContenderSet(
-        run, group.rows, cpu, others, max(gone[True].values(), default=0), max(gone[False].values(), default=0),
-        splits, shared, unsure([contender.curve for contender in contenders], *shared),
+        run, group.rows, cpu, others, cpu_gone, others_gone, group_by(timed, lambda split: split.row.n), shared,
+        unsure([contender.curve for contender in contenders], *shared),
     )  # fmt: skip
 
 
@@ -339,6 +333,20 @@ def calls_of(regime: str) -> int | None:
     """Return the calls that share a copy, of `transfer-once-N`; None for every other regime."""
     head, _, count = regime.rpartition("-")
     return int(count) if head == "transfer-once" and count.isdecimal() else None
+
+
+def situation_regime(situation: str) -> str:
+    """Return the regime of a situation, named by the words of the report or by its id; "resident" is a call that is
+    waited for. Raises UsageError for any other text."""
+    regime = parse_situation(situation)
+    if regime == RESIDENT:
+        return WAITED
+    if regime in SITUATIONS.values() or calls_of(regime):
+        return "transfer-always" if calls_of(regime) == 1 else regime
+    raise UsageError(
+        "unknown-regime", f"there is no regime {regime!r}",
+        why=f"known: {', '.join(SITUATIONS)}, and the ids {', '.join(SITUATIONS.values())}",
+    )  # fmt: skip
 
 
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:

@@ -15,6 +15,7 @@ from gpubench.analysis.samples import (
     Mark,
     block_values,
     condition_findings,
+    device_clock,
     device_time,
     empty_launch_s,
     gravest,
@@ -203,7 +204,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
     findings += ["throttled"] if throttled else []
     findings += ["software"] if kind == "software" else []
     alone = outcome.case.backend != DEVICE_GROUP  # a device group is timed by the host
-    if kind == "gpu" and alone and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
+    if kind == "gpu" and alone and outcome.case.queued and device_clock(run, outcome) is None:
         findings.append("no-device-clock")
     parts = time_breakdown(run, outcome, time.estimate, cold_s, beside)
     findings += ["transfer-mismatch"] if parts is not None and parts.mismatch else []
@@ -227,10 +228,6 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
         single_s=single_s(run, outcome) if outcome.case.queued else None,
         rates=_rates(outcome, time.estimate, cold_s), time_breakdown=parts,
     )  # fmt: skip
-
-
-def _has_clock(run: Run, device_id: str) -> bool:
-    return any(device.id == device_id and device.own_clock is not None for device in run.devices)
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
@@ -319,10 +316,9 @@ def time_breakdown(
         # kernel may take longer than in the call.
         kernel_s = min(kernel_s, result_s)
         times["download_s"] = max(0.0, result_s - kernel_s - (times["sync_s"] or 0.0))
-    listed = {name: times[name] for name in _LISTED}
-    if kernel_s is None or any(value is None for value in listed.values()):
+    answer = {name: value for name in _LISTED if (value := times[name]) is not None}
+    if kernel_s is None or len(answer) < len(_LISTED):
         return None
-    answer = {name: value for name, value in listed.items() if value is not None}
     open_s = _typical([worker.open_s] for worker in workers(run, outcome.case.device_id) if worker.open_s)
     compile_s = _typical([part.compile_s] for part in parts if part.compile_s is not None)
     first_s = _typical([part.first_launch_s] for part in parts if part.first_launch_s is not None)

@@ -5,12 +5,9 @@ implementation."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import math
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,20 +21,19 @@ from gpubench.analysis.contenders import (
     CaseGroup,
     ContenderSet,
     Key,
-    calls_of,
     case_groups,
     contender_set,
     first_to_know,
+    situation_regime,
     split_of,
 )
-from gpubench.analysis.estimate import CALLS, CaseResult, case_results
+from gpubench.analysis.estimate import CALLS
 from gpubench.analysis.machine import runs
 from gpubench.analysis.thresholds import GpuThreshold, find_threshold, resolve_op
 from gpubench.base.errors import BadPlugin, UsageError
 from gpubench.kernels.contract.op import Op, Params, Shape
-from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, beside_size, parse_situation
+from gpubench.result.case import beside_size
 from gpubench.result.run import Measurement, Run
-from gpubench.result.store.cache import user_cache
 
 # The size, one array's shape, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
@@ -171,9 +167,15 @@ class Policy:
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
         """Raises UsageError for an op that neither the results nor gpubench have."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
-        call = _Call.by(self._runs, Key(name, dtype, params), require_regime(regime))
+        key, regime_id = Key(name, dtype, params), situation_regime(regime)
+        sets = (
+            contender_set(measured.run, measured.groups[key], regime_id)
+            for measured in self._runs
+            if key in measured.keys and key in measured.groups
+        )
+        call = _Call(key, regime_id, _Lazy(sets))
         # What a caller makes up must not fill the memory.
-        if len(self._calls) < MOST_QUESTIONS and any(call.key in measured.keys for measured in self._runs):
+        if len(self._calls) < MOST_QUESTIONS and any(key in measured.keys for measured in self._runs):
             self._calls[op, dtype, params, regime] = call
         return call
 
@@ -209,7 +211,7 @@ class _MeasuredRun:
     @cached_property
     def groups(self) -> dict[Key, CaseGroup]:
         """The groups of cases; derived when they are asked for."""
-        return case_groups(self.run, _read_rows(self.run))
+        return case_groups(self.run)
 
 
 class _Call(NamedTuple):
@@ -218,15 +220,6 @@ class _Call(NamedTuple):
     key: Key  # op, dtype and params
     regime: str  # the situation
     sets: _Lazy[ContenderSet]  # the contenders of each run
-
-    @classmethod
-    def by(cls, runs: Iterable[_MeasuredRun], key: Key, regime: str) -> _Call:
-        sets = (
-            contender_set(measured.run, measured.groups[key], regime)
-            for measured in runs
-            if key in measured.keys and key in measured.groups
-        )
-        return cls(key, regime, _Lazy(sets))
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
         """Return where a call of size n should run."""
@@ -245,47 +238,6 @@ class _Call(NamedTuple):
         gain = None if decision.against is None else decision.against_s / decision.seconds
         backend = best.device_id.partition(":")[0]
         return Answer(best.device_id, backend, best.implementation, decision.seconds, gain, decision.basis(n))
-
-
-# A run of fewer cases is derived as quickly as looked up.
-FEWEST_KEPT = 200
-
-
-def _read_rows(run: Run) -> tuple[CaseResult, ...]:
-    """The rows of a run, from the user's cache if this very code derived them from this very content, else derived."""
-    if len(run.outcomes) < FEWEST_KEPT:
-        return case_results(run)
-    key = hashlib.sha256(_code_stamp() + msgspec.msgpack.encode(run)).digest()
-    name, cache = f"cases-{hashlib.sha256(run.id.encode()).hexdigest()[:16]}", user_cache()
-    cached = cache.read(name, "what a result says") or b""
-    if cached.startswith(key):
-        with contextlib.suppress(msgspec.MsgspecError, zlib.error):
-            return msgspec.msgpack.decode(zlib.decompress(cached[len(key) :]), type=tuple[CaseResult, ...])
-    rows = case_results(run)
-    cache.write(name, key + zlib.compress(msgspec.msgpack.encode(rows), 1))
-    return rows
-
-
-@lru_cache
-def _code_stamp() -> bytes:
-    """Bytes that differ after each edit or installation of gpubench."""
-    folder = Path(__file__).parents[1]
-    states = ((path, path.stat()) for path in sorted(folder.rglob("*.py")))
-    return repr([(str(path), state.st_mtime_ns, state.st_size) for path, state in states]).encode()
-
-
-def require_regime(regime: str) -> str:
-    """Return the id of a regime; "resident" is a call that is waited for. `regime` may be the name of a situation.
-    Raises UsageError for any other text."""
-    regime = parse_situation(regime)
-    if regime == RESIDENT:
-        return WAITED
-    if regime in SITUATIONS.values() or calls_of(regime):
-        return "transfer-always" if calls_of(regime) == 1 else regime
-    raise UsageError(
-        "unknown-regime", f"there is no regime {regime!r}",
-        why=f"known: {', '.join(SITUATIONS)}, and the ids {', '.join(SITUATIONS.values())}",
-    )  # fmt: skip
 
 
 def _dtype_name(dtype: Any) -> str:

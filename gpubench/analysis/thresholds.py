@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, analyse, derive_once
+from gpubench.analysis.contenders import situation_regime
 from gpubench.analysis.estimate import CaseResult, declaration
 from gpubench.analysis.samples import NO_HEADLINE
 from gpubench.analysis.speedup import (
@@ -30,11 +31,11 @@ from gpubench.analysis.speedup import (
     fastest,
 )
 from gpubench.base import group_by
-from gpubench.base.errors import UsageError, require_choice, suggest
+from gpubench.base.errors import UsageError, suggest
 from gpubench.base.units import scale_size
 from gpubench.curves import stats
 from gpubench.kernels.contract.op import Ladder
-from gpubench.result.case import RESIDENT, SITUATIONS, WAITED, Case, beside_size, parse_situation
+from gpubench.result.case import RESIDENT, WAITED, Case, beside_size
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
@@ -275,16 +276,6 @@ class GpuThreshold(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.text
-
-
-def situation_regime(situation: str) -> str:
-    """Return the regime of a situation, named by the words of the report or by its id. Raises UsageError."""
-    regime = parse_situation(situation)
-    if regime == RESIDENT:
-        return WAITED
-    if not regime.startswith("transfer-once-"):
-        require_choice(regime, [*SITUATIONS, *SITUATIONS.values()], "situation")
-    return regime
 
 
 def resolve_op(op: str | None, names: Iterable[str]) -> str:

@@ -103,6 +103,16 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
         return SessionValues(self.base.low, self.new.low)
 
     @property
+    def medians(self) -> SessionValues:
+        """The medians."""
+        return SessionValues(self.base.medians, self.new.medians)
+
+    @property
+    def slow_ends(self) -> SessionValues:
+        """The slow ends."""
+        return SessionValues(self.base.slow_ends, self.new.slow_ends)
+
+    @property
     def ratio(self) -> stats.Interval:
         """The time of new / that of base."""
         assert self.new.case.time is not None
@@ -159,11 +169,9 @@ def _row(pair: CasePair, new: int, effect: float | None, **verdict: Any) -> Judg
     assert base.time is not None
     assert other.time is not None
     low, ratio, high, _ = pair.ratio
-    medians = SessionValues(pair.base.medians, pair.new.medians)
-    slow_ends = SessionValues(pair.base.slow_ends, pair.new.slow_ends)
     return JudgedCase(
         new=new, id=pair.id, muted=pair.muted, ratio=ratio, lo=low, hi=high, low_end_ratio=pair.low.ratio,
-        median_ratio=medians.ratio, slow_end_ratio=slow_ends.ratio, base_s=base.time.estimate,
+        median_ratio=pair.medians.ratio, slow_end_ratio=pair.slow_ends.ratio, base_s=base.time.estimate,
         new_s=other.time.estimate, threshold=pair.threshold, k_base=len(pair.base.low), k_new=len(pair.new.low),
         labels=pair.labels, spread=spread(pair), smallest_effect=effect, **verdict,
     )  # fmt: skip
@@ -279,7 +287,8 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 
 def _least_p(pair: CasePair) -> float:
     """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
-    return max(stats.smallest_p(len(pair.base.low), len(pair.new.low)), 1 / (MAX_RELABELLINGS + 1))
+    own, others = len(pair.base.low), len(pair.new.low)
+    return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
@@ -321,7 +330,6 @@ def _verdict(
     if pair.throttled:
         return "UNSURE", "throttled"
     limit, (low, ratio, high) = 1 + pair.threshold, inner
-    medians = SessionValues(pair.base.medians, pair.new.medians)
     cycles = SessionValues(pair.base.cycles, pair.new.cycles)
     words: tuple[tuple[VerdictWord, int, Callable[[float], float]], ...] = (
         ("SLOWER", 0, lambda ratio: ratio), ("FASTER", 1, lambda ratio: 1 / ratio),
@@ -330,16 +338,12 @@ def _verdict(
         if p[side] <= alpha and effect(ratio) > limit:
             if all(cycles) and effect(cycles.ratio) <= 1 + pair.threshold / 2:
                 return "UNSURE", "clock-limited"
-            denied = effect(pair.ratio.estimate) <= 1 or medians.deny(effect, limit)
+            denied = effect(pair.ratio.estimate) <= 1 or pair.medians.deny(effect, limit)
             return ("UNSURE", "shape") if denied else (word, None)
     if not (1 / limit <= low and high <= limit):
         return "UNSURE", "noise"
-    slow_ends = SessionValues(pair.base.slow_ends, pair.new.slow_ends)
-    return (
-        ("UNSURE", "shape")
-        if medians.differ_beyond(limit) or slow_ends.differ_beyond(limit)
-        else ("SAME", None)
-    )
+    moved = pair.medians.differ_beyond(limit) or pair.slow_ends.differ_beyond(limit)
+    return ("UNSURE", "shape") if moved else ("SAME", None)
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:

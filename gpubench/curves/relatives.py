@@ -83,8 +83,8 @@ class Own(NamedTuple):
 
 
 # An op is as close to its relatives as its points say: these are tried in turn.
-OWN_LINE = (Own(0.05, 0.02, 0.05), Own(0.30, 0.05, 0.15))
-OWN_LAUNCH: Mapping[Kind, tuple[Own, ...]] = {
+OWN: Mapping[Kind, tuple[Own, ...]] = {
+    "cpu": (Own(0.05, 0.02, 0.05), Own(0.30, 0.05, 0.15)),
     "waited": (Own(0.02, 0.03, 0.5), Own(0.10, 0.20, 0.5)), "queued": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
     "copied": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
 }  # fmt: skip
@@ -145,10 +145,8 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
     A GPU whose time follows no launch cost plus bytes (matmul) is a line, as a CPU's is.
     """
     result = [_line(places)]
-    if relatives:
-        result += _beside_lines(places, relatives) if kind == "cpu" else []
-    if kind != "cpu" and len(places) > 1:
-        result += _beside_launches(kind, places, relatives) if relatives else []
+    if relatives and (kind == "cpu" or len(places) > 1):
+        result += _beside(kind, places, relatives)
     if kind != "cpu" and len(places) > 2:  # through two sizes there is always one
         result.append(_launch(kind, places))
     return max(result, key=lambda belief: belief.likelihood)
@@ -159,8 +157,7 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
     The place of each step is left open, and the variances are as the points show them.
     """
-    factor = _evenness(places)
-    scaled = [point._replace(variance=point.variance * factor) for point in places]
+    scaled = _scale(places, *_unevenness(places))
     steps = len(places) > 2
     warp = Warp.with_steps(scaled, LINE.height) if steps else Warp.even(places[0].x, LINE.height)
     walk = Walk(
@@ -170,9 +167,17 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
     return Conditioned(walk, scaled)
 
 
-def _evenness(places: Sequence[Point]) -> float:
-    """How far the points lie off the lines between their neighbours, as a share of the variance that is expected: the
-    median, so that a step does not count, beside the expected share."""
+def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
+    """Return the points with larger variances where they lie further off than they should, with smaller ones where
+    they lie nearer: `misfit` is their sum of squares over the variance that is expected, of so many `degrees`."""
+    factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
+    factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
+    return [point._replace(variance=point.variance * factor) for point in places]
+
+
+def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
+    """Return how far the points lie off the lines between their neighbours (misfit, degrees): by the median, so that a
+    step does not count."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -180,34 +185,34 @@ def _evenness(places: Sequence[Point]) -> float:
         expected = b.variance + (1 - weight) ** 2 * a.variance + weight**2 * c.variance
         expected += LINE.height * (b.x - a.x) * (c.x - b.x) / (c.x - a.x)
         shares.append(off**2 / expected)
-    seen = statistics.median(shares) / MEDIAN_SQUARE if shares else 1.0
-    factor = (USUAL_DEGREES + seen * len(shares)) / (USUAL_DEGREES + len(shares))
-    return min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
+    return (statistics.median(shares) / MEDIAN_SQUARE * len(shares) if shares else 0.0), len(shares)
 
 
 MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
-def _beside_lines(places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
+def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
+    """Return the curves that lie off the common one of the relatives, in each way of OWN that these can tell."""
     result = []
-    for own in OWN_LINE:
+    # An op lies further from the mean of its relatives than from their true curve.
+    apart = math.sqrt(1 + 1 / len(relatives))
+    for own in OWN[kind]:
         knots = _bin(relatives, own)
-        if len(knots) < 2:
+        if len(knots) < (2 if kind == "cpu" else 3):
             continue
         low = min(knots[0].x, places[0].x)
-        common = _line(knots, low)
-        apart = _apart(relatives)
-        alone = Walk(
-            low, 0.0, level=own.level * apart, slope=own.slope * apart,
-            warp=Warp.even(low, LINE.height * own.share), bend=LINE.bend * own.share,
-        )  # fmt: skip
-        result.append(Conditioned(Deviating(common, alone), places))
+        further = Own(own.level * apart, own.slope * apart, own.share)
+        if kind == "cpu":
+            alone = Walk(
+                low, 0.0, level=further.level, slope=further.slope, warp=Warp.even(low, LINE.height * own.share),
+                bend=LINE.bend * own.share,
+            )  # fmt: skip
+            result.append(Conditioned(Deviating(_line(knots, low), alone), places))
+        else:
+            cost = fixed_and_per_n(kind, knots)
+            common = Conditioned(_launch_process(kind, low, *cost, ALONE_LAUNCH), knots)
+            result.append(_ease(Deviating(common, _launch_process(kind, low, *cost, further)), places, 0))
     return result
-
-
-def _apart(relatives: Sequence[object]) -> float:
-    """How much further an op lies from the mean of its relatives than from their true curve."""
-    return math.sqrt(1 + 1 / len(relatives))
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
@@ -232,8 +237,8 @@ def _together(near: Sequence[Point], level: float) -> Point:
 
 
 def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
-    fixed_s, per_n_s = fixed_and_per_n(kind, places)
-    return _ease(_launch_process(kind, places[0].x, fixed_s, per_n_s, ALONE_LAUNCH), places, 2)
+    cost = fixed_and_per_n(kind, places)
+    return _ease(_launch_process(kind, places[0].x, *cost, ALONE_LAUNCH), places, 2)
 
 
 def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:
@@ -250,31 +255,10 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
     return LaunchTime(fixed_s, per_n_s, fixed=own.level, per_n=own.slope, walk=walk, power=power)
 
 
-def _beside_launches(
-    kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]
-) -> list[Conditioned]:
-    result = []
-    for own in OWN_LAUNCH[kind]:
-        knots = _bin(relatives, own)
-        if len(knots) < 3:
-            continue
-        low = min(knots[0].x, places[0].x)
-        fixed_s, per_n_s = fixed_and_per_n(kind, knots)
-        common = Conditioned(_launch_process(kind, low, fixed_s, per_n_s, ALONE_LAUNCH), knots)
-        apart = _apart(relatives)
-        further = Own(own.level * apart, own.slope * apart, own.share)
-        alone = _launch_process(kind, low, fixed_s, per_n_s, further)
-        result.append(_ease(Deviating(common, alone), places, 0))
-    return result
-
-
 def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
     """Condition the prior; where the points lie further off than they should, or nearer, so do their variances."""
-    belief = Conditioned(prior, places)
-    degrees = max(0, len(places) - free)
-    factor = (USUAL_DEGREES + belief.misfit) / (USUAL_DEGREES + degrees)
-    factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
-    return Conditioned(prior, [point._replace(variance=point.variance * factor) for point in places])
+    misfit = Conditioned(prior, places).misfit
+    return Conditioned(prior, _scale(places, misfit, max(0, len(places) - free)))
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:

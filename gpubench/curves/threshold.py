@@ -72,24 +72,18 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
     if low > high + 1e-9:
         return None
     steps = max(1, math.ceil((high - low) / step))
-    places = sorted({low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low})
-    margins = [margin_at(case, other, x) for x in places]
-    return threshold_of(margins)
+    places = {low + (high - low) * i / steps for i in range(steps + 1)} if high > low else {low}
+    return threshold_of([margin_at(case, other, x) for x in sorted(places)])
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
     """Return other / case at n, between the places where both were looked at; None outside of them."""
-    if threshold is None or not threshold.margins:
+    x, places = math.log(n), threshold.margins if threshold is not None else ()
+    if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
-    x = math.log(n)
-    places = threshold.margins
-    if not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
-        return None
-    rest, right = next(
-        (pair for pair in itertools.pairwise(places) if x <= pair[1].x), (places[-1], places[-1])
-    )
-    share = (x - rest.x) / (right.x - rest.x) if right.x > rest.x else 0.0
-    return math.exp(rest.log_ratio + min(max(share, 0.0), 1.0) * (right.log_ratio - rest.log_ratio))
+    low, high = next((pair for pair in itertools.pairwise(places) if x <= pair[1].x), (places[-1],) * 2)
+    share = (x - low.x) / (high.x - low.x) if high.x > low.x else 0.0
+    return math.exp(low.log_ratio + min(max(share, 0.0), 1.0) * (high.log_ratio - low.log_ratio))
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:

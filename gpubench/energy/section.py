@@ -151,37 +151,28 @@ CLOSE = 1.05
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
     """Return the advice for the least energy: unknown where a side has no joules, or only one device has some."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
-    if run is not None:
-        advice = msgspec.structs.replace(advice, source=source_of(run))
-    joules: dict[str, float | str] = {}
-    implementations: dict[str, str] = {}
-    for device_id, pairs in windows.items():
-        case, best = min(pairs, key=lambda pair: pair[1].joules or math.inf)
-        joules[device_id] = best.joules or best.reason or "unknown"
-        implementations[device_id] = case.implementation
+    best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
+    joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}
     ranking = sorted((value, name) for name, value in joules.items() if not isinstance(value, str))
     kinds = {device.id: device.kind for device in run.devices} if run is not None else {}
-    sides = {kinds.get(name) for name in joules}.intersection(("cpu", "gpu"))
-    nothing = {
-        "device_id": None,
-        "backend": None,
-        "implementation": None,
-        "time": None,
-        "gain": None,
-        "split": None,
-    }
-    advice = msgspec.structs.replace(advice, goal="energy", joules=joules, **nothing)
-    if len(ranking) < 2 or sides - {kinds.get(name) for _, name in ranking}:
+    lacking = {kinds.get(name) for name in joules} & {"cpu", "gpu"} - {kinds.get(name) for _, name in ranking}
+    advice = msgspec.structs.replace(
+        advice, goal="energy", joules=joules, source=source_of(run) if run is not None else advice.source,
+        time=None, gain=None, split=None,
+    )  # fmt: skip
+    if len(ranking) < 2 or lacking:
         why = "; ".join(f"{name}: {value}" for name, value in joules.items() if isinstance(value, str))
-        reason = why or f"no run has counted energy at n = {advice.n}"
-        # Where a device has no counter, the same run would say the same again.
-        command = None if why else f"gpubench run --ops {advice.op} --sizes {advice.n} --energy"
-        return msgspec.structs.replace(advice, confidence="none", reason=reason, command=command)
+        return msgspec.structs.replace(
+            advice, device_id=None, backend=None, implementation=None, confidence="none",
+            reason=why or f"no run has counted energy at n = {advice.n}",
+            # Where a device has no counter, the same run would say the same again.
+            command=None if why else f"gpubench run --ops {advice.op} --sizes {advice.n} --energy",
+        )  # fmt: skip
     (least_j, device_id), (next_j, _) = ranking[:2]
     return msgspec.structs.replace(
-        advice, device_id=device_id, backend=device_id.partition(":")[0], implementation=implementations[device_id],
-        command=None,
-        basis="measured", confidence="clear" if next_j > CLOSE * least_j else "close", reason=None,
+        advice, device_id=device_id, backend=device_id.partition(":")[0],
+        implementation=best[device_id][0].implementation, command=None, basis="measured",
+        confidence="clear" if next_j > CLOSE * least_j else "close", reason=None,
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import types
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import gpubench
 from gpubench.base.errors import UsageError
@@ -207,30 +206,6 @@ def test_an_answer_tells_what_it_rests_on():
     assert "measured from n = " in outside.why
     assert policy.choose("linear", 512).why == "no result has this op, dtype and shape"
     assert policy.choose("linear", 512).command == "gpubench run --ops linear --sizes 512"
-
-
-def test_a_policy_keeps_what_it_derived_and_reads_no_other(monkeypatch, tmp_path):
-    from gpubench.analysis import policy
-
-    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
-    derived = []
-    derive = policy.case_results
-    monkeypatch.setattr(policy, "case_results", lambda run: derived.append(run.id) or derive(run))
-
-    def ask(run=None):
-        asked = gpubench.Policy.load(H200) if run is None else gpubench.Policy([run])
-        return asked.choose("dot", 3_000_000)
-
-    first = ask()
-    assert (ask(), len(derived)) == (first, 1)
-    (kept,) = tmp_path.rglob("cases-*")
-    run = gpubench.load(H200).run
-    ask(replace(run, label="another"))  # of the same id
-    assert len(derived) == 2
-    kept.write_bytes(kept.read_bytes()[:-9] + b"otherbyte")
-    assert (ask(), len(derived)) == (first, 3)
-    monkeypatch.setattr(policy, "_code_stamp", lambda: b"edited")
-    assert (ask(), len(derived)) == (first, 4)
 
 
 # A kernel, as far as gpubench can tell, that runs each cell and shows the value of its last line.

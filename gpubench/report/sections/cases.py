@@ -12,11 +12,10 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
-from gpubench.analysis.samples import Components, components
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
 from gpubench.base.units import count_noun, format_bytes, truncate
 from gpubench.report.charts import (
     SECONDS,
@@ -261,45 +260,6 @@ def _count(ids: Sequence[str]) -> str:
     return count_noun(len(ids), "case")
 
 
-_LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
-
-
-@section("noise", order=170, usual=False, help="How far times scatter")
-def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw how far times scatter, by device and length of a launch."""
-    scatters = components(analysis.run)
-    columns = heads(
-        "device", "launches", number("cases", 1), number("in a block"),
-        number("between blocks"), number("sessions"),
-    )  # fmt: skip
-    legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
-    tables = []
-    for brackets in (False, True):
-        body = [
-            cells(
-                entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry, brackets=brackets)
-            )
-            for entry in scatters
-        ]
-        words = f"{legend}; in brackets: repetitions" if brackets else legend
-        tables.append(Table(columns, tuple(body), legend=words))
-    return Section(title="Noise", tables=(narrowing(tables),) if scatters else (), folded=True)
-
-
-def _scatter(entry: Components, *, brackets: bool) -> list[str]:
-    texts = []
-    for share, degrees in (
-        (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
-        (entry.sessions, entry.sessions_degrees),
-    ):  # fmt: skip
-        if share is None:
-            texts.append("-")
-            continue
-        percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
-        texts.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
-    return texts
-
-
 MOST_IDS = 5
 
 
@@ -333,7 +293,6 @@ def _cases(what: str, ids: tuple[str, ...]) -> str:
 
 ROWS = (
     Rows("cases", CaseResult, lambda analysis: analysis.cases, order=10),
-    Rows("noise", Components, lambda analysis: components(analysis.run), order=190),
     Rows("gates", ReportGate, gates, order=210),
     Rows("warnings", ReportWarning, findings, order=220),
 )

@@ -90,7 +90,7 @@ def test_a_run_value_is_that_of_the_standard_library(data):
 @given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), min_size=5, max_size=9))
 def test_from_five_sessions_on_it_is_students_interval_of_their_logarithms(data):
     logs = [statistics.fmean(math.log(value) for value in values) for values in data]
-    half = stats.t_quantile(len(data) - 1) * statistics.stdev(logs) / math.sqrt(len(data))
+    half = stats.student_quantile(0.975, len(data) - 1) * statistics.stdev(logs) / math.sqrt(len(data))
     interval = stats.run_interval(data)
     assert math.log(interval.high / interval.low) / 2 == pytest.approx(half, abs=1e-12)
     ratio = stats.ratio_interval([(values, [3.0]) for values in data])
@@ -135,7 +135,7 @@ def test_without_a_prior_one_block_tells_nothing():
 ])  # fmt: skip
 def test_the_quantile_of_students_distribution(degrees, table, short):
     """Against the tables; what the expansion leaves out falls with the fifth power of the degrees."""
-    assert 1 - stats.t_quantile(degrees) / table == pytest.approx(short, rel=0.01, abs=4e-7)
+    assert 1 - stats.student_quantile(0.975, degrees) / table == pytest.approx(short, rel=0.01, abs=4e-7)
 
 
 def test_a_speedup_is_paired_by_session():
