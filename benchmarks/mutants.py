@@ -101,6 +101,12 @@ PARTS = {
         ),
     ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
+    "workloads": (
+        ("gpubench/workloads",), ("tests/unit/workloads",),
+        ("tests/fake/workloads", "tests/unit/report/test_hybrid.py"),
+    ),
+    "multi": (("gpubench/multi",), ("tests/unit/multi",), ("tests/fake/multi",)),
+    "fleet": (("gpubench/fleet",), ("tests/unit/fleet", "tests/cli/fleet"), ("tests/unit/report/test_decisions.py",)),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
 # whatever it has).

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import itertools
 import re
 import time
@@ -29,7 +28,7 @@ from gpubench.base.errors import InputError
 from gpubench.base.streams import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.node import Arrival, ChildEnd, Engine, EngineNode, NodeIdentity
-from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeAttempt, NodeFile, NodeReason, node_of
+from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeReason, digest_file, node_of
 from gpubench.fleet.survey import Inventory, ListedNode, inventory_of, list_node
 from gpubench.measure.recorder import without_uuids
 from gpubench.result import store
@@ -47,63 +46,42 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 
 class NodeClocks:
-    """One clock a node, for queue and then for silence, and one for the fleet. All times are seconds of one clock.
-
-    Hearing from a node is one write into a table: the heap holds a time at which a node is looked at again, and a node
-    that was heard meanwhile goes back with its new time.
-    """
+    """One clock a node, for queue and then for silence, and one for the fleet. All times are seconds of one clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
         self._ends = now + limits.deadline_s
         self._due: dict[str, tuple[float, Overdue]] = {}
-        self._looks: list[tuple[float, str]] = []
 
     def ask(self, node: str, now: float) -> None:
         """The node was asked: its queue clock runs."""
         self._due[node] = now + self._limits.queue_s, "busy"
-        heapq.heappush(self._looks, (now + self._limits.queue_s, node))
 
     def hear(self, node: str, now: float) -> None:
         """Something of the node arrived: its silence clock begins anew. A node that is stopped stays so."""
-        if node not in self._due:
-            return
-        if self._due[node][1] == "busy":  # silence may end before the queue would have
-            heapq.heappush(self._looks, (now + self._limits.silence_s, node))
-        self._due[node] = now + self._limits.silence_s, "hung"
+        if node in self._due:
+            self._due[node] = now + self._limits.silence_s, "hung"
 
     def stop(self, node: str) -> None:
         """No clock of the node runs any more."""
         self._due.pop(node, None)
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
-        """The nodes whose time is over; their clocks are stopped."""
-        overdue = []
-        while self._looks and self._looks[0][0] <= now:
-            _, node = heapq.heappop(self._looks)
-            if node not in self._due:
-                continue
-            due, why = self._due[node]
-            if due <= now:
-                self.stop(node)
-                overdue.append((node, why))
-            else:
-                heapq.heappush(self._looks, (due, node))
-        return overdue
+        """Return the nodes whose time is over."""
+        return [(node, why) for node, (due, why) in self._due.items() if due <= now]
 
     def over(self, now: float) -> bool:
         """Whether the time of the whole fleet is over."""
         return now >= self._ends
 
-    def wait_s(self, now: float, most: float) -> float:
-        """How long nothing can become overdue, at most `most`."""
-        next_look = self._looks[0][0] if self._looks else self._ends
-        return max(0.0, min(next_look - now, self._ends - now, most))
+    def wait_s(self, now: float) -> float:
+        """How long nothing can become overdue, at most `TICK_S`."""
+        ends = min((due for due, _ in self._due.values()), default=self._ends)
+        return max(0.0, min(ends - now, self._ends - now, TICK_S))
 
 
 TICK_S = 1.0
 MOST_MESSAGE = wire.PIECE_BYTES + 1
-RETRIED: tuple[NodeReason, ...] = ("died", "hung", "busy")
 _MOST_ERROR = 2000
 Cut = Literal["deadline", "interrupted"]
 
@@ -124,7 +102,6 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None  # in words
     last_event: str | None = None  # the last that it reported
     cut: Cut | None = None  # set if we ended it
-    attempts: Sequence[NodeAttempt] = ()  # those before
     identity: NodeIdentity | None = None  # the code that it runs, once it began
 
 
@@ -135,18 +112,17 @@ class _Progress:
         self.placed = placed
         self.identity: NodeIdentity | None = None
         self.last_event: str | None = None
-        self.attempts: list[NodeAttempt] = []
 
 
 class FleetDriver:
     """Leads the runs of `placed` to their ends; `tell` gets each end as it comes."""
 
     def __init__(
-        self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
+        self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *,
         clock: Callable[[], float] = time.monotonic, tell: Callable[[NodeEnd], None] = lambda end: None,
     ) -> None:  # fmt: skip
         self.engine, self._journal, self._limits = engine, journal, limits
-        self._retries, self._clock, self.tell = retries, clock, tell
+        self._clock, self.tell = clock, tell
         self._ours = wire.identity()
         self._running: dict[str, _Progress] = {}
         self._clocks = NodeClocks(limits, clock())
@@ -158,7 +134,7 @@ class FleetDriver:
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
-                self._start(_Progress(node))
+                self._start(node)
             while self._running:
                 now = self._step()
                 if self._clocks.over(now):
@@ -170,7 +146,7 @@ class FleetDriver:
 
     def _step(self) -> float:
         """Take what has arrived, then look at the clocks as they stood then: our own work is nobody's silence."""
-        arrivals = self.engine.poll(self._clocks.wait_s(self._clock(), TICK_S))
+        arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         now = self._clock()
         for arrival in arrivals:
             self._clocks.hear(arrival.node, now)
@@ -182,12 +158,12 @@ class FleetDriver:
             self._end(progress, why, _OVERDUE[why].format(self._limits))
         return now
 
-    def _start(self, progress: _Progress) -> None:
-        node = progress.placed.node
-        self._journal.begin(progress.placed.name)
-        self._running[node.id] = progress
+    def _start(self, placed: PlacedNode) -> None:
+        node = placed.node
+        self._journal.begin(placed.name)
+        self._running[node.id] = _Progress(placed)
         self._clocks.ask(node.id, self._clock())
-        self.engine.start(node, progress.placed.arguments)
+        self.engine.start(node, placed.arguments)
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
         """Take what a node sends. It may be wrong: that costs that node."""
@@ -224,7 +200,7 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Let go of the node at once, keep what it brought, and try again where that was asked for."""
+        """Let go of the node at once, and keep what it brought."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -236,16 +212,9 @@ class FleetDriver:
             reason, error = "failed", error or lacks
         text = (visible(error)[-_MOST_ERROR:] or None) if reason else None
         self._journal.note_end(placed.name, reason or "ok", text)
-        if reason in RETRIED and cut is None and len(progress.attempts) < self._retries:
-            progress.attempts.append(
-                NodeAttempt(reason=reason, error=text or "", last_event=progress.last_event)
-            )
-            progress.identity, progress.last_event = None, None
-            self._start(progress)
-            return
         end = NodeEnd(
             name=placed.name, reason=reason, error=text, last_event=progress.last_event, cut=cut,
-            attempts=tuple(progress.attempts), identity=progress.identity,
+            identity=progress.identity,
         )  # fmt: skip
         self.ends.append(end)
         self.tell(end)
@@ -322,11 +291,7 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
     if path.exists():
         node = node_of([store.load(path)])
         if not embeds:
-            file = NodeFile(
-                path=f"{journal.folder.name}/{path.name}",
-                sha256=hashlib.sha256(disk.read_regular(path)).hexdigest(),
-            )
-            node = replace(node, result=None, files=[file])
+            node = replace(node, result=None, files=[digest_file(path)])
         if end.reason == "version-skew":  # its figures mean something else
             node = replace(node, result=None, files=[])
     if end.reason is not None and (end.reason != "partial" or node.status == "ok"):
@@ -334,7 +299,6 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
         node = replace(node, status=status, reason=end.reason)
     return replace(
         node, label=end.name, error=end.error or node.error, engine=dict(engine), last_event=end.last_event,
-        attempts=list(end.attempts),
     )  # fmt: skip
 
 
@@ -367,7 +331,7 @@ def _list_end(end: NodeEnd, journal: FleetJournal) -> ListedNode:
 
 MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
 _RESULTS = ".json.gz"
-EARLIER = "earlier"  # of `fleet.d`: results of attempts that were repeated
+EARLIER = "earlier"  # of `fleet.d`: results of nodes that were asked again
 
 
 class BadMessage(Exception):
@@ -404,6 +368,7 @@ class FleetJournal:
     def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
         """Raises GpubenchError if the files cannot be written."""
         self._load = load
+        self._rewritten: set[str] = set()  # nodes whose next piece begins their `.part` anew
         self.folder = beside(output, ".d")
         log = beside(output, ".jsonl")
         try:
@@ -438,21 +403,19 @@ class FleetJournal:
                 aside = self.folder / EARLIER
                 aside.mkdir(exist_ok=True)
                 disk.replace(path, aside / f"{_now().replace(':', '')}-{path.name}")
-        for path in (self._arriving(node), self._fresh(node)):
-            path.unlink(missing_ok=True)
+        self._arriving(node).unlink(missing_ok=True)
 
     def begin_part(self, node: str) -> None:
         """The node writes its `.part` anew; ours stands until more than its start is here."""
-        self._fresh(node).write_bytes(b"")
+        self._rewritten.add(node)
 
     def add_part(self, node: str, piece: bytes) -> None:
         """Raises BadMessage."""
-        fresh, part = self._fresh(node), store.part_of(self.path(node))
-        if fresh.exists():
-            _append(fresh, piece)
-            disk.replace(fresh, part)
-        else:
-            _append(part, piece)
+        part = store.part_of(self.path(node))
+        if node in self._rewritten:
+            self._rewritten.remove(node)
+            part.unlink(missing_ok=True)
+        _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
         """Raises BadMessage."""
@@ -474,7 +437,7 @@ class FleetJournal:
                 why = f"{error.message}: {error.why}"
                 continue
             store.replace(target, store.dumps(result))
-            for spent in (arriving, part, self._fresh(node)):
+            for spent in (arriving, part):
                 spent.unlink(missing_ok=True)
             return None
         return why
@@ -485,9 +448,6 @@ class FleetJournal:
 
     def _arriving(self, node: str) -> Path:
         return self.folder / f".{file_stem(node, node)}.arriving"
-
-    def _fresh(self, node: str) -> Path:
-        return self.folder / f".{file_stem(node, node)}.part-arriving"
 
     def _write(self, line: FleetLine) -> None:
         self._log.write(msgspec.json.encode(line) + b"\n")

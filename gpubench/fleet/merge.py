@@ -9,29 +9,44 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+
+from gpubench.analysis.machine import RunOutline, connect_marks, marks
 from gpubench.base import disk
 from gpubench.base.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.base.streams import visible
-from gpubench.fleet.options import FleetReportOptions, MergeOptions
-
-if TYPE_CHECKING:
-    from gpubench.analysis.machine import RunOutline
-    from gpubench.cli.ci import CiOutcome
-    from gpubench.fleet.nodes import Fleet, Node, NodeFile
-    from gpubench.fleet.survey import Figure, FleetReport
-    from gpubench.result.run import Run
-
+from gpubench.base.units import parse_percent
+from gpubench.cli import ci, delivery
+from gpubench.cli.report import document
+from gpubench.fleet.driver import beside, file_stem
+from gpubench.fleet.nodes import (
+    EMBEDDED_NODES,
+    Fleet,
+    Node,
+    alike,
+    digest_file,
+    gather,
+    merge_runs,
+    node_of,
+    open_node,
+    refuse_twice,
+)
+from gpubench.fleet.options import INCOMPLETE, SLOW_GPU, FleetReportOptions, MergeOptions, parse_words
+from gpubench.fleet.survey import Figure, figures, survey_fleet
+from gpubench.fleet.tables import fleet_document, headline
+from gpubench.report.renderers import render_documents
+from gpubench.result import store
+from gpubench.result.run import Run
+from gpubench.result.store.document import MAX_BYTES, RESULT_NAME, Header, require_json
 
 _NAMED = 5  # missing nodes that one message names
 
 
 def merge(options: MergeOptions) -> None:
     """Join result files: of one machine into one result with all sessions, of several into a fleet."""
-    from gpubench.result import store
-
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -40,9 +55,6 @@ def merge(options: MergeOptions) -> None:
     store.check_writable(output)
     tolerant = expect is not None or options.nodes is not None
     sources, failed, declared = _collect(options.files, tolerant=tolerant)
-    from gpubench.analysis.machine import connect_marks, marks
-    from gpubench.fleet.nodes import EMBEDDED_NODES, alike, gather, merge_runs, node_of, refuse_twice
-
     names = parse_nodes(options.nodes)
     expected = expect if expect is not None else declared
     refuse_twice([source.outline for source in sources])
@@ -73,25 +85,17 @@ def merge(options: MergeOptions) -> None:
         )  # fmt: skip
 
 
-class _Source:
-    """A run that is merged: in memory, or `on_disk` in a file of which the outline alone is kept."""
+class _Source(NamedTuple):
+    """A run that is merged."""
 
-    def __init__(self, outline: RunOutline | Run, load: Callable[[], Run], path: str, *, on_disk: bool) -> None:
-        self.outline, self.load, self.path = outline, load, path
-        self.on_disk = on_disk
+    outline: RunOutline | Run  # the whole of what is in memory
+    load: Callable[[], Run]  # returns the run
+    path: str = ""  # of the file of which the outline alone is kept
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     """`node` with its results in files of the folder beside the fleet, in place of the results themselves. The file of
     a node that has but one is copied: encoding takes longer than all the rest."""
-    import hashlib
-
-    import msgspec
-
-    from gpubench.fleet.driver import beside, file_stem
-    from gpubench.fleet.nodes import NodeFile
-    from gpubench.result import store
-
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -101,26 +105,20 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     files = []
     for place, run in enumerate(node.runs):
         path = folder / f"{stem}{f'-{place + 1}' if len(node.runs) > 1 else ''}.json.gz"
-        copied = len(sources) == 1 and sources[0].on_disk
-        store.replace(path, store.read(sources[0].path)[0] if copied else store.dumps(run))
-        files.append(
-            NodeFile(
-                path=f"{folder.name}/{path.name}", sha256=hashlib.sha256(disk.read_regular(path)).hexdigest()
-            )
-        )
+        copied = len(sources) == 1 and sources[0].path
+        store.replace(path, store.read(copied)[0] if copied else store.dumps(run))
+        files.append(digest_file(path))
     return msgspec.structs.replace(node, result=None, others=[], files=files)
 
 
 def parse_nodes(text: str | None) -> list[str]:
     """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
-    from gpubench.result.store import document
-
     if text is None:
         return []
     words = text.split(",")
     if text.startswith("@"):
         try:
-            words = disk.read_regular(text[1:], document.MAX_BYTES).decode().split()
+            words = disk.read_regular(text[1:], MAX_BYTES).decode().split()
         except (OSError, UnicodeDecodeError) as error:
             why = disk.reason(error) if isinstance(error, OSError) else str(error)
             raise UsageError(
@@ -165,33 +163,24 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     """The runs of one file. A result is read again when its node's turn comes; standard input and fleets stay."""
-    import msgspec
-
-    from gpubench.analysis.machine import RunOutline
-    from gpubench.cli.report import document
-    from gpubench.fleet.nodes import Fleet
-    from gpubench.result import store
-    from gpubench.result.run import Run
-    from gpubench.result.store.document import RESULT_NAME, Header, require_json
-
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             if msgspec.json.decode(data, type=Header).name == RESULT_NAME:
                 outline = msgspec.json.decode(data, type=RunOutline)
-                return [_Source(outline, partial(store.load, file), file, on_disk=True)], [], None
+                return [_Source(outline, partial(store.load, file), file)], [], None
     content = document(file)
     if isinstance(content, Run):
-        return [_Source(content, partial(_itself, content), file, on_disk=False)], [], None
+        return [_held(content)], [], None
     assert isinstance(content, Fleet)
     nodes = [open_node(node, file) for node in content.nodes]
-    sources = [_Source(run, partial(_itself, run), file, on_disk=False) for node in nodes for run in node.runs]
+    sources = [_held(run) for node in nodes for run in node.runs]
     return sources, [node for node in nodes if not node.runs], content.nodes_expected
 
 
-def _itself(run: Run) -> Run:
-    return run
+def _held(run: Run) -> _Source:
+    return _Source(run, lambda: run)
 
 
 def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[Node]]:
@@ -208,97 +197,12 @@ def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[
 
 def _unusable(file: str, error: InputError) -> Node:
     """The node of a file that cannot be used; said on stderr too."""
-    from gpubench.fleet.nodes import Node
-
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = Path(file).name
     return Node(key=name, status="failed", reason="unusable", error=f"{name}: {error.why or error.message}")
 
 
 # ---------------------------------------------------------------- the report of a whole fleet
-
-SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"
-
-
-def report_whole(
-    files: Sequence[tuple[str, Any]], format: str, options: FleetReportOptions, *, to_terminal: bool
-) -> int | None:
-    """Report the fleet, if it is the only file and to be reported as a whole. Returns None otherwise."""
-    # A fleet's types are not loaded for a result.
-    if len(files) != 1 or not hasattr(files[0][1], "nodes") or not reports_whole(options, format):
-        return None
-    return report_fleet(*files[0], format, options, to_terminal=to_terminal)
-
-
-def reports_whole(options: FleetReportOptions, format: str) -> bool:
-    """Whether a fleet is to be reported as a whole. Whoever names sections, cases or another format asks for the
-    reports of its nodes."""
-    from gpubench.report.renderers import DOCUMENT_FORMATS
-
-    words = _words(options.fail_on)
-    of_nodes = (
-        options.sections, options.filter, options.skip, options.baseline, options.by_device, options.plots,
-        options.claims, options.min_speedup, options.sort, options.columns, options.node,
-    )  # fmt: skip
-    return format in DOCUMENT_FORMATS and not any(of_nodes) and words <= {SLOW_GPU, INCOMPLETE}
-
-
-def refuse_fleet_options(options: FleetReportOptions) -> None:
-    """Raises UsageError for what only the report of a whole fleet understands."""
-    fleet_only = {
-        "--known-good": options.known_good, "--ok-nodes": options.ok_nodes, "--bad-nodes": options.bad_nodes,
-        "--fail-on slow-gpu": SLOW_GPU in _words(options.fail_on),
-    }  # fmt: skip
-    for name, value in fleet_only.items():
-        if value:
-            raise UsageError(
-                "not-a-fleet", f"{name} is about a fleet", why="this is no report of one whole fleet",
-                hint="give one file that `gpubench merge` wrote, and no option that shows single nodes or cases",
-            )  # fmt: skip
-
-
-def _words(text: str | None) -> set[str]:
-    return {word.strip() for word in (text or "").split(",") if word.strip()}
-
-
-def open_node(node: Node, fleet_path: str) -> Node:
-    """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
-    cannot be used."""
-    if not node.files:
-        return node
-    import msgspec
-
-    from gpubench.result import store
-
-    folder = Path(fleet_path).parent
-    try:
-        runs = [store.load(_inside(folder, file)) for file in node.files]
-    except InputError as error:
-        why = f"{error.message}: {error.why}"
-        return msgspec.structs.replace(node, status="failed", reason="unusable", error=why, files=[])
-    return msgspec.structs.replace(node, result=runs[-1], others=runs[:-1], files=[])
-
-
-def _inside(folder: Path, file: NodeFile) -> Path:
-    """The file, if it lies below `folder` and is still the one that the fleet was made of. Raises InputError."""
-    import hashlib
-
-    path, inner = folder / file.path, PurePosixPath(file.path)
-    if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
-        raise InputError(
-            "bad-document", f"{file.path} cannot be used", why="it lies outside of the fleet's folder"
-        )
-    try:
-        digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
-    except OSError as error:
-        raise InputError(
-            "unreadable", f"{file.path} cannot be used", why=error.strerror or str(error)
-        ) from error
-    if digest != file.sha256:
-        raise InputError(
-            "bad-document", f"{file.path} cannot be used", why="it changed since the fleet was merged"
-        )
-    return path
 
 
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
@@ -323,22 +227,14 @@ def report_fleet(
     source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
     """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
-    from gpubench.base.units import parse_percent
-    from gpubench.cli import ci, delivery
-    from gpubench.fleet.survey import FleetSurvey
-    from gpubench.fleet.tables import fleet_document
-    from gpubench.report.renderers import render_documents
-
     channels = ci.channels(options, os.environ)
     style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
-    survey = FleetSurvey()
-    for node in fleet.nodes:
-        survey.add(open_node(node, source))
     saved = None if options.known_good is None else _figures_of(options.known_good)
-    report = survey.report(expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
-    gates = _words(options.fail_on)
-    if SLOW_GPU in gates and not report.judges(saved is not None):
+    nodes = (open_node(node, source) for node in fleet.nodes)
+    report = survey_fleet(nodes, expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
+    gates = parse_words(options.fail_on)
+    if SLOW_GPU in gates and saved is None and not report.peers.compared:
         raise InputError(
             "gate-impossible", "--fail-on slow-gpu could not fail",
             why="no case was measured on four GPUs that are alike, and no known good fleet is named",
@@ -351,39 +247,22 @@ def report_fleet(
     delivery.write(channels.comment(draw(format), format), options.output, quiet=options.quiet)
     _write_names(options.ok_nodes, report.ok_nodes)
     _write_names(options.bad_nodes, report.bad_nodes)
-    errors = gate_errors(report, gates)
-    code = ExitCode.GATE if errors else ExitCode.OK
-    channels.tell(lambda: _outcome(report, errors, code), lambda: draw("markdown"), source)
-    return code
-
-
-def gate_errors(report: FleetReport, gates: set[str]) -> list[str]:
-    """A sentence for each gate that failed."""
     errors = []
     if INCOMPLETE in gates and not report.complete:
         errors.append(f"{report.nodes_complete} of {report.nodes_expected} nodes are complete")
     if SLOW_GPU in gates and report.slow:
         errors.append(f"{report.slow} GPUs are slow")
-    return errors
-
-
-def _outcome(report: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOutcome:
-    from gpubench.cli.ci import CiOutcome
-    from gpubench.fleet.tables import headline
-
-    return CiOutcome(
+    code = ExitCode.GATE if errors else ExitCode.OK
+    outcome = ci.CiOutcome(
         verdict="failed" if errors else "ok", exit_code=code, errors=tuple(errors),
         warnings=() if report.complete and not report.peers.verdicts else (headline(report),),
     )  # fmt: skip
+    channels.tell(lambda: outcome, lambda: draw("markdown"), source)
+    return code
 
 
 def _figures_of(path: str) -> list[Figure]:
     """Return the figures of a saved fleet, or of one node's result. Raises InputError."""
-    from gpubench.cli.report import document
-    from gpubench.fleet.nodes import Fleet
-    from gpubench.fleet.survey import figures
-    from gpubench.result.run import Run
-
     content = document(path)
     if isinstance(content, Run):
         known_good = figures(content, "known-good")
@@ -405,8 +284,6 @@ def _figures_of(path: str) -> list[Figure]:
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
     """One name a line, as `srun --nodelist` and `--exclude` read them from a file."""
-    from gpubench.cli import delivery
-
     if path is None:
         return
     try:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -16,9 +18,10 @@ from msgspec.structs import replace
 
 from gpubench.analysis.machine import RunOutline, node_key, node_name
 from gpubench.analysis.samples import seconds_between, seconds_of
-from gpubench.base import group_by
+from gpubench.base import disk, group_by
 from gpubench.base.errors import InputError, WrongResult
 from gpubench.compare.pairing import PROTOCOL
+from gpubench.result import store
 from gpubench.result.run import (
     Environment,
     Failure,
@@ -32,6 +35,7 @@ from gpubench.result.run import (
     failures_of,
     fingerprint,
 )
+from gpubench.result.store.document import require_runs
 
 # What a merged run ended with: the worst of its parts (interface: exit codes).
 _GRAVITY = (
@@ -318,14 +322,6 @@ NodeReason = Literal[
 ]  # fmt: skip
 
 
-class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that `--retry-failed` repeated."""
-
-    reason: NodeReason  # how it ended
-    error: str  # in words
-    last_event: str | None = None  # the last that it reported
-
-
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
     """A result beside the fleet."""
 
@@ -346,10 +342,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # moves those behind it, and two runs that see one GPU each both call it cupy:0.
     others: list[Run] = []
     files: list[NodeFile] = []  # in a large fleet in place of all results, the newest last
-    # Of a node that `run --cluster` asked: what started it, the last that it reported, and the attempts before.
+    # Of a node that `run --cluster` asked: what started it, and the last that it reported.
     engine: dict[str, str] = {}
     last_event: str | None = None  # the last that it reported
-    attempts: list[NodeAttempt] = []  # those before
 
     @property
     def runs(self) -> list[Run]:
@@ -374,8 +369,6 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def runs_beside(self, path: str) -> list[Run]:
         """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""
-        from gpubench.fleet.merge import open_node
-
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
@@ -383,14 +376,47 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return [run for node in nodes for run in node.runs]
 
 
+def open_node(node: Node, fleet_path: str) -> Node:
+    """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
+    cannot be used."""
+    if not node.files:
+        return node
+    folder = Path(fleet_path).parent
+    try:
+        runs = [store.load(_inside(folder, file)) for file in node.files]
+    except InputError as error:
+        return replace(
+            node, status="failed", reason="unusable", error=f"{error.message}: {error.why}", files=[]
+        )
+    return replace(node, result=runs[-1], others=runs[:-1], files=[])
+
+
+def digest_file(path: Path) -> NodeFile:
+    """Return the entry of a node's result, which lies in a folder beside the fleet. Raises OSError."""
+    digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
+    return NodeFile(path=f"{path.parent.name}/{path.name}", sha256=digest)
+
+
+def _inside(folder: Path, file: NodeFile) -> Path:
+    """The file, if it lies below `folder` and is still the one that the fleet was made of. Raises InputError."""
+    path, inner = folder / file.path, PurePosixPath(file.path)
+    code, why = "bad-document", "it changed since the fleet was merged"
+    if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
+        why = "it lies outside of the fleet's folder"
+    else:
+        try:
+            if digest_file(path).sha256 == file.sha256:
+                return path
+        except OSError as error:
+            code, why = "unreadable", error.strerror or str(error)
+    raise InputError(code, f"{file.path} cannot be used", why=why)
+
+
 def load_fleet(data: bytes, source: str) -> Fleet:
     """Return the fleet that these bytes are. Raises InputError."""
-    from gpubench.result import store
-    from gpubench.result.store import document
-
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
-    document.require_runs(runs, source)
+    require_runs(runs, source)
     for run in runs:
         store.check_run(run, source)
     return fleet

@@ -3,8 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gpubench.base.errors import UsageError
 from gpubench.cli.declaration import GATES, LONG, OUTPUT, WHERE, CommandOptions, argument, option
 from gpubench.cli.options import CommonOptions, DetectOptions, ReportOptions, RunOptions
+
+SLOW_GPU, INCOMPLETE = "slow-gpu", "incomplete"  # gates
+
+
+def parse_words(text: str | None) -> set[str]:
+    """Return the words of a list with commas."""
+    return {word.strip() for word in (text or "").split(",") if word.strip()}
+
 
 # fmt: off
 
@@ -23,8 +32,6 @@ class ClusterOptions(CommandOptions):
     silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
         default="30s")
     deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
-    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
-        least=0, most=1, default=0)
     no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.")
 
 
@@ -42,9 +49,6 @@ class ClusterDetectOptions(DetectOptions, ClusterOptions):
 
 class ClusterRunOptions(RunOptions, ClusterOptions):
     """`run` on one machine or on many."""
-
-    confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
-        "is confirmed.", least=0, most=1, default=1)
 
     def instead(self) -> int | None:
         """Measure the nodes of the cluster, if one is named."""
@@ -72,18 +76,34 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report a single fleet as a whole, unless single nodes or cases are asked for."""
+        """Report a single fleet as a whole, unless single nodes or cases, or another format, are asked for."""
+        from gpubench.report.renderers import DOCUMENT_FORMATS
+
+        of_nodes = (
+            self.sections, self.filter, self.skip, self.baseline, self.by_device, self.plots, self.claims,
+            self.min_speedup, self.sort, self.columns, self.node, parse_words(self.fail_on) - {SLOW_GPU, INCOMPLETE},
+        )
+        # A fleet's types are not loaded for a result.
+        if len(files) != 1 or not hasattr(files[0][1], "nodes") or format not in DOCUMENT_FORMATS or any(of_nodes):
+            return None
         from gpubench.fleet import merge
 
-        return merge.report_whole(files, format, self, to_terminal=to_terminal)
+        return merge.report_fleet(*files[0], format, self, to_terminal=to_terminal)
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
         """Return the runs of the node that is asked for. Raises UsageError for what only a whole fleet understands."""
-        from gpubench.fleet import merge
-
-        merge.refuse_fleet_options(self)
+        fleet_only = {
+            "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
+            "--fail-on slow-gpu": SLOW_GPU in parse_words(self.fail_on),
+        }
+        for name, value in fleet_only.items():
+            if value:
+                raise UsageError("not-a-fleet", f"{name} is about a fleet", why="this is no report of one whole fleet",
+                    hint="give one file that `gpubench merge` wrote, and no option that shows single nodes or cases")
         if self.node is None:
             return None
+        from gpubench.fleet import merge
+
         return merge.runs_of([file for file in files if hasattr(file[1], "nodes")], self.node)
 
 

@@ -156,11 +156,6 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     new: tuple[str, ...] = ()  # GPUs that the saved fleet lacks
     gone: tuple[str, ...] = ()  # GPUs that only the saved fleet has
 
-    @property
-    def expected_by_chance(self) -> float:
-        """Over all groups."""
-        return sum(group.expected_by_chance for group in self.groups)
-
 
 # ---------------------------------------------------------------- a run -> figures
 
@@ -406,70 +401,47 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     def _with_slow_gpu(self) -> set[str]:
         return {verdict.node for verdict in self.peers.verdicts if verdict.confirmed}
 
-    def judges(self, known_good: bool) -> bool:
-        """Whether a slow GPU could be found at all."""
-        return known_good or self.peers.compared > 0
 
-
-class FleetSurvey:
-    """Takes the nodes of a fleet one by one, and tells what they add up to."""
-
-    def __init__(self) -> None:
-        self.figures: list[Figure] = []
-        self._rows: list[NodeRow] = []
-        self._without: list[NotCompared] = []
-        self._versions: list[tuple[str, dict[str, str]]] = []
-
-    def add(self, node: Node) -> None:
-        """Keep what counts of `node`."""
-        seen: dict[str, str] = {}  # GPU -> how its newest run calls it
-        measured: list[Figure] = []
-        for run in node.runs:
-            measured += figures(run, node.name)
-            seen |= {
-                gpu_key(gpu, node.name): gpu.id for gpu in run.machine.gpus if gpu.usable.value is not False
-            }
+def survey_fleet(
+    nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
+    known_good: Iterable[Figure] | None = None,
+) -> FleetReport:  # fmt: skip
+    """Return what the nodes add up to; of each what counts is kept, and it is let go. `expected`: the nodes that there
+    should be."""
+    all_figures: list[Figure] = []
+    rows: list[NodeRow] = []
+    without: list[NotCompared] = []
+    versions: list[tuple[str, dict[str, str]]] = []
+    for node in nodes:
+        seen = {  # GPU -> how its newest run calls it
+            gpu_key(gpu, node.name): gpu.id
+            for run in node.runs for gpu in run.machine.gpus if gpu.usable.value is not False
+        }  # fmt: skip
+        measured = [figure for run in node.runs for figure in figures(run, node.name)]
         with_figures = {figure.gpu for figure in measured}
         now = {gpu_key(gpu, node.name) for gpu in node.result.machine.gpus} if node.result else set()
         for gpu, name in seen.items():
-            if gpu not in now:
-                self._without.append(
-                    NotCompared(node=node.name, gpu=gpu, device=name, reason="the newest run does not see it")
-                )
-            elif gpu not in with_figures:
-                self._without.append(
-                    NotCompared(node=node.name, gpu=gpu, device=name, reason="nothing was measured on it")
-                )
-        self.figures += [figure for figure in measured if figure.gpu in now or figure.gpu not in seen]
-        self._rows.append(
-            NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen))
-        )
+            if gpu not in now or gpu not in with_figures:
+                reason = "nothing was measured on it" if gpu in now else "the newest run does not see it"
+                without.append(NotCompared(node=node.name, gpu=gpu, device=name, reason=reason))
+        all_figures += [figure for figure in measured if figure.gpu in now or figure.gpu not in seen]
+        rows.append(NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen)))
         if node.result is not None:
-            software = {**node.result.tool, **system_versions(node.result.machine)}
-            self._versions.append((node.name, software))
-
-    def report(
-        self,
-        *,
-        expected: int | None = None,
-        tolerance: float = TOLERANCE,
-        known_good: Iterable[Figure] | None = None,
-    ) -> FleetReport:
-        """Return what the nodes add up to. `expected`: the nodes that there should be."""
-        peers = compare_gpus(self.figures, tolerance=tolerance, known_good=known_good)
-        without = (*self._without, *peers.not_compared)
-        peers = msgspec.structs.replace(
-            peers, not_compared=tuple(sorted(without, key=lambda gpu: (gpu.node, gpu.device, gpu.gpu)))
-        )
-        rows = sorted(self._rows, key=lambda node: (WORST_FIRST.index(node.word), node.name))
-        complete = sum(node.word == "complete" for node in rows)
-        needed = len(rows) if expected is None else expected
-        return FleetReport(
-            nodes_expected=needed, nodes_complete=complete, complete=complete >= needed,
-            nodes_collected=sum(node.word in _USABLE for node in rows), gpus=sum(node.gpus for node in rows),
-            peers=peers, expected_by_chance=peers.expected_by_chance, nodes=tuple(rows),
-            drift=find_drift(self._versions),
-        )  # fmt: skip
+            versions.append((node.name, {**node.result.tool, **system_versions(node.result.machine)}))
+    peers = compare_gpus(all_figures, tolerance=tolerance, known_good=known_good)
+    without += peers.not_compared
+    peers = msgspec.structs.replace(
+        peers, not_compared=tuple(sorted(without, key=lambda gpu: (gpu.node, gpu.device, gpu.gpu)))
+    )
+    rows.sort(key=lambda node: (WORST_FIRST.index(node.word), node.name))
+    complete = sum(node.word == "complete" for node in rows)
+    needed = len(rows) if expected is None else expected
+    return FleetReport(
+        nodes_expected=needed, nodes_complete=complete, complete=complete >= needed,
+        nodes_collected=sum(node.word in _USABLE for node in rows), gpus=sum(node.gpus for node in rows),
+        peers=peers, expected_by_chance=sum(group.expected_by_chance for group in peers.groups), nodes=tuple(rows),
+        drift=find_drift(versions),
+    )  # fmt: skip
 
 
 def _word(node: Node) -> NodeWord:

@@ -7,9 +7,9 @@ from gpubench.base.plugins.wings import Wing
 
 _OPS = {
     "networks": (
-        "mlp_backward", "mlp_forward", "mlp_step", "ffn", "multi_head_attention", "transformer_block", "inference",
+        "mlp_backward", "mlp_forward", "ffn", "multi_head_attention", "transformer_block", "inference",
     ),
-    "training": ("mlp_sgd", "mlp_adam", "transformer_step", "transformer_sgd"),
+    "training": ("mlp_step", "mlp_sgd", "mlp_adam", "transformer_step", "transformer_sgd"),
 }  # fmt: skip
 WING = Wing(
     ops={name: f"gpubench.workloads.{module}:{name}" for module, names in _OPS.items() for name in names},

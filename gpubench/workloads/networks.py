@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from gpubench import kernels
 from gpubench.kernels import tokens as bpe
-from gpubench.kernels.contract.op import Array, Given, Ids, Ladder, Params, Repeat, Stage, Tolerance, Values
-from gpubench.kernels.templates.matmul import norms
+from gpubench.kernels.contract.op import Array, Given, Ladder, Params, Repeat, Stage, Tolerance, Values
 from gpubench.workloads.workload import workload
 
 WIDTH, HEADS, GROWTH = 256, 8, 4
@@ -184,24 +183,6 @@ BACKWARD = (
 )  # fmt: skip
 
 
-def sign_slack(gradient: str) -> Callable[..., Array]:
-    """Return by how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign,
-    hence whether anything flows back through them."""
-
-    def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
-        w1, b1, w2, b2 = weights
-        before = x @ w1 + b1
-        near = xp.abs(before) <= 8 * u * (norms(xp, x, w1) + xp.abs(b1))
-        z = xp.maximum(before, 0) @ w2 + b2
-        powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
-        dz = powers / xp.sum(powers, axis=-1, keepdims=True)
-        dz[xp.arange(len(z)), labels] -= 1
-        flow = xp.where(near, xp.abs(dz / len(z)) @ xp.abs(w2).T, 0)
-        return xp.abs(x).T @ flow if gradient == "dw1" else xp.sum(flow, axis=0)
-
-    return slack
-
-
 mlp_forward = workload(
     name="mlp_forward", group="network", summary="softmax(relu(x w1 + b1) w2 + b2), 784-512-10",
     params=MLP_PARAMS, sizes=MLP_SIZES,
@@ -214,15 +195,6 @@ mlp_backward = workload(
     params=MLP_PARAMS, sizes=MLP_SIZES,
     stages=BACKWARD, inputs={"x": "normal", "h": "relu", "dz": "normal"}, weights={"w2": "fan-in"},
     outputs={"dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
-)  # fmt: skip
-
-
-mlp_step = workload(
-    name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
-    params=MLP_PARAMS, sizes=MLP_SIZES,
-    stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
-    weights=MLP_WEIGHTS, judged={name: sign_slack(name) for name in ("dw1", "db1")},
-    outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
 )  # fmt: skip
 
 

@@ -110,8 +110,9 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
         own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
         reads = [values[name] for name in stage.reads]
         if stage.op == "linear_grad_relu":
-            x, w, b = (values[f"{name}.{stage.turns[0]}"] for name in ("x", "w1", "b1"))
-            reads[2] = x @ w + b + margin * (stage.turns[0] + 1) * (norms(xp, x, w) + xp.abs(b))
+            at, turns = (f".{stage.turns[0]}", stage.turns[0] + 1) if stage.turns else ("", 1)
+            x, w, b = (values[f"{name}{at}"] for name in ("x", "w1", "b1"))
+            reads[2] = x @ w + b + margin * turns * (norms(xp, x, w) + xp.abs(b))
         values.update(zip(stage.writes, each(own.exact()(xp, *reads)), strict=True))
     return values
 
@@ -147,6 +148,15 @@ def _largest(xp: Array, distance: Array) -> Array:
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
     """The scale of what three updates leave: no gradient is larger than what it is the gradient of times its input."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
+
+
+mlp_step = workload(
+    name="mlp_step", group="network", summary="forward pass, cross entropy and gradients of mlp_forward",
+    params=MLP_PARAMS, sizes=MLP_SIZES,
+    stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
+    weights=MLP_WEIGHTS, judged={name: _swing("mlp_step", name) for name in ("dw1", "db1")},
+    outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
+)  # fmt: skip
 
 
 def _name_results(weights: Iterable[str]) -> list[str]:

@@ -44,6 +44,12 @@ def _expression(op: Op) -> Callable[..., Any]:
     return op.expr
 
 
+def _exact(op: Op) -> Callable[..., Any]:
+    from gpubench.backends.shared import reference  # only workers compute it
+
+    return partial(reference.exact, op)
+
+
 def _torch(op: Op) -> Callable[..., Any]:
     return op.library["torch"]
 
@@ -81,7 +87,7 @@ def workload(
         dtypes=of.dtypes(),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
         flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
-        reference=partial(of.results, names, tuple(outputs), Op.exact),
+        reference=partial(of.results, names, tuple(outputs), _exact),
         library={"torch": partial(of.results, names, tuple(outputs), _torch)}
         if all(op.returns("torch") for op in ops)
         else {},
@@ -186,7 +192,7 @@ class _Stages:
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
-            want, *read = self.results(names, (value, *last.reads), Op.exact, xp, *arrays, **params)
+            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
             largest = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.tolerance_of(op.outputs[last.writes.index(value)]).scale

@@ -139,6 +139,7 @@ def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tupl
     """Yield (queries, the keys that they see, their weights) of one head, at most `most` queries at a time: no n x n
     array is needed."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
+    most = min(most, max(n, 1))
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
     for start in range(0, n, most):
         rows, seen = slice(start, min(start + most, n)), slice(min(start + most, n))

@@ -26,8 +26,8 @@ def test_a_node_is_given_what_to_measure_and_its_name():
 
 def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
     assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
-    for options in (RunOptions(confirm=0), RunOptions(ops="add"), RunOptions(rigorous=True)):
-        assert not any("--sessions" in word for word in node_arguments(options, "x"))
+    for options in (RunOptions(ops="add"), RunOptions(rigorous=True), RunOptions(sessions=1)):
+        assert "--sessions=2" not in node_arguments(options, "x")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
         ("detect --cluster local --wake", 2, "--wake is about one machine"),
         ("detect --cluster local --require cupy", 2, "--require is about one machine"),
         ("detect --cluster local --format env", 2, "table, plain, markdown, html, json"),
-        ("detect --cluster local --deadline soon", 2, "--deadline"), ("detect --cluster local --confirm 1", 2, "--confirm"),
+        ("detect --cluster local --deadline soon", 2, "--deadline"),
         ("run --cluster local -o f.json", 5, "pip install"), ("detect --cluster local", 5, "pip install"),  # without Ray
     ],
 )  # fmt: skip
@@ -74,7 +74,7 @@ def test_who_is_not_there_or_too_small_has_a_row():
 
 def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
     journal = FleetJournal(tmp_path / "fleet.json")
-    for name in ("good", "died", "skew"):
+    for name in ("good", "died", "skew", "cut"):
         save(node_run(name, [f"GPU-{name}"]), journal.path(name))
     ends = [
         NodeEnd(name="good", reason=None, error=None, last_event="run-complete"),
@@ -82,25 +82,21 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
         NodeEnd(name="skew", reason="version-skew", error="other code", last_event=None),
         NodeEnd(name="late", reason="partial", error="no time", last_event="run-start", cut="deadline"),
     ]
+    ends.append(
+        NodeEnd(name="cut", reason="partial", error="stopped", last_event="run-start", cut="interrupted")
+    )
     kept = [Node(key="k", label="kept", status="ok")]
     absent = [NodeEnd(name="gone", reason="unreachable", error="not there")]
     fleet = fleet_of_ends(ends, absent, kept, journal, expected=None, engine={"fake": "1"})
-    journal.close()
     rows = {one.name: (one.status, one.reason, one.result is not None) for one in fleet.nodes}
     assert rows == {
         "good": ("ok", None, True), "died": ("failed", "died", True), "skew": ("failed", "version-skew", False),
-        "late": ("failed", "failed", False), "gone": ("failed", "unreachable", False), "kept": ("ok", None, False),
+        "late": ("failed", "failed", False), "gone": ("failed", "unreachable", False), "kept": ("ok", None, False), "cut": ("ok", "partial", True),
     }  # fmt: skip
-    assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (6, 2, False)
-
-
-def test_a_fleet_that_was_cut_short_is_not_complete(tmp_path):
-    journal = FleetJournal(tmp_path / "fleet.json")
-    save(node_run("a", ["GPU-a"]), journal.path("a"))
-    end = NodeEnd(name="a", reason="partial", error="stopped", last_event="run-start", cut="interrupted")
-    fleet = fleet_of_ends([end], [], [], journal, expected=None, engine={})
+    assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (7, 3, False)
+    fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None, engine={})
     journal.close()
-    assert (fleet.nodes[0].status, fleet.nodes[0].reason, fleet.complete) == ("ok", "partial", False)
+    assert (fleet.nodes_collected, fleet.complete) == (1, False), "it was cut short"
 
 
 HEALTH_OPS = tuple(op for op in selection.PRESET_OPS["health"] if op not in selection.LINKS)

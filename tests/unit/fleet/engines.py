@@ -1,6 +1,5 @@
 """An engine without a cluster: nodes whose messages are scripted, on a clock that moves when the driver waits."""
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -36,16 +35,14 @@ def whole(run: Run) -> list[Step]:
 
 
 class FakeEngine:
-    """`scripts` makes the steps of a node, by its id and the number of the attempt."""
+    """`scripts` makes the steps of a node, by its id."""
 
     name, version = "fake", "1"
 
-    def __init__(self, scripts: Callable[[str, int], Iterable[Step]], most_at_once: int = 64) -> None:
+    def __init__(self, scripts: Callable[[str], Iterable[Step]]) -> None:
         self._scripts = scripts
-        self._most = most_at_once
         self._running: dict[str, Iterator[Step]] = {}
         self._waits: dict[str, float] = {}
-        self.attempts: dict[str, int] = {}
         self.cancelled: list[str] = []
         self.now = 0.0
         self.polls = 0
@@ -58,22 +55,17 @@ class FakeEngine:
         return []
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        number = self.attempts[node.id] = self.attempts.get(node.id, 0) + 1
-        self._running[node.id] = iter(self._scripts(node.id, number))
+        self._running[node.id] = iter(self._scripts(node.id))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
         self.polls += 1
         if self.polls == self.interrupt_at:
             raise KeyboardInterrupt
         found = []
-        for node in itertools.islice(list(self._running), self._most):
+        for node in list(self._running):
             if self._waits.get(node, 0) > self.now:
                 continue
-            step = next(self._running[node], None)
-            steps = self._running.pop(node)
-            if step is None:
-                continue  # it says nothing any more, and nobody tells
-            self._running[node] = steps  # to the end of the row
+            step = next(self._running[node], 1e9)  # it says nothing any more, and nobody tells
             if isinstance(step, float):
                 self._waits[node] = self.now + step
             elif isinstance(step, Arrival):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.fleet.nodes import Fleet, Node
-from gpubench.fleet.survey import FleetReport, FleetSurvey
+from gpubench.fleet.survey import FleetReport, survey_fleet
 from gpubench.fleet.tables import fleet_document, headline
 from gpubench.report import renderers
 from gpubench.report.layout import RenderOptions
@@ -15,10 +15,7 @@ from tests.unit.fleet.fleets import fleet_of, fleet_runs, node_run
 
 
 def report_of(fleet: Fleet) -> FleetReport:
-    survey = FleetSurvey()
-    for node in fleet.nodes:
-        survey.add(node)
-    return survey.report(expected=fleet.nodes_expected)
+    return survey_fleet(fleet.nodes, expected=fleet.nodes_expected)
 
 
 def text_of(report: FleetReport) -> str:
@@ -29,19 +26,16 @@ def uuids(name: str, count: int = 4) -> list[str]:
     return [f"{name}{i}" for i in range(count)]
 
 
-def test_the_first_line_of_a_healthy_fleet():
-    report = report_of(fleet_of(fleet_runs(3, 4)))
-    assert headline(report) == "Fleet: 3 of 3 nodes complete, 12 of 12 GPUs compared; no slow GPUs"
-    assert (report.complete, report.bad_nodes, len(report.ok_nodes)) == (True, [], 3)
-
-
 def test_the_first_line_counts_and_names_what_is_wrong():
     gone = Node(key="c.json", status="failed", reason="unusable", error="c.json: it is empty")
     runs = [
         node_run("a", uuids("A")), node_run("b", uuids("B"), slow={"B2": 1.3}),
         node_run("d", uuids("D"), broken=["D1"]), node_run("e", uuids("E"), complete=False),
     ]  # fmt: skip
+    runs[1] = msgspec.structs.replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
     report = report_of(fleet_of(runs, [gone], expected=7, names=["a", "f"]))
+    (drift,) = report.drift
+    assert (drift.what, drift.usual, drift.others) == ("gpubench", "0.1.0", {"0.0.9": ["b"]})
     assert headline(report) == (
         "Fleet: 2 of 7 nodes complete, 15 of 16 GPUs compared; 1 missing (f); 1 unusable (c.json); 2 partial (d, e); "
         "nothing is known of 1 more; 1 slow GPU"
@@ -72,9 +66,9 @@ def test_two_runs_that_see_one_gpu_each_are_one_node_and_a_gpu_without_figures_i
     other = node_run("a", ["A1"], known=["A0"], number=2)
     fleet = fleet_of([one, other])
     assert len(fleet.nodes) == 1
-    survey = FleetSurvey()
-    survey.add(fleet.nodes[0])
-    assert {figure.gpu for figure in survey.figures} == {"A0", "A1"}
+    assert [(gpu.gpu, gpu.reason) for gpu in report_of(fleet).peers.not_compared] == [
+        (gpu, "1 peers, and a verdict takes 3") for gpu in ("A0", "A1")
+    ]
     report = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
     assert [(gpu.gpu, gpu.reason) for gpu in report.peers.not_compared] == [
         ("A9", "nothing was measured on it")
@@ -89,13 +83,7 @@ def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
         random.Random(seed).shuffle(runs)
         assert dumps(fleet_of(runs)) == dumps(whole)
     assert report_of(fleet_of(runs)) == report_of(whole)
-
-
-def test_software_that_differs_is_told_by_majority():
-    runs = fleet_runs(4, 2)
-    runs[1] = msgspec.structs.replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
-    (drift,) = report_of(fleet_of(runs)).drift
-    assert (drift.what, drift.usual, drift.others) == ("gpubench", "0.1.0", {"0.0.9": ["gpu-0001"]})
+    assert headline(report_of(whole)) == "Fleet: 4 of 4 nodes complete, 14 of 16 GPUs compared; no slow GPUs"
 
 
 @pytest.mark.parametrize("nodes", [3, 60])

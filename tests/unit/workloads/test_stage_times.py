@@ -2,9 +2,8 @@
 
 import itertools
 import time
-from typing import NamedTuple
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from gpubench import backends, kernels
@@ -16,7 +15,7 @@ from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import gate
 from gpubench.result.case import WAITED, Case
 from gpubench.workloads import chains as stages
-from gpubench.workloads import measured_stages as choosing
+from gpubench.workloads import measured_stages
 from gpubench.workloads.chains import ChainWorkspace
 from gpubench.workloads.workload import workload
 
@@ -84,24 +83,16 @@ def read(session, monkeypatch, folder, times):
     return stages.time_stages(timer_of(session, folder), 0, limit_s=0.0), asked
 
 
-def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch):
-    own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
-    times = {3: own, 5: [5.0, 1.0, 2.0, 6.0, 3.0]}
-    found, asked = read(
-        session, monkeypatch, tmp_path, lambda steps: StageReading(times[len(steps)], 1.0, "host")
-    )
-    (first, long, last), alone = asked
-    assert alone == [first, first, long, last, last]
-    assert found.alone_s == [[1.0], [2.0 + 3.0]]
-
-
-def test_a_long_chain_is_read_alone_in_groups(session, tmp_path, monkeypatch):
+def test_a_short_stage_alone_has_a_run_before_it_and_few_are_read_at_once(session, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "TOGETHER", 2)
-    short = stages.LONG_S / 2
-    _, asked = read(
-        session, monkeypatch, tmp_path, lambda steps: StageReading([short] * len(steps), 1.0, "host")
+    own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
+    times = {3: [own, [5.0, 1.0, 2.0]], 2: [[6.0, 3.0]]}
+    found, asked = read(
+        session, monkeypatch, tmp_path, lambda steps: StageReading(times[len(steps)].pop(0), 1.0, "host")
     )
-    assert [len(steps) for steps in asked] == [3, 2 * 2, 2 * 1]
+    (first, long, last), *alone = asked
+    assert alone == [[first, first, long], [last, last]]
+    assert found.alone_s == [[1.0], [2.0 + 3.0]]
 
 
 def test_stamping_and_recording_are_what_they_add_to_a_plain_chain_and_an_empty_launch(
@@ -131,68 +122,24 @@ def test_what_a_session_does_not_tell_is_left_out(session, tmp_path, monkeypatch
     assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
 
 
-def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_path):
-    timer = timer_of(session, tmp_path, kernels.load("ffn"))
-    steps = timer.workspace.chain(timer.case).steps(timer.workspace.buffers, timer.launch.output)
-    want = timer.launch.output.copy()
-    timer.launch.output[:] = np.nan
-    reading = session.stage_times(steps)
-    assert reading.clock == "host"
-    assert sum(reading.steps_s) == pytest.approx(reading.span_s)
-    np.testing.assert_array_equal(timer.launch.output, want)
+def test_at_the_ends_of_the_sizes_each_device_is_timed_once():
+    op, timed = kernels.load("ffn"), []
 
+    def run(device, regime, implementation="tuned", measured=True):
+        case = Case(op.name, "network", {"n": n}, "float32", implementation, regime, device)
+        return SimpleNamespace(case=case, measured=measured, time_stages=lambda limit_s: timed.append(case.id))
 
-class Told(NamedTuple):
-    case: Case
-    measured: bool
-    kept: list[float]
-
-    def time_stages(self, limit_s):
-        TIMED.append(self.case.id)
-
-
-TIMED: list[str] = []
-
-
-class Around:
-    """What choosing asks of a runtime."""
-
-    def __init__(self, sizes=(), outcomes=()):
-        self.session, self.recorder = 0, self
-        self.run, self.selection, self.outcomes = self, self, outcomes
-        self.sizes = {"ffn": list(sizes)} if sizes else {}
-        self.budget, self.kinds = Budget(60.0, time.monotonic()), self
-
-    def __getitem__(self, device_id):
-        return "cpu" if device_id.startswith("numpy") else "gpu"
-
-
-def chosen(n, cpu_s, gpu_s, sizes=(), op="ffn"):
-    loaded = kernels.load(op)
-
-    def run(device, regime, seconds, implementation="tuned", measured=True):
-        case = Case(op, "network", {"n": n}, "float32", implementation, regime, device)
-        return Told(case, measured, [seconds])
-
-    runs = [
-        run("numpy:0", "resident", cpu_s, "library"), run("numpy:0", "resident", cpu_s),
-        run("cupy:0", "transfer-always", gpu_s * 3), run("cupy:0", WAITED, gpu_s), run("wgpu:0", WAITED, gpu_s, measured=False),
-    ]  # fmt: skip
-    TIMED.clear()
-    item = Workload(loaded, {"n": n}, "float32", tuple(one.case for one in runs))
-    choosing.StageCompanion(None, None).follow_cases(Around(sizes), item, runs)
-    return list(TIMED)
-
-
-def test_at_the_ends_each_device_is_timed_once():
-    ids = [f"ffn/n={{}}/float32/tuned/{rest}" for rest in ("resident@numpy:0", "resident-waited@cupy:0")]
-    for n in (kernels.load("ffn").sizes.rungs()[0], kernels.load("ffn").sizes.high):
-        assert chosen(n, 1.0, 9.0) == [one.format(n) for one in ids]
-
-
-def test_between_the_ends_only_where_both_sides_are_about_equal():
-    ratios = {1.0: True, 1.4: True, 0.7: True, 1.6: False, 0.6: False}
-    assert {ratio: bool(chosen(64, ratio, 1.0)) for ratio in ratios} == ratios
-    own = {64: True, 100: False, 256: True}  # named sizes have ends of their own
-    assert {n: bool(chosen(n, 9.0, 1.0, sizes=tuple(own))) for n in own} == own
-    assert not chosen(kernels.load("linear").sizes.high, 1.0, 1.0, op="linear"), "an op without stages"
+    low, high = op.sizes.rungs()[0], op.sizes.high
+    for n, sizes in ((low, []), (high, []), (64, []), (64, [64, 256]), (100, [64, 256]), (256, [64, 256])):
+        runs = [
+            run("numpy:0", "resident", "library"), run("numpy:0", "resident"), run("cupy:0", "transfer-always"),
+            run("cupy:0", WAITED), run("wgpu:0", WAITED, measured=False),
+        ]  # fmt: skip
+        selection = SimpleNamespace(sizes={op.name: sizes} if sizes else {})
+        recorder = SimpleNamespace(run=SimpleNamespace(selection=selection))
+        around = SimpleNamespace(recorder=recorder, budget=Budget(60.0, time.monotonic()))
+        item = Workload(op, {"n": n}, "float32", tuple(told.case for told in runs))
+        measured_stages.StageCompanion(None, None).follow_cases(around, item, runs)
+        ids = [f"ffn/n={n}/float32/tuned/{rest}" for rest in ("resident@numpy:0", "resident-waited@cupy:0")]
+        assert timed == (ids if n in (low, high, *sizes[:1], *sizes[-1:]) else []), n
+        timed.clear()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.analysis.claims import load
-from gpubench.backends.shared import choices
+from gpubench.backends.shared import choices, reference
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import references, widen
 from gpubench.kernels.contract.op import Ladder, Op, Stage, each
@@ -138,8 +138,9 @@ def test_the_gradients_of_a_block_are_those_of_its_result():
         assert gradient[place] == pytest.approx(np.sum((up - down) * dy) / 2e-5, rel=1e-6, abs=1e-8), name
 
 
-def test_three_steps_of_a_block_take_the_mean_gradient_of_its_sequences(tmp_path):
-    """And the tolerance tells them from those of two steps."""
+def test_three_steps_of_a_block_take_the_mean_gradient_of_its_sequences(tmp_path, monkeypatch):
+    """And the tolerance tells them from those of two steps. The reference goes slice by slice."""
+    monkeypatch.setattr(reference, "SLICE", 1000)
     params, sequence = {"n": 256, "width": 24, "heads": 3, "tokens": 32}, {"n": 32, "width": 24, "heads": 3}
     op, block = kernels.load("transformer_sgd"), kernels.load("transformer_step").at(sequence)
     inputs = random_inputs(op, params, "float32", 1)
@@ -213,7 +214,8 @@ def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
     moved = np.abs(above - below)
     assert moved.max() > 1e-3
     assert (moved <= allowed).all()
-    assert allowed.reshape(-1, 512)[:, 1:].max() < 1e-3, "no other unit gains room"
+    if gradient == "dw1":  # a vector has one distance
+        assert allowed[:, 1:].max() < 1e-3, "no other unit gains room"
     far, narrow = answer(edge + 1)
     assert narrow.max() < 1e-3
     assert far.shape == narrow.shape
