@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,7 +27,16 @@ from gpubench.base.errors import InputError
 from gpubench.base.streams import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.node import Arrival, ChildEnd, Engine, EngineNode, NodeIdentity
-from gpubench.fleet.nodes import EMBEDDED_NODES, Fleet, Node, NodeReason, digest_file, node_of
+from gpubench.fleet.nodes import (
+    EMBEDDED_NODES,
+    Fleet,
+    Node,
+    NodeReason,
+    beside,
+    digest_file,
+    file_stem,
+    node_of,
+)
 from gpubench.fleet.survey import Inventory, ListedNode, inventory_of, list_node
 from gpubench.measure.recorder import without_uuids
 from gpubench.result import store
@@ -346,20 +354,6 @@ class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: msgspec.Raw | None = None  # as it reported it
     ended: str | None = None  # `ok` or the reason
     error: str | None = None  # in words
-
-
-def beside(output: str | Path, suffix: str) -> Path:
-    """`fleet.d` or `fleet.jsonl` beside `fleet.json` or `fleet.json.gz`."""
-    target = Path(output)
-    return target.with_name(
-        re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
-    )
-
-
-def file_stem(label: str | None, key: str) -> str:
-    """The name of a node's file: no two nodes share one, and none leaves its folder."""
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
-    return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 class FleetJournal:

@@ -21,13 +21,14 @@ from gpubench.base.streams import visible
 from gpubench.base.units import parse_percent
 from gpubench.cli import ci, delivery
 from gpubench.cli.report import document
-from gpubench.fleet.driver import beside, file_stem
 from gpubench.fleet.nodes import (
     EMBEDDED_NODES,
     Fleet,
     Node,
     alike,
+    beside,
     digest_file,
+    file_stem,
     gather,
     merge_runs,
     node_of,
@@ -45,8 +46,8 @@ from gpubench.result.store.document import MAX_BYTES, RESULT_NAME, Header, requi
 _NAMED = 5  # missing nodes that one message names
 
 
-def merge(options: MergeOptions) -> None:
-    """Join result files: of one machine into one result with all sessions, of several into a fleet."""
+def join_files(options: MergeOptions) -> None:
+    """Write one result with all sessions of a machine, or a fleet of several."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -172,14 +173,14 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
                 return [_Source(outline, partial(store.load, file), file)], [], None
     content = document(file)
     if isinstance(content, Run):
-        return [_held(content)], [], None
+        return [_keep(content)], [], None
     assert isinstance(content, Fleet)
     nodes = [open_node(node, file) for node in content.nodes]
-    sources = [_held(run) for node in nodes for run in node.runs]
+    sources = [_keep(run) for node in nodes for run in node.runs]
     return sources, [node for node in nodes if not node.runs], content.nodes_expected
 
 
-def _held(run: Run) -> _Source:
+def _keep(run: Run) -> _Source:
     return _Source(run, lambda: run)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -389,6 +390,20 @@ def open_node(node: Node, fleet_path: str) -> Node:
             node, status="failed", reason="unusable", error=f"{error.message}: {error.why}", files=[]
         )
     return replace(node, result=runs[-1], others=runs[:-1], files=[])
+
+
+def beside(output: str | Path, suffix: str) -> Path:
+    """`fleet.d` or `fleet.jsonl` beside `fleet.json` or `fleet.json.gz`."""
+    target = Path(output)
+    return target.with_name(
+        re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
+    )
+
+
+def file_stem(label: str | None, key: str) -> str:
+    """The name of a node's file: no two nodes share one, and none leaves its folder."""
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
+    return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def digest_file(path: Path) -> NodeFile:

@@ -108,7 +108,7 @@ class FleetReportOptions(ReportOptions):
 
 
 class MergeOptions(CommonOptions):
-    module = "gpubench.fleet.merge"
+    module = "gpubench.fleet.options"
     files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
     output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
     expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
@@ -124,3 +124,13 @@ class MergeOptions(CommonOptions):
         "gpubench merge nodes/*.json -o fleet.json",
         "gpubench merge nodes/*.json -o fleet.json --expect 8",
     )
+
+
+# fmt: on
+
+
+def merge(options: MergeOptions) -> None:
+    """Join result files: of one machine into one result with all sessions, of several into a fleet."""
+    from gpubench.fleet.merge import join_files
+
+    join_files(options)
