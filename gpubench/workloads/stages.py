@@ -158,8 +158,7 @@ def _without_readings(
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
     """How often the workload of that name has each stage, and those that the host does; once and none of an op that
-    is not here. A stage that the op had at the time and has no longer, as a norm that is now made with the product
-    behind it, is taken to have run as often as the one behind it."""
+    is not here."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -168,10 +167,7 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
         stages = kernels.load(name).stages
         declared = Counter(stage.name for stage in stages)
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
-    counts, count = dict.fromkeys(names, 1), 1
-    for each in reversed(names):
-        counts[each] = count = declared.get(each, count)
-    return counts, hosts
+    return {name: declared.get(name, 1) for name in names}, hosts
 
 
 def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:

@@ -1,12 +1,19 @@
 """Where assigning the stages of a workload pays: the gain of sessions that did not choose, and the reason where it loses."""
 
+import shlex
+
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.contenders import Key
 from gpubench.analysis.findings import findings
+from gpubench.analysis.policy import Policy
 from gpubench.base.errors import InputError
 from gpubench.fleet.nodes import merge_runs
+from gpubench.report import advice as advice_report
 from gpubench.report import render
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.result.case import WAITED
@@ -44,19 +51,17 @@ def test_a_mixture_that_pays_is_recommended_with_its_gain_over_the_better_side()
     assert row.gain == pytest.approx(1e-4 / 2.2e-5)
     assert [(one.stage, one.runs_on) for one in row.stages] == [("first", "gpu"), ("second", "cpu")]
     assert sum(stage.share for stage in row.stages) + row.copies_s / row.predicted_s == pytest.approx(1)
-    assert not row.mismatch
     text = " ".join(answer_sentences(analyse(run_with(2.2e-5))))
     assert "with its stages on CPU and GPU it is 4.55x as fast" in text
-
-
-def test_the_session_that_chose_does_not_estimate():
+    # The session that chose does not estimate.
     run = run_with(2.2e-5)
     (outcome,) = run.outcomes
-    blocks = [msgspec.structs.replace(b, wall_s=[v / (1 if b.session else 10) for v in b.wall_s]) for b in outcome.blocks]  # fmt: skip
-    flattered = msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(outcome, blocks=blocks)])
-    assert only(flattered).gain == only(run).gain
+    blocks = [replace(b, wall_s=[v / (1 if b.session else 10) for v in b.wall_s]) for b in outcome.blocks]
+    assert only(replace(run, outcomes=[replace(outcome, blocks=blocks)])).gain == row.gain
     alone = only(run_with(2.2e-5, sessions=1))
     assert (alone.selected_in_sample, alone.reason) == (True, "selected-in-sample")
+    devices = [CPU, SOFTWARE, replace(HYBRID, kind="software")]
+    assert only(replace(run, devices=devices)).reason == "software"
 
 
 def test_a_faster_case_of_one_side_counts_where_its_result_is_on_the_host():
@@ -86,11 +91,6 @@ def test_a_loss_has_its_reason_and_names_the_side_that_wins(given, reason):
     assert (f"{row.better}-only wins ({reason}" in text) == (reason != "noise")
 
 
-def test_a_software_adapter_is_no_second_side():
-    devices = [CPU, SOFTWARE, msgspec.structs.replace(HYBRID, kind="software")]
-    assert only(msgspec.structs.replace(run_with(2.2e-5), devices=devices)).reason == "software"
-
-
 @pytest.mark.parametrize(("seconds", "mismatch"), [(2.2e-5, False), (2.7e-5, True), (1.5e-5, True)])
 def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
     run = run_with(seconds)
@@ -101,9 +101,55 @@ def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
 
 
 def test_merging_keeps_by_what_each_run_chose_and_refuses_two_assignments():
-    one, two = assignment_run(), msgspec.structs.replace(assignment_run(), id="0" * 36)
+    one, two = assignment_run(), replace(assignment_run(), id="0" * 36)
     together = merge_runs([one, two])
     assert [[p.session for p in o.assignment_times] for o in together.outcomes] == [[0, 6], [0, 6]]
-    other = msgspec.structs.replace(run_with(2.2e-5, "cg"), id="0" * 36)
+    other = replace(run_with(2.2e-5, "cg"), id="0" * 36)
     with pytest.raises(InputError, match="what each side does differs"):
         merge_runs([run_with(2.2e-5), other])
+
+
+SPLIT_RUN = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
+FFN = Key("ffn", "float32")
+
+
+def assignment_times(seconds, *, alone_s=1e-4):
+    """A workload of three stages on two sides, each of which alone takes `alone_s` by its own case, too."""
+    stages = {"first": (8e-5, 1e-5), "second": (1e-5, 8e-5), "third": (1e-5, 1e-5)}
+    places = (("resident", "numpy:0"), (WAITED, "cupy:0"))
+    alone = [measured(case("ffn", 64, "tuned", *place), alone_s, sessions=6) for place in places]
+    what = case("ffn", 64, "tuned", WAITED, "hybrid:cupy:0")
+    both = {"cpu": alone_s, "gpu": alone_s}
+    return [*alone, assigned(what, stages, "gcg", seconds, beside_s=both, sessions=6)]
+
+
+def asked_waited(outcomes):
+    return answer([run_of(outcomes, **SPLIT_RUN)], FFN, 64, WAITED)
+
+
+def test_an_assignment_that_pays_is_the_answer_with_its_stages_and_its_gain():
+    advice = asked_waited(assignment_times(3.3e-5))
+    assert (advice.device_id, advice.backend, advice.confidence) == ("hybrid:cupy:0", "hybrid", "clear")
+    assert advice.gain is not None
+    assert advice.gain.ratio == pytest.approx(1e-4 / 3.3e-5, rel=1e-4)
+    assert advice.gain.device_id in ("numpy:0", "cupy:0")
+    text = " ".join(advice_report.render(advice, "table").split())
+    assert "hybrid:cupy:0 (first, third on cupy:0, the rest on the CPU)" in text
+    assert "Each stage runs where it is assigned" in text
+    document = msgspec.json.decode(advice_report.render(advice, "json"), type=Advice)
+    assert document.split is not None
+    assert (document.split.assignment, document.split.on_gpu) == ("gcg", ("first", "third"))
+    assert document.split.gpu_share is None
+    variables = dict(line.split("=", 1) for line in shlex.split(advice_report.render(advice, "env")))
+    assert (variables["GPUBENCH_ADVICE_ASSIGNMENT"], variables["GPUBENCH_ADVICE_GPU_SHARE"]) == ("gcg", "")
+    for advice in map(asked_waited, (assignment_times(9.9e-5), assignment_times(3.3e-5, alone_s=2e-5))):
+        assert advice.split is None
+        assert advice.device_id in ("numpy:0", "cupy:0")
+    with pytest.raises(InputError):
+        answer([run_of(assignment_times(3.3e-5), **SPLIT_RUN)], Key("mlp_forward", "float32"), 64, WAITED)
+    policy = Policy([run_of(assignment_times(3.3e-5), **SPLIT_RUN)])
+    usual = policy.choose("ffn", shape=64, regime="resident")
+    mixed = policy.choose("ffn", shape=64, regime="resident", hybrid=True)
+    assert usual.assignment is None
+    assert usual.device_id in ("numpy:0", "cupy:0")
+    assert (mixed.backend, mixed.assignment, mixed.gpu_share) == ("hybrid", "gcg", None)

@@ -31,18 +31,13 @@ def judged(written: tuple[list[Any], Any], got: Any) -> Any:
     return judge_choices(TOLERANCE, "float32", got, written[0])
 
 
-def test_the_prompt_comes_first_and_new_tokens_follow(written):
-    inputs, sequence = written
-    assert sequence.shape == OP.output.shape(PARAMS) == (17 + networks.NEW,)
-    assert sequence[:17].tolist() == tokens.encode(bytes(inputs[0]))[:17]
-    assert len(set(sequence[17:].tolist())) > networks.NEW // 2, (
-        "one token again and again hides a stuck decoder"
-    )
-
-
 def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
     """Without a cache: the whole text so far through the stages of the prompt."""
     inputs, sequence = written
+    assert sequence.shape == OP.output.shape(PARAMS) == (17 + networks.NEW,)
+    assert sequence[:17].tolist() == tokens.encode(bytes(inputs[0]))[:17]
+    distinct = set(sequence[17:].tolist())
+    assert len(distinct) > networks.NEW // 2, "one token again and again hides a stuck decoder"
     weights = dict(zip(networks.GPT_WEIGHTS, map(widen, inputs[1:]), strict=True))
     for length in (17, 20, 32):
         x = weights["table"][sequence[:length]] + weights["positions"][:length]
@@ -50,21 +45,9 @@ def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
             own = [weights[f"{name}.{layer}"] for name in networks.BLOCK_WEIGHTS]
             block = kernels.load("transformer_block").at({"n": length, "width": 24, "heads": 2})
             x = block.reference(np, x, *own)
-        last = kernels.load("norm_linear_last").expr(np, x, weights["scale"], weights["shift"], weights["head"])
-        assert np.argmax(last) == sequence[length]
-
-
-def test_every_stage_is_of_the_prompt_or_of_the_new_tokens():
-    parts = [stage.name.partition(".")[0] for stage in OP.stages]
-    assert list(dict.fromkeys(parts)) == ["tokenise", "prefill", "decode"]
-    assert {stage.name for stage in OP.stages if stage.op == "attention_append"} == {"decode.heads"}
-    assert {stage.op for stage in OP.stages if stage.name == "decode.heads"} == {"attention_append"}
-
-
-def test_the_tokens_of_each_part_are_counted():
-    assert {part: count(PARAMS) for part, count in OP.tokens.items()} == {
-        "prefill": 17, "decode": max(stage.turns[0] for stage in OP.stages if stage.name == "decode.heads") + 1,
-    }  # fmt: skip
+        rest = x[-1] - x[-1].mean()
+        unit = rest / np.sqrt(np.mean(rest**2) + 1e-5)
+        assert np.argmax((unit * weights["scale"] + weights["shift"]) @ weights["head"]) == sequence[length]
 
 
 @pytest.mark.parametrize(("params", "why"), [
@@ -76,16 +59,13 @@ def test_what_has_no_shape_is_told(params, why):
     assert found is None if why is None else why in (found or "")
 
 
-def test_the_tokens_of_float64_pass(written):
-    check = judged(written, written[1].astype(np.int32))
-    assert (check.ok, check.max_error, check.differing) == (True, 0, 0)
-
-
 @pytest.mark.parametrize(
-    ("place", "value"), [(0, None), (16, None), (17, None), (25, None), (32, None), (-1, -1), (-1, tokens.ENTRIES), (-1, -(2**31))]
+    ("place", "value"), [(0, None), (16, None), (17, None), (32, None), (-1, -1), (-1, tokens.ENTRIES)]
 )  # fmt: skip
 def test_another_token_and_what_is_none_fails(written, place, value):
     wrong = written[1].astype(np.int32)
+    check = judged(written, wrong)
+    assert (check.ok, check.max_error, check.differing) == (True, 0, 0)
     wrong[place] = (wrong[place] + 1) % tokens.ENTRIES if value is None else value
     check = judged(written, wrong)
     assert not check.ok
@@ -121,8 +101,7 @@ def session(request):
 def test_a_library_implementation_writes_the_right_tokens_and_one_that_forgets_its_cache_is_found(
     session, tmp_path
 ):
-    """Of the library implementation the whole is judged alone. At one shape: tests/conformance/test_layers.py has the others, and
-    test_workloads.py the stages of the tuned implementation at this one."""
+    """Of the library implementation the whole is judged alone."""
     device = session.device
     case = Case(OP.name, OP.group, PARAMS, "float32", "library", device.resident_regime, device.id)
     assert refusal(session, OP, case) is None
@@ -140,26 +119,3 @@ def test_a_library_implementation_writes_the_right_tokens_and_one_that_forgets_i
     with pytest.raises(Wrong):
         gate(workspace, case, lambda phase: None)
     workspace.release()
-
-
-def test_ids_join_those_before_them():
-    sequence, behind = kernels.load("token_append").expr(
-        np, np.array([7, 8], np.int32), np.array([1], np.int32), np.array([1, 2, 3, 4], np.int32)
-    )
-    assert sequence.tolist() == [1, 7, 8, 4]
-    assert behind.tolist() == [3]
-
-
-def test_an_embedding_that_starts_later_takes_later_positions():
-    table, positions = np.arange(12.0).reshape(4, 3), np.arange(100.0, 130.0).reshape(10, 3)
-    ids = np.array([2, 0], np.int32)
-    found = kernels.load("embedding_at").expr(np, ids, table, positions, np.array([5], np.int32))
-    np.testing.assert_array_equal(found, kernels.load("embedding").expr(np, ids, table, positions[5:]))
-
-
-def test_the_logits_are_those_of_the_last_row():
-    op = kernels.load("norm_linear_last")
-    x, g, c, w = random_inputs(op, {"n": 5, "width": 6, "vocabulary": 9}, "float64", 1)
-    rest = x[-1] - x[-1].mean()
-    want = (rest / np.sqrt(np.mean(rest**2) + 1e-5) * g + c) @ w
-    np.testing.assert_allclose(op.expr(np, x, g, c, w), want[None], rtol=1e-12)

@@ -13,7 +13,6 @@ from gpubench.workloads.assignment import (
     adding_up,
     nearest,
     predicted_s,
-    single_sides,
 )
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
@@ -79,20 +78,6 @@ def test_the_best_are_those_of_a_search_through_all_as_far_as_they_are_near(cost
     for assignment, wanted in by_assignment.items():
         assert predicted_s(costs, assignment) == pytest.approx(wanted)
     assert nearest(costs.without_copies())[0].seconds <= best[0].seconds + 1e-9
-
-
-def test_a_copy_stays_valid():
-    """Two stages on the GPU read x, one copy serves both; what the first wrote is there."""
-    step = StageCost(5.0, 1.0, ("x",), ("a",)), StageCost(5.0, 1.0, ("x", "a"), ("b",))
-    costs = AssignmentCosts(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
-    assert predicted_s(costs, "gg") == 1.0 + 1.0 + 1.0 + 0.25 + 0.5
-
-
-def test_the_host_keeps_its_stages():
-    steps = StageCost(9.0, None, ("t",), ("a",)), StageCost(9.0, 1.0, ("a",), ("b",))
-    costs = AssignmentCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
-    assert [one.assignment for one in nearest(costs)] == ["cg"]
-    assert single_sides(steps) == ("cc", "cg")
 
 
 def test_a_long_chain_is_planned_in_time_and_exactly():

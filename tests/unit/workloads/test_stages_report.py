@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
-from gpubench.fleet.nodes import merge_runs
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
 from gpubench.workloads.stages import Stages, stages
+from tests import golden
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
 from tests.unit.report.samples import stages_run
 
@@ -36,15 +36,6 @@ def row_of(**given: Any) -> Stages:
     return found
 
 
-def test_stages_launch_and_rest_add_up_to_the_whole():
-    for rest_s in (-1e-5, 0.0, 5e-4):
-        found = row_of(rest_s=rest_s)
-        parts_s = sum(stage.chain_s for stage in found.stages) + found.launch_s + found.residual_s
-        assert parts_s == pytest.approx(found.whole_s)
-        assert found.residual_s == pytest.approx(rest_s, abs=1e-12)
-        assert sum(one.share for one in found.stages) == pytest.approx(SUM_S / found.whole_s)
-
-
 def test_what_the_readings_cost_is_taken_off_the_stages():
     plain, found = row_of(), row_of(stamping_s=1e-4)
     assert found.stamping_s == pytest.approx(1e-4)
@@ -55,20 +46,8 @@ def test_what_the_readings_cost_is_taken_off_the_stages():
     assert found.residual_s == pytest.approx(0.0, abs=1e-12)
     assert not found.mismatch
     text = render([run_with(stamping_s=1e-4)], "plain", sections=("stages",))
+    assert "recording" not in text, "where nothing is recorded no line says so"
     assert "100 us of clock readings are taken off the stages" in " ".join(text.split())
-
-
-def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
-    """Of a file from when the norms of inference were stages of their own: they ran as often as what reads them."""
-    seconds = {"tokenise": 6e-4, "decode.norm1": 6e-4, "decode.qkv": 6e-4, "decode.choose": 6e-4}
-    rows = []
-    for stamping_s in (0.0, 1e-4):
-        what = measured(case("inference", 16, "tuned", WAITED, "cupy:0"), sum(seconds.values()))
-        run = run_of([in_stages(what, seconds, clock="event", stamping_s=stamping_s)])
-        rows.append(stages(analyse(run))[0].stages)
-    lost = {before.stage: before.chain_s - after.chain_s for before, after in zip(*rows, strict=True)}
-    assert lost["decode.norm1"] == pytest.approx(lost["decode.qkv"])
-    assert lost["decode.qkv"] == pytest.approx(4 * lost["decode.choose"]), "four layers, and one choice"
 
 
 def test_gaps_between_stamps_are_no_cost_of_the_stages():
@@ -96,25 +75,21 @@ def test_the_device_waits_for_what_the_host_records(recording_s, waits_s):
     assert "the device waits until the host has written down" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("given", [{}, {"recording_s": (5e-5, 5e-5), "clock": "waited"}])
-def test_where_nothing_is_recorded_no_line_says_so(given):
-    assert row_of(**given).recording_s == 0.0
-    assert "recording" not in render([run_with(**given)], "plain", sections=("stages",))
-
-
 @pytest.mark.parametrize(("given", "mismatch"), [
     ({"rest_s": 5e-5}, True), ({"rest_s": -5e-5}, True), ({"gap_s": 5e-5, "rest_s": 0.0}, True),
-    ({}, False), ({"rest_s": 2.5e-5}, False), ({"rest_s": -2.5e-5}, False), ({"gap_s": 1.5e-5}, False),
+    ({"rest_s": 2.5e-5}, False), ({"rest_s": -2.5e-5}, False), ({"gap_s": 1.5e-5}, False),
+    ({"rest_s": -2e-4, "clock": "waited", "recording_s": (5e-5, 5e-5)}, False),  # waits for each stage are no parts
 ])  # fmt: skip
 def test_what_misses_by_more_than_a_tenth_and_20_us_is_a_finding(given, mismatch):
     found = analysed(**given)
-    assert stages(found)[0].mismatch == mismatch
+    (row,) = stages(found)
+    assert (row.mismatch, row.recording_s) == (mismatch, 0.0)
+    assert row.launch_s == (0.0 if "clock" in given else LAUNCH_S)
+    parts_s = sum(stage.chain_s for stage in row.stages) + row.launch_s + row.residual_s
+    assert parts_s == pytest.approx(row.whole_s)
+    assert row.residual_s == pytest.approx(given.get("rest_s", 0.0) + LAUNCH_S - row.launch_s, abs=1e-12)
+    assert sum(one.share for one in row.stages) == pytest.approx(SUM_S / row.whole_s)
     assert ("stage-mismatch" in {finding.code for finding in findings(found)}) == mismatch
-
-
-def test_waits_for_each_stage_are_not_held_against_the_whole():
-    found = analysed(rest_s=-2e-4, clock="waited")
-    assert (stages(found)[0].launch_s, stages(found)[0].mismatch) == (0.0, False)
 
 
 def tokens_run() -> Run:
@@ -138,31 +113,13 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     assert "tokens/s: prefill 100,000 (CPU 10,000), decode 7,500 (CPU 750)" in text
     rows = json.loads(render([run], "json"))["stages"]
     assert {row["device_id"]: row["tokens_per_s"] for row in rows} == rates
-    assert row_of().tokens_per_s == {}, "a workload without tokens"
-    assert "tokens/s" not in render([stages_run()], "plain", sections=("stages",))
-
-
-def test_tokens_that_differ_from_those_of_float64_are_counted():
-    run = tokens_run()
     assert {row.tokens_differing for row in stages(analyse(run))} == {None}
     other = [replace(one, check=replace(one.check, differing=2)) for one in run.outcomes]  # type: ignore[union-attr]
     run = replace(run, outcomes=other)
     assert {row["tokens_differing"] for row in json.loads(render([run], "json"))["stages"]} == {2}
     text = " ".join(render([run], "plain", sections=("stages",)).split())
     assert "2 of its tokens differ from float64's" in text
-
-
-def test_merging_two_runs_keeps_the_stages_of_all_sessions():
-    together = merge_runs([stages_run(), replace(stages_run(), id="0" * 36)])
-    of = [[t.session for t in o.stages] for o in together.outcomes if getattr(o, "stages", [])]
-    assert of
-    assert all(sessions == sorted(set(sessions)) and len(sessions) == 6 for sessions in of)
-
-
-def test_a_run_without_stages_has_no_such_section():
-    run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
-    assert "workload" not in render([run], "plain")
-    assert json.loads(render([run], "json"))["stages"] == []
+    assert row_of().tokens_per_s == {}, "a workload without tokens"
 
 
 def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
@@ -174,3 +131,9 @@ def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
         assert all(one["value"] > 0 for one in bars)
         assert sum(one["value"] for one in bars) == pytest.approx(drawn, rel=1e-3)
         assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]
+
+
+@pytest.mark.parametrize(("run", "name"), golden.NETWORK_CASES)
+def test_golden(run, name):
+    """If the difference is wanted: python -m tests.golden, and look at it."""
+    assert golden.text(run, name) == golden.path(run, name).read_text(encoding="utf-8")
