@@ -3,7 +3,6 @@
 import itertools
 
 import msgspec
-import pytest
 
 from gpubench.base.units import format_rate
 from gpubench.report import render
@@ -30,18 +29,8 @@ def screen(outcomes, device_groups, **look):
     return render([run], "plain", sections=("answer",), **look).splitlines()
 
 
-def test_the_first_line_says_what_the_links_carry():
-    pair = (0, 1)
-    lines = screen([exchange("p2p", pair, MIB, 5e10), exchange("p2p", pair, 256 * MIB, 4e11)], [pair])
-    assert lines[0] == "Between 2 GPUs: p2p 400 GB/s (busbw at 256 MiB)."
-    assert lines[1].startswith("2 x H200")
-    assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
-    assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
-
-
-@pytest.mark.parametrize("gpus", [4, 8])
-def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line(gpus):
-    pairs = list(itertools.permutations(range(gpus), 2))
+def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line():
+    pairs = list(itertools.permutations(range(4), 2))
     rates = {pair: 3e11 + 1e9 * place for place, pair in enumerate(pairs)}
     lines = screen([exchange("p2p", pair, MIB, rates[pair]) for pair in pairs], pairs)
     slowest, fastest = pairs[0], pairs[-1]
@@ -54,6 +43,11 @@ def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line(gpus):
 
 def test_a_narrow_screen_keeps_the_largest_sizes():
     pair, sizes = (0, 1), [MIB << step for step in range(0, 12, 2)]
+    lines = screen([exchange("p2p", pair, MIB, 5e10), exchange("p2p", pair, 256 * MIB, 4e11)], [pair])
+    assert lines[0] == "Between 2 GPUs: p2p 400 GB/s (busbw at 256 MiB)."
+    assert lines[1].startswith("2 x H200")
+    assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
+    assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
     lines = screen([exchange("allreduce", pair, n, 1e11) for n in sizes], [pair], width=44)
     assert all(len(line) <= 44 for line in lines)
     assert "1 GiB" in " ".join(lines[:4])

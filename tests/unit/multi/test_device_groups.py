@@ -20,7 +20,6 @@ from gpubench.result.run import Device, Selection
 from tests.group_runs import computed
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
-RANKS = (2, 3, 4, 8)
 
 
 def case(op, n, ranks):
@@ -36,42 +35,30 @@ def planned(ranks):
     return [op for op in OPS if ranks == 2 or not op.collective.pairwise]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [((0, 1), "group:cupy:0+1"), ((1, 0), "group:cupy:1+0"), ((0, 1, 2), "group:cupy:0-2"),
-     (tuple(range(8)), "group:cupy:0-7"), ((0, 2, 3), "group:cupy:0+2+3")],
-)  # fmt: skip
-def test_an_id_names_its_ranks(ranks, name):
-    assert group_id("cupy", ranks) == name
-    assert group_ranks(name) == ranks
+def test_an_id_names_its_ranks():
+    ids = {(0, 1): "0+1", (1, 0): "1+0", (0, 1, 2): "0-2", tuple(range(8)): "0-7", (0, 2, 3): "0+2+3"}
+    for ranks, word in ids.items():
+        assert group_id("cupy", ranks) == f"group:cupy:{word}"
+        assert group_ranks(f"group:cupy:{word}") == ranks
+    sizes = {1: [], 2: [2], 3: [2, 3], 4: [2, 4], 6: [2, 4, 6], 8: [2, 4, 8]}
+    assert {count: group_sizes(count) for count in sizes} == sizes
     assert group_ranks("cupy:0") == group_ranks("hybrid:cupy:0") == ()
     assert group_ranks("group:numpy:4") == (0, 1, 2, 3)
     assert group_ranks("group:fake:link-lies") == (0, 1)
 
 
-def test_device_groups_double_up_to_all():
-    sizes = {1: [], 2: [2], 3: [2, 3], 4: [2, 4], 6: [2, 4, 6], 8: [2, 4, 8]}
-    assert {count: group_sizes(count) for count in sizes} == sizes
-
-
-@pytest.mark.parametrize("units", [8, 9, 1000, 1023, 8192, 10**7 + 3])
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_shares_cover_all_units_once_and_differ_by_two_granules_at_most(units, ranks):
-    found = shares(units, ranks)
-    assert [found[0][0], found[-1][1]] == [0, units]
-    assert all(a[1] == b[0] for a, b in pairwise(found))
-    lengths = [stop - start for start, stop in found]
-    assert min(lengths) > 0
-    assert max(lengths) - min(lengths) <= 2 * granule(units)
-    with pytest.raises(ValueError, match="too few"):
-        shares(7, 8)
-
-
 # An operand that all ranks share, cuts along either axis, results side by side and results that are joined.
-@pytest.mark.parametrize("name", ["add", "matmul", "gemv", "transpose", "sum", "max", "dot"])
+@pytest.mark.parametrize("name", ["add", "gemv", "transpose", "max", "dot"])
 def test_what_ranks_compute_of_their_shares_is_the_whole(name):
     op, ranks = kernels.load(name), 3
     params = {"n": op.sizes.sizes()[0]}
+    places = shares(1023, ranks)
+    assert [places[0][0], places[-1][1]] == [0, 1023]
+    assert all(a[1] == b[0] for a, b in pairwise(places))
+    lengths = [stop - start for start, stop in places]
+    assert 0 < max(lengths) - min(lengths) <= 2 * granule(1023)
+    with pytest.raises(ValueError, match="too few"):
+        shares(7, 8)
     session = backends.load("group").open(f"group:numpy:{ranks}", 1)
     asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"group:numpy:{ranks}")
     found, want = computed(session, asked)
@@ -94,15 +81,8 @@ def test_a_device_group_runs_collectives_of_its_size_and_the_best_of_each_op():
     op = kernels.load("allreduce")
     assert session.supports(op, case(op, 1024, 2)).reason == "shape"
     assert session.supports(op, case(op, 1024, 4)) is None
-
-
-def test_ranks_send_whole_numbers_that_differ():
-    i = np.arange(10_000, dtype="uint32")
-    first, second = value(np, 0, i), value(np, 1, i)
-    assert first.dtype == np.float32
-    assert set(first) == set(range(-8, 9))
-    assert np.mean(first == second) == pytest.approx(1 / 17, abs=0.02)
-    assert np.array_equal(value(np, np.ones(10_000, dtype="uint32"), i), second)
+    with pytest.raises(Unsupported, match="no device group"):
+        CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))
 
 
 def test_busbw_by_hand():
@@ -116,8 +96,10 @@ def test_busbw_by_hand():
 
 
 def delivered(name, ranks, count):
-    """What each rank gets, in the words of NumPy."""
+    """What each rank gets, in the words of NumPy, of whole numbers that differ."""
     sent = [value(np, rank, np.arange(count, dtype="uint32")) for rank in range(ranks)]
+    assert set(sent[0]) <= set(range(-8, 9))
+    assert count < 100 or (np.mean(sent[0] == sent[1]) < 0.2 and len(set(sent[0])) == 17)
     part = count // ranks
     shares = [[one[j * part : (j + 1) * part] for j in range(ranks)] for one in sent]
     return {
@@ -129,8 +111,8 @@ def delivered(name, ranks, count):
     }[name]  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("shares", [1, 7, 1000, 4099])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("shares", [1, 4099])
 def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
     monkeypatch.setattr(device_group_module, "PIECE", 1 << 10)  # several pieces
     for op in planned(ranks):
@@ -140,24 +122,18 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
         want = delivered(op.name, ranks, count)
         for rank in op.collective.receivers or range(ranks):
             assert np.array_equal(timed.got[rank], want(rank)), (op.name, rank)
+            right, place = timed.exchange, timed.got[rank].size // 2
+
+            def wrong(links, sent, got, right=right, place=place, rank=rank):
+                right.exchange(links, sent, got)
+                got[rank][place] += 1
+
+            timed.exchange = SimpleNamespace(exchange=wrong, expected=right.expected, receivers=right.receivers)
+            with pytest.raises(Wrong) as caught:
+                timed.verify()
+            assert caught.value.check.index == [rank, place]
+            timed.exchange = right
         timed.release()
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_one_wrong_element_of_any_rank_is_seen(op, monkeypatch):
-    timed = prepared(op, 2 * 5000 * WIDTH, 2)
-    timed.verify()
-    right = timed.exchange
-    place = len(timed.got[1]) - 1
-
-    def spoiled(links, sent, got):
-        right.exchange(links, sent, got)
-        got[1][place] += 1
-
-    timed.exchange = SimpleNamespace(exchange=spoiled, expected=right.expected, receivers=right.receivers)
-    with pytest.raises(Wrong) as caught:
-        timed.verify()
-    assert caught.value.check.index == [1, place]
 
 
 def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
@@ -177,11 +153,6 @@ def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():
 
     assert instead(beyond) == [0, -1]
     assert instead(lambda links, sent, got: None) == [0, 0]
-
-
-def test_a_session_that_is_no_device_group_runs_none():
-    with pytest.raises(Unsupported, match="no device group"):
-        CollectiveTimer(backends.load("numpy").open("numpy:0", 1), OPS[0], case(OPS[0], 1024, 2))
 
 
 def test_a_collective_takes_the_device_groups_at_hand_as_its_shapes():
@@ -208,10 +179,12 @@ def trained(tmp_path, ranks=2, name="mlp_sgd", params=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "last"), [("mlp_sgd", {"n": 8}, "b2.3"), ("transformer_sgd", SEQUENCES, "bout.3")]
+    ("ranks", "name", "params", "last"),
+    [(4, "mlp_sgd", {"n": 8}, "b2.3"), (2, "transformer_sgd", SEQUENCES, "bout.3")],
 )
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_train_agree_with_float64_and_with_each_other(ranks, name, params, last, tmp_path):
+def test_ranks_that_train_agree_with_float64_and_with_each_other(
+    ranks, name, params, last, tmp_path, monkeypatch
+):
     launch, workspace = trained(tmp_path, ranks, name, params)
     assert len(launch.ranks) == ranks
     launch.run(2)  # each launch begins with the same weights
@@ -222,12 +195,9 @@ def test_ranks_that_train_agree_with_float64_and_with_each_other(ranks, name, pa
     with pytest.raises(Wrong, match=rf"rank {ranks - 1} has another {last} than rank 0"):
         workspace.verify(launch)
     workspace.release()
-
-
-def test_an_exchange_that_is_left_out_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(HostLinks, "average", lambda self, buffers: None)
-    with pytest.raises(Wrong, match="rank 1 has another"):
-        trained(tmp_path)
+    with pytest.raises(Wrong, match="rank 1 has another"):  # an exchange is left out
+        trained(tmp_path, ranks, name, params)
 
 
 def test_an_exchange_comes_before_gradients_are_read():

@@ -38,15 +38,14 @@ def checked(count, slow=None, *, noise=0.005, spread=0.0, seed=1, reasons=None, 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_equal_gpus_are_not_blamed(count):
-    for seed in range(25):
+    for seed in range(10):
         one = checked(count, seed=seed, spread=0.008)
         assert one.slower == ()
         assert len(one.compared) == count
         assert 0 <= one.worst_shortfall < 0.05
 
 
-@pytest.mark.parametrize("count", [4, 8])
-@pytest.mark.parametrize("gpu", [0, 3])
+@pytest.mark.parametrize(("count", "gpu"), [(4, 3), (8, 0)])
 def test_a_slow_one_is_named_with_its_shortfall(count, gpu):
     one = checked(count, {gpu: 1.15})
     assert [slow.device_id for slow in one.slower] == [f"fake:gpu{gpu}"]
