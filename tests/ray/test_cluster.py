@@ -40,19 +40,17 @@ def test_every_node_is_measured_once_and_by_all_its_threads(found):
     threads = {node["result"]["settings"]["threads"] for node in whole["fleet"]["nodes"]}
     assert threads == cpus  # Ray would set them to 1
     assert len({node["label"] for node in whole["fleet"]["nodes"]}) == NODES  # all have one host name
-
-
-def test_a_wrong_token_is_refused_with_the_remedy(found):
-    refused = found["refused"]
-    assert (refused["code"], refused["fleet"]) == (5, None)
-    assert "RAY_AUTH_TOKEN" in refused["errors"]
-
-
-def test_append_asks_the_bad_node_alone(found):
-    whole, again = found["whole"], found["again"]
+    again = found["again"]  # --append asks the bad node alone
     assert (again["code"], rows(again)) == (0, [("ok", None)] * NODES)
     new = {line["node"] for line in again["events"][len(whole["events"]) :]}
     assert new == {whole["fleet"]["nodes"][0]["label"]}
+
+
+def test_a_wrong_token_is_refused_with_the_remedy_and_nodes_on_which_others_work_are_busy(found):
+    refused, busy = found["refused"], found["busy"]
+    assert (refused["code"], refused["fleet"], busy["code"]) == (5, None, 5)
+    assert "RAY_AUTH_TOKEN" in refused["errors"]
+    assert busy["out"].startswith(f"Fleet: 0 of {NODES} nodes answered, no GPUs; {NODES} busy (")
 
 
 def test_a_killed_worker_and_a_removed_node_take_their_runs_along_and_cost_a_node_each(found):
@@ -80,9 +78,3 @@ def test_nodes_are_detected_beside_a_node_that_is_measured(found):
     assert group["nodes"] == sorted(asked)
     (first, *_) = found["whole"]["fleet"]["nodes"]
     assert group["cpus"] == first["result"]["machine"]["cpu"]["available"]["value"]
-
-
-def test_nodes_on_which_others_work_are_busy(found):
-    busy = found["busy"]
-    assert busy["code"] == 5
-    assert busy["out"].startswith(f"Fleet: 0 of {NODES} nodes answered, no GPUs; {NODES} busy (")

@@ -39,13 +39,9 @@ START_UP = {
         "threading.Thread(target=noise, daemon=True).start()"
     ),
     "no stdout": "import sys; sys.stdout = None; sys.stderr = None",
-    "another stdout": "import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
     "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
-    "closes the object": "import sys; sys.stdout.close()",
     "closes descriptors": "import os; os.close(1); os.close(2)",
-    "redirects": "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)",
     "reads": "import sys; sys.stdin.read()",
-    "raises": "raise RuntimeError('no')",
     "exits": "raise SystemExit(3)",
 }
 OP = "from gpubench.kernels import load\nfrom msgspec.structs import replace\nOP = replace(load('add'), name='{}')\n"
@@ -95,7 +91,7 @@ def interpreter(folder, before, then='exec "$PYTHON" "$@"'):
 
 
 @pytest.mark.parametrize(
-    "before", ["echo hello", "printf hello", "printf '\\n\\n'", "head -c 200000 /dev/zero"],
+    "before", ["printf hello", "head -c 200000 /dev/zero"],
 )  # fmt: skip
 def test_what_is_written_before_python_starts_is_told_apart(before, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", interpreter(tmp_path, before))
@@ -131,13 +127,6 @@ def test_a_message_of_any_length_comes_whole():
 
 
 # ---------------------------------------------------------------- spare workers
-
-
-def test_a_child_that_was_reaped_refuses_a_line_as_one_that_ended_does():
-    child = processes.Child([sys.executable, "-c", "pass"])
-    child.kill()
-    with pytest.raises(OSError, match="closed"):
-        child.write(b"anybody?\n")
 
 
 def test_a_spare_that_dies_while_it_imports_is_dropped(tmp_path, monkeypatch):

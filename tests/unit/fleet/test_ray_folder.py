@@ -1,8 +1,7 @@
-"""The folder of a cluster of our own: nobody else enters it, and what a killed run leaves is removed."""
+"""The folder of a cluster of our own: nobody else enters it."""
 
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 import types
@@ -13,7 +12,6 @@ import pytest
 
 from gpubench.base.errors import RequiredUnavailable
 from gpubench.fleet.node import LOCAL, RayEngine
-from gpubench.measure.scratch import MARKER
 
 # Ray as far as it is asked here: it lets everybody write in its folder, as the real one does.
 RAY = """
@@ -38,21 +36,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def killed(temporary: Path, site: Path) -> Path:
-    """The folder of a cluster whose run was killed."""
-    (site / "ray.py").write_text(RAY)
-    program = (
-        "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from gpubench.fleet.node import RayEngine; RayEngine('local'); os.kill(os.getpid(), 9)"
-    )
-    before = set(temporary.iterdir())
-    env = {**os.environ, "PYTHONPATH": str(site)}
-    ended = subprocess.run([sys.executable, "-c", program, str(temporary)], env=env, check=False)
-    assert ended.returncode == -9
-    (folder,) = set(temporary.iterdir()) - before
-    return folder
-
-
 def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -> None:
     engine = RayEngine(LOCAL)
     (folder,) = temporary.iterdir()
@@ -66,27 +49,6 @@ def test_a_private_folder_stands_above_what_ray_opens_for_all(temporary: Path) -
     engine.close()
     assert not list(temporary.iterdir())
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
-
-
-def test_what_a_killed_run_left_goes_at_the_next_start_and_nothing_else(temporary, tmp_path):
-    orphan = killed(temporary, tmp_path)
-    living = RayEngine(LOCAL)
-    assert not orphan.exists()
-    (used,) = temporary.iterdir()
-    strangers = [temporary / name for name in ("gb-empty", "gb-notes", "gb-marked")]
-    for path in strangers:
-        path.mkdir()
-    (strangers[1] / "notes").touch()
-    (strangers[2] / MARKER).symlink_to(tmp_path)
-    if os.geteuid() == 0:  # another user's
-        strangers.append(killed(temporary, tmp_path))
-        os.chown(strangers[-1], 65534, 65534)
-    again = RayEngine(LOCAL)
-    assert used.exists()
-    assert all(path.exists() for path in strangers)
-    for engine in (living, again):
-        engine.close()
-    assert sorted(temporary.iterdir()) == sorted(strangers)
 
 
 def test_a_ray_that_does_not_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
