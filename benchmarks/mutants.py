@@ -84,9 +84,8 @@ PARTS = {
             f"tests/unit/report/test_{name}.py"
             for name in (
                 "formats", "sentences", "sections", "answer", "answer_so_far", "map", "breakeven", "cost_curves",
-                "cpu_side", "hybrid", "roofline", "time_breakdown", "functions", "claims", "amortization", "overheads",
-                "numbers", "recommendation", "several_files", "compare_command", "gates", "ci",
-                "plausibility", "html", "widths",
+                "cpu_side", "hybrid", "roofline", "time_breakdown", "functions", "claims", "amortization", "derived",
+                "recommendation", "several_files", "compare_command", "ci", "plausibility", "html", "widths",
             )
         ),
         (

@@ -120,15 +120,6 @@ def altair_failures() -> Iterator[None]:
         raise drawing_error(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
 
 
-@contextmanager
-def skip_schema_checks() -> Iterator[None]:
-    """altair does not hold specs against Vega-Lite's schema: that takes as long as to make them, and a test does it."""
-    from altair.utils.schemapi import debug_mode
-
-    with debug_mode(False):
-        yield
-
-
 def drawing_error(why: str) -> GpubenchError:
     """The error of a library that does not draw."""
     return GpubenchError("cannot-draw", why=why)
@@ -169,8 +160,8 @@ def plots(
 ) -> dict[str, bytes]:
     """Return file name and content of the map and of every chart of every series; the same bytes for the same files.
 
-    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
-    over each other are one more. Raises GpubenchError if the library does not draw.
+    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front. Raises
+    GpubenchError if the library does not draw.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
@@ -181,7 +172,6 @@ def plots(
             for name in chart.rows:
                 file = _NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}")
                 specs[f"{file}.{format}"] = draw_spec(chart, name, origin(analysis))
-    maps |= {f"machines.{format}": spec for spec in _overlay(analyses, sections)}
     specs = maps | specs
     if format == "png":
         pictures = results([("vegalite_to_png", [spec], {"scale": SCALE}) for spec in specs.values()])
@@ -218,7 +208,6 @@ def _wants_map(sections: Sequence[str] | None) -> bool:
 
 
 def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) -> ChartSet:
-
     return chart_set(analysis, RenderOptions(sections=sections or usual(), time_unit=time_unit))
 
 
@@ -232,19 +221,6 @@ def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
 
 def _alone(spec: ChartRow) -> ChartRow:
     return spec | {"padding": PADDING, "config": theme() | {"background": "#ffffff"}}
-
-
-def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the maps of several machines in one."""
-    from gpubench.analysis.analyse import machine_runs
-    from gpubench.report.sections.machines import names
-    from gpubench.report.sections.map import map_picture, overlay_view
-
-    if not _wants_map(sections) or len(analyses) < 2:
-        return []
-    sides = machine_runs(analyses)
-    view = overlay_view([side.newest for side in sides], names(sides))
-    return [] if view is None else [_alone(map_picture(view))]
 
 
 def origin(analysis: Analysis) -> list[str]:
@@ -322,8 +298,12 @@ def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
     series = all_series(analysis)
     if not series:
         return ChartSet()
-    with altair_failures(), skip_schema_checks():
-        charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
+    with altair_failures():
+        from altair.utils.schemapi import debug_mode
+
+        # Specs are not held against Vega-Lite's schema: that takes as long as to make them, and a test does it.
+        with debug_mode(False):
+            charts = [maker.make(analysis, options) for maker in sections.charts(options.sections)]
     # The series to begin with has the most break-evens, then the most numbers.
     thresholds = Counter(series_name(entry.case) for entry in analysis.break_even if entry.verdict == "at")
     cases = Counter(series_name(entry.case) for entry in chart_cases(analysis))

@@ -1,12 +1,12 @@
 """The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard."""
 
-import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
+from gpubench.base.streams import printable
 from gpubench.report import render
 from gpubench.report.charts import CPU_COLOR, GPU_COLOR
 from gpubench.report.layout import RenderOptions
@@ -19,23 +19,17 @@ from tests.unit.report.answer_runs import (
     WEBGPU,
     answer_run,
     no_gpu_run,
-    one_op_run,
     op_rows,
     rising,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, curve, run_of
+from tests.unit.report.builders import CPU, GPU, run_of
 from tests.unit.report.formats.hostile import NAMES, hostile_run
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
 
 pytestmark = pytest.mark.chromium
 
 CHARTS = {"time", "speedup", "roofline"}
-HOSTILE = [
-    "<script>window.pwned = 1</script>", "</script><script>window.pwned = 1</script>",
-    "<img src=x onerror='window.pwned = 1'>", "\"'><svg onload=window.pwned=1>", "a & b &lt; c",
-    "\u202ereversed\u202c \u2066x", "GPU 🔥 naïve", "x" * 200,
-]  # fmt: skip
 
 
 def points(page, name):
@@ -235,19 +229,15 @@ def sides_have_their_colours(page):
     assert {red > blue for red, _, blue in shades if abs(red - blue) > 60} == {True, False}
 
 
-def test_the_map_is_there_before_any_script_has_run(still):
+def test_without_script_map_and_numbers_are_there_and_nothing_is_offered_that_would_do_nothing(still):
     page = still
+    assert "JavaScript" in page.locator("noscript p").inner_text()
     lines = page.locator(".lanes pre").first.inner_text().splitlines()
     assert sum("▆" in line for line in lines) > 5
     assert page.locator(".lanes tbody tr").count() == 28
     assert hue(page, page.locator(".lanes pre .gpu").first) == "blue"
-
-
-def test_without_script_the_numbers_are_there_and_nothing_is_offered_that_would_do_nothing(opened):
-    page = opened(full_run(), script=False)
-    assert "JavaScript" in page.locator("noscript p").inner_text()
-    assert page.locator("#r0-breakeven table tbody tr").count() > 0
-    assert page.locator("#r0-speedup table tbody tr").count() > 0
+    for section in ("breakeven", "speedup"):
+        assert page.locator(f"#r0-{section} table tbody tr").count() > 0
     for control in page.locator("button, select, input, .lanes a").all():
         assert not control.is_visible()
 
@@ -270,31 +260,6 @@ def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems
     assert page.evaluate("document.documentElement.scrollWidth") <= 704
 
 
-def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
-    machines = [on_machine(one_op_run(), i) for i in range(3)]
-    page = opened(*machines)
-    page.locator("#all-map[data-drawn]").wait_for()
-    assert all(f"{name} GPU" in page.locator("#all-map .picture").first.text_content() for name in "ABC")
-    assert (page.locator("details.one").count(), page.locator("details.one[open]").count()) == (3, 0)
-    page.locator("details.one > summary").nth(2).click()
-    page.locator("[data-run=r2-][data-ready]").wait_for()
-    assert (page.locator("#r2-chart-time svg").count(), page.locator("#r1-chart-time svg").count()) == (1, 0)
-
-
-def test_a_history_is_a_line_over_time(opened):
-    runs = [
-        replace(full_run(), id=f"00000000-0000-4000-8000-00000000000{i}", started_at=f"2026-01-0{i}T00:00:00Z")
-        for i in range(1, 4)
-    ]  # fmt: skip
-    page = opened(*runs)
-    (figure,) = page.locator("figure.history").all()
-    assert "3 runs" in figure.inner_text()
-    figure.locator("svg").wait_for()
-    lines = figure.locator("svg .mark-line path")
-    assert lines.count() > 3
-    assert lines.last.get_attribute("stroke-width") == "3"
-
-
 def on_machine(run, number):
     """The run as another machine's."""
     machine = replace(run.fingerprint.machine, hash=f"{number:012d}")
@@ -302,12 +267,6 @@ def on_machine(run, number):
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
         fingerprint=replace(run.fingerprint, machine=machine),
     )  # fmt: skip
-
-
-def test_the_split_over_cpu_and_gpu_is_a_curve_over_the_share(opened):
-    page = opened(hybrid_run())
-    sweeps = charted(hybrid_run(), "hybrid")
-    assert points(page, "hybrid") == sweeps + 1 > 3, "the sweep, and the diamond of the share chosen"
 
 
 def test_everything_is_reached_and_worked_by_keyboard(opened):
@@ -343,8 +302,6 @@ def test_a_screen_reader_finds_its_way(whole):
     page = whole
     for role in ("main", "banner", "contentinfo", "article"):
         assert page.get_by_role(role).count() == 1, role
-    for heading in ("Time over size", "Result file"):
-        assert page.get_by_role("heading", name=heading, exact=True).count() == 1
     assert page.get_by_role("form", name="What the charts of 2026-01-02T03:04:05Z show").count() == 1
     assert page.get_by_role("navigation", name="Details").count() == 1
     assert page.get_by_role("img").count() == len(CHARTS) - 1, (
@@ -354,22 +311,10 @@ def test_a_screen_reader_finds_its_way(whole):
         described = chart.get_attribute("aria-describedby")
         assert len(page.locator(f"#{described}").inner_text()) > 40
         assert chart.get_attribute("aria-label")
-    assert page.evaluate(
-        "[...document.querySelectorAll('table')].every(t => t.caption && t.caption.textContent)"
-    )
-    assert page.evaluate("[...document.querySelectorAll('th')].every(t => t.scope)")
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert "warning" in page.locator(".notice a").inner_text()
     anchors = page.evaluate("[...document.querySelectorAll('a')].map(e => e.hash.slice(1)).filter(Boolean)")
     assert {*anchors} - {*ids} <= {"matmul%20float32", "relu%20float32"}, "the ops choose what the charts show"
-    named = page.evaluate(
-        "[...document.querySelectorAll('[aria-labelledby], [aria-describedby], label[for]')].flatMap(e =>"
-        " [e.getAttribute('aria-labelledby'), e.getAttribute('aria-describedby'), e.getAttribute('for')].filter(Boolean))"
-    )
-    assert set(named) <= set(ids)
-    assert len([name for name in ids if name.startswith("r0-")]) == len(
-        {name for name in ids if name.startswith("r0-")}
-    )
 
 
 def test_axe_finds_nothing_to_complain_about(opened):
@@ -392,39 +337,8 @@ def test_axe_finds_nothing_to_complain_about(opened):
     assert not complaints(runOnly=["color-contrast"])
 
 
-def test_a_narrow_page_does_not_scroll_sideways_and_keeps_the_op_and_the_device_in_sight(opened):
-    width = 320
-    page = opened(
-        full_run(), width=width,
-        sections=["answer", "map", "breakeven", "speedup", "breakdown", "roofline", "warnings", "environment", "raw"],
-    )  # fmt: skip
-    page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for chart in page.locator(".chart svg").all():
-        box = chart.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
-        assert box["width"] > width * 0.6
-    box = page.locator("#r0-breakeven .scroll").first
-    box.evaluate("e => { e.scrollLeft = 10000; }")
-    head = page.locator("#r0-breakeven tbody th").nth(1)
-    assert head.inner_text().split() == ["matmul"]
-    assert 0 <= head.bounding_box()["x"] <= 40
-
-
 def _colours(page, texts):
     return [[int(part) for part in text.strip("rgba()").split(",")[:3]] for text in texts]
-
-
-def contrast(one, other):
-    """The contrast ratio of WCAG 2.2, from its formula of relative luminance."""
-
-    def luminance(rgb):
-        linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_a_narrow_page_breaks_no_word_of_the_answer(opened):
@@ -463,32 +377,21 @@ def test_a_narrow_page_breaks_no_word_of_the_answer(opened):
     assert not page.evaluate(beyond)
 
 
-def test_hostile_names_stay_text(opened):
-    names = label, cpu, gpu = ["".join(HOSTILE[i::3]) for i in range(3)]
-    devices = (replace(CPU, name=cpu), replace(GPU, name=gpu, driver=cpu))
-    run = replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=label)
+def test_every_text_of_a_file_stays_text_and_the_file_comes_back_byte_for_byte(opened):
+    """Device ids among them, chosen by somebody who wants to break the page: a dialog would be a complaint."""
+    run = hostile_run(list(NAMES), ids=True)
     page = opened(run, width=400)
-    assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     shown = page.locator("body").inner_text()
-    for name in names:
-        assert name[:20].replace("\u202e", "").replace("\u202c", "").replace("\u2066", "").strip() in shown
+    assert printable(run.label) in shown
     assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     page.locator("#r0-chart-time svg .mark-symbol.role-mark path").last.hover(force=True)
     page.locator("#vg-tooltip-element.visible").wait_for()
-    assert page.evaluate("window.pwned") is None
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save").click()
-    assert json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["label"] == label
-
-
-def test_a_forged_file_is_drawn_as_text(opened):
-    """Every free text of the file, device ids among them, is chosen by somebody who wants to break the page."""
-    page = opened(hostile_run(list(NAMES), ids=True), width=400)
-    assert page.evaluate("window.pwned") is None
-    assert page.locator("#r0-chart-time svg").count() == 1
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert Path(saved.value.path()).read_bytes() == store.dumps(run)
+    assert saved.value.suggested_filename == store.result_name(run)
 
 
 def test_no_script_but_the_pages_own_runs(contexts, tmp_path):
@@ -506,14 +409,6 @@ def test_no_script_but_the_pages_own_runs(contexts, tmp_path):
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')") == "refused"
     page.close()
-
-
-def test_the_result_comes_back_byte_for_byte(whole):
-    run = full_run()
-    with whole.expect_download() as saved:
-        whole.get_by_role("button", name="Save").click()
-    assert Path(saved.value.path()).read_bytes() == store.dumps(run)
-    assert saved.value.suggested_filename == store.result_name(run)
 
 
 def test_a_browser_that_lacks_something_says_so(contexts, tmp_path):

@@ -30,8 +30,6 @@ from gpubench.report.wording import (
 )
 from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 
-NEAR_SIZE = 1.5  # sizes this near to that of a heading stand under it without their own
-
 
 def bare_table(
     columns: Iterable[Column], rows: Iterable[Iterable[Cell]], narrower: Table | None = None
@@ -221,11 +219,7 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
             if all(implementation.extent == "plain" for implementation in implementations)
             else "elements"
         )
-        near = any(
-            implementation.elements != elements and _near(implementation, elements)
-            for implementation in implementations
-        )
-        group = ("about " if near else "") + size_text(elements, counted)
+        group = size_text(elements, counted)
         columns += [Column("fastest", group=group), Column("gain", right=True, group=group)]
     rows = [
         [
@@ -237,15 +231,11 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
     return bare_table(columns, rows, narrower)
 
 
-def _near(implementation: BestImplementation, elements: int) -> bool:
-    return elements / NEAR_SIZE <= implementation.elements <= elements * NEAR_SIZE
-
-
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op under the size of a heading; a size that is not near that one is written."""
+    """Return the cells of one op under the size of a heading; another size is written."""
     if implementation is None:
         return [Cell("-"), Cell("")]
-    tail = "" if _near(implementation, elements) else f" at {_measured_size(implementation)}"
+    tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"
     name = "plain" if implementation.device_id is None else _implementation_name(implementation)
     return [
         Cell(name + tail),

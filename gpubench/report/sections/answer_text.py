@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -26,7 +26,6 @@ from gpubench.analysis.thresholds import (
     both_text,
     cell_text,
     extent,
-    range_text,
     size_text,
     why_text,
 )
@@ -295,22 +294,6 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f", half of {whom} from about {rough_size_text(middle)} elements"
 
 
-def half_text(wins: Sequence[tuple[AnswerRow, AnswerCell]]) -> str:
-    """Return `97-485 K elements`, where the size lies from which on half of the winners win: between the median of the
-    low ends of their break-evens and that of the high ends. Empty where that is not known."""
-    if sum(entry.extent == "elements" for entry, _ in wins) < FEWEST_OPS:
-        return ""
-    middle = (len(wins) - 1) // 2
-    low = sorted(entry.elements(cell.low or 1) for entry, cell in wins)[middle]
-    high = sorted(_high_end(entry, cell) for entry, cell in wins)[middle]
-    return f"{range_text(low, int(high), 'elements')} elements" if math.isfinite(high) else ""
-
-
-def _high_end(entry: AnswerRow, cell: AnswerCell) -> float:
-    ends = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
-    return entry.elements(cell.high or 0) if ends else math.inf
-
-
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
     """Return the most likely break-even in elements; infinity where none is known."""
     size = (
@@ -444,10 +427,9 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
     return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 
-def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence if a case with one of these times, whose ratio stands first, is unstable; else nothing."""
-    unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
-    if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
+def noise_text(analysis: Analysis) -> str:
+    """Return a sentence if a case of the only op shown is unstable; else nothing."""
+    if not any(case.time is not None and "unstable" in case.findings for case in analysis.cases):
         return ""
     sessions = [session for session in analysis.run.sessions if not session.superseded]
     share = max((session.foreign_cpu_share or 0.0 for session in sessions), default=0.0)

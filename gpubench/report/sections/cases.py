@@ -145,7 +145,7 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each file of functions
+_ALIKE = ("top-halved", "not-compiled")  # warnings of each op, and of each file of functions
 _SIZE = re.compile(r"/n=(\d+)")
 
 
@@ -185,30 +185,15 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """Return once what a file says of many cases or ops one by one."""
     groups = group_by(
-        findings,
-        lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
+        findings, lambda entry: (entry.code, "" if entry.code in _ALIKE else entry.message, entry.hint)
     )
-    return [
-        msgspec.structs.replace(
-            rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
-            ids=tuple(case_id for entry in rows for case_id in entry.ids),
-        )
-        for rows in groups.values()
-    ]  # fmt: skip
-
-
-def _joined_text(rows: Sequence[ReportWarning]) -> str:
-    """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
-    if rows[0].code == _PLAIN:
-        before, colon, _ = rows[0].message.partition(": ")
-        return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
-    if len(rows) == 1:
-        return rows[0].message
-    sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
-    return (
-        f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
-        f"here: {', '.join(sizes)}"
-    )
+    merged = []
+    for rows in groups.values():
+        text, similar = rows[0].message, len({entry.message for entry in rows}) - 1
+        ids = tuple(case_id for entry in rows for case_id in entry.ids)
+        text += f" (and {similar} similar)" if similar else ""
+        merged.append(msgspec.structs.replace(rows[0], message=text, ids=ids))
+    return merged
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:

@@ -1,13 +1,10 @@
 """Runs whose final screen stands in tests/golden/screens.txt: one for each thing that the screen can say."""
 
-import itertools
-
 from msgspec.structs import replace
 
 from gpubench.result.run import Check, Failure, RunWarning
 from tests.unit.report.answer_runs import (
     ALWAYS,
-    QUEUED,
     SECOND,
     SUITE,
     VECTOR,
@@ -23,7 +20,6 @@ from tests.unit.report.builders import (
     CPU,
     GPU,
     NETWORK,
-    SOFTWARE,
     case,
     failed,
     measured,
@@ -92,14 +88,6 @@ def dtypes(*names, chosen=("add", "copy")):
     )
 
 
-def every_dtype():
-    found = []
-    for dtype, (i, op) in itertools.product(("bfloat16", "float16", "float32", "float64"), enumerate(SUITE)):
-        ratios = {WAITED: WINS if i % 2 else OPEN_LOSS, ALWAYS: WINS if i % 3 else LOSES}
-        found += op_rows(op, ratios, dtype=dtype) if op != "matmul" else []
-    return answer_run(found)
-
-
 def wrong_results():
     checked = Check(ok=False, max_error=0.031, limit=1e-4, scale="value")
     wrong = [op_case("gelu", n, regime, "cupy:0") for regime in (WAITED, ALWAYS) for n in ENDS]
@@ -155,7 +143,6 @@ def small_notes():
     return replace(no_gpu_run(), warnings=halved + plain)
 
 
-LISTED_TWICE = "wgpu lists this GPU twice (RADV, AMDVLK); RADV was measured; the other: --devices wgpu:1"
 LOOKED_FOR = [
     RunWarning(code="unavailable", message="cupy was left out: CuPy cannot be imported: No module named 'cupy'", data={"backend": "cupy"}),
     RunWarning(code="software-device", message="wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits)) is a software adapter, not a GPU: it was left out"),
@@ -174,7 +161,6 @@ HOST = [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for 
 HUNG = Failure(
     id=op_case("gelu", 1024).id, case=op_case("gelu", 1024), reason="timeout", detail="no answer within 4 s while in phase first launch",
 )  # fmt: skip
-SYNC = case("sync", 1, device="cupy:0")
 
 
 def checked(what):
@@ -184,45 +170,27 @@ def checked(what):
 SCREENS = {
     # Cells
     "both ends of the ladder": lambda: ops(WINS, LOSES, dict.fromkeys(VECTOR[:-1], 9.0), dict.fromkeys(VECTOR[1:], 9.0), dict.fromkeys(VECTOR[:-1], 0.2)),
-    "a threshold of 1": lambda: plus(answer_run(op_rows("add", {WAITED: {1: 3.0, 64: 9.0}})), *op_rows("mul", {WAITED: WINS})),
-    "an op that is unknown here": lambda: answer_run(op_rows("from_elsewhere", {WAITED: WINS})),
     "thresholds by their certainty": lambda: ops(SHARP, *CALM, WIDE, WINS),
     "no upper end": lambda: ops({1024: 0.1, 131072: 0.3, 16777216: 1.3}, shifts=APART),
-    "one gain at another size": lambda: many_tops(2**20, 2**20, 2**20, 2**18),
     "gains at many sizes": lambda: many_tops(2**20, 2**19, 2**18, 2**17),
     "crossings that are mixed": lambda: ops(
         {1024: 0.2, 8192: 3.0, 65536: 0.3, 90_000: 5.0, 16777216: 9.0}, {1024: 0.2, 8192: 3.0, 65536: 0.3, 1048576: 5.0, 16777216: 9.0}, WINS),
     "wins and loses by turns": lambda: ops({1024: 0.2, 4096: 4.0, 16384: 0.2}, WINS),
     "a tie at the top": lambda: ops({1024: 0.2, 131072: 0.6, 16777216: 1.0}, WINS),
-    "a tie at the top alone": lambda: ops({1024: 0.2, 131072: 0.6, 16777216: 1.0}),
     "a gain in doubt": lambda: ops({**WINS, 16777216: 1.4}, WINS, shifts=APART),
-    "within 15 percent": lambda: ops({**WINS, 16777216: 1.12}, WINS),
     "within 15 percent in doubt": lambda: ops({**WINS, 16777216: 1.0}, WINS, shifts=APART),
-    "a gain far below the top": lambda: ops(WINS, WINS, {1024: 0.1, 4096: 3.0}),
     # Sentences
-    "the GPU of both, copied of one": lambda: answer_run([*op_rows("add", {WAITED: WINS, ALWAYS: LOSES}), *op_rows("copy", {WAITED: WINS, ALWAYS: WINS})]),
     "the CPU of both, copied of one": lambda: answer_run([*op_rows("add", {WAITED: LOSES, ALWAYS: LOSES}), *op_rows("copy", {WAITED: LOSES, ALWAYS: WINS})]),
-    "a table with more than the sentence": lambda: answer_run([*op_rows("mul", {WAITED: WINS}), *op_rows("relu", {WAITED: WINS}), *WRONG]),
-    "twelve that have times": lambda: answer_run([row for op in SUITE if op not in ("add", "matmul") for row in op_rows(op, {WAITED: WINS})] + WRONG),
-    "one size": lambda: one({1024: 3.0}, {1024: 0.2}),
     "three dtypes of one op": lambda: dtypes("float64", "float32", "float16", chosen=("add",)),
-    "two dtypes of two ops": lambda: dtypes("float16", "float32"),
-    "four dtypes of all": every_dtype,
+    "four dtypes": lambda: dtypes("bfloat16", "float16", "float32", "float64", chosen=SUITE[:6]),
     "one of three is noisy": lambda: plus(ops(WINS, WINS), *op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, shifts=APART)),
     "half of four": lambda: ops(*(rising(VECTOR, at) for at in (300_000, 5_000, 60_000, 20_000))),
     "half is unknown": lambda: ops(*[{1024: 1.3, 131072: 1.4, 16777216: 9.0}] * 4, shifts=APART),
     **{f"the sentence of {text}": (lambda of=of: ops(*of)) for text, of in {
-        "three wins": [WINS] * 3, "two wins": [WINS] * 2, "three losses": [LOSES] * 3, "losses as far as measured": [LOSES, LOSES, OPEN_LOSS],
-        "none and a tie": [LOSES, LOSES, {**WINS, 16777216: 1.0}], "2 of 5": [WINS, WINS, LOSES, LOSES, LOSES], "6 of 7": [WINS] * 6 + [LOSES],
-        "5 of 9": [WINS] * 5 + [LOSES] * 4, "1 of 3, one open": [WINS, LOSES, OPEN_LOSS], "1 of 3, two open": [WINS, OPEN_LOSS, OPEN_LOSS],
-        "4 of 5, one open": [WINS] * 4 + [OPEN_LOSS], "5 of 9, four open": [WINS] * 5 + [OPEN_LOSS] * 4}.items()},
+        "three wins": [WINS] * 3, "losses as far as measured": [LOSES, LOSES, OPEN_LOSS], "none and a tie": [LOSES, LOSES, {**WINS, 16777216: 1.0}],
+        "2 of 5": [WINS, WINS, LOSES, LOSES, LOSES], "6 of 7": [WINS] * 6 + [LOSES], "1 of 3, two open": [WINS, OPEN_LOSS, OPEN_LOSS]}.items()},
     # Devices
-    "two backends": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}),
-    "two backends, the other is better": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 20.0), ALWAYS: LOSES}),
-    "queued calls choose no backend": lambda: two_backends(
-        {WAITED: WINS, QUEUED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), QUEUED: dict.fromkeys(ENDS, 50.0), ALWAYS: LOSES}),
     "equal GPUs, and others": gpus_of_two_kinds,
-    "an adapter is named": lambda: replace(one(WINS), warnings=[RunWarning(code="listed-twice", severity="info", message=LISTED_TWICE)]),
     "a backend failed": lambda: answer_run([*NO_DRIVER, *op_rows("add", {WAITED: WINS}, device="wgpu:0")], devices=(CPU, GPU, WEBGPU)),
     "wrong results": wrong_results,
     "a wrong size among right ones": lambda: plus(
@@ -231,78 +199,47 @@ SCREENS = {
         one(WINS), *(measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")),
         failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s"), skipped(op_case("tanh", 1024, WAITED, "cupy:0"))),
     "a software adapter": software_run,
-    "a software adapter, one size": lambda: run_of([measured(case(), 1e-3), measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
-    "a software adapter without a CPU": lambda: run_of([measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False),
-    "no GPU, all ops have better code": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.op != "add"], **ALONE),
     "no GPU, plain alone": lambda: answer_run([row for row in no_gpu_run().outcomes if row.case.implementation == "library"], **ALONE),
     "no GPU, three sizes": three_sizes,
     "no GPU, named sizes": lambda: three_sizes(named=True),
-    "no GPU, one of three reached": lambda: asked_for(answer_run([measured(op_case("add", 8192), 1e-3, sessions=5)], **ALONE), "add", "dot", "tanh"),
     "no GPU, tuned alone": lambda: answer_run([measured(case("add", 1024, "tuned"), 1e-3, sessions=5)], **ALONE),
     "looked for": lambda: replace(no_gpu_run(), warnings=LOOKED_FOR),
     "small notes": small_notes,
     "no GPU was asked for": lambda: answer_run([measured(case("add", 1024), 1e-3, sessions=5)], devices=(CPU,)),
     "overheads alone": lambda: answer_run([measured(case("launch", 1, device="cupy:0"), 6e-6, sessions=5)]),
     # One op, and sizes that were named
-    "one op, close": lambda: one(SHARP, LOSES),
     "one op, both": lambda: one(rising(VECTOR, 30_000), rising(VECTOR, 3e6)),
-    "one op, tops apart": lambda: one(rising(VECTOR, 30_000), rising(VECTOR[:6], 1e5)),
     "one op, far": lambda: one(WIDE, LOSES),
-    "one op, all sizes": lambda: one(WINS, LOSES),
     "one op, every size measured": lambda: one({4096: 9.0, 65536: 9.0}, OPEN_LOSS),
-    "one op, the top alone": lambda: one({16777216: 9.0}, LOSES),
     "one op, copied equal": lambda: one(rising(VECTOR, 30_000), {1024: 0.1, 16777216: 1.0}),
     **{f"named, {text}": (lambda by=by: one(by, named={"add": list(by)})) for text, by in {
-        "GPU": {1024: 6.7}, "CPU": {1024: 0.25}, "equal": {1024: 1.02}, "CPU at both": {1024: 0.2, 2048: 0.5},
-        "GPU at three": {1024: 2.0, 2048: 3.0, 4096: 4.0}, "from equal": {1024: 0.9, 2048: 3.0}}.items()},
-    "named, two ops at the largest size": lambda: answer_run([*op_rows("add", {WAITED: {2**24: 0.5}}), *op_rows("gelu", {WAITED: {2**24: 2.0}})], named={"add": [2**24], "gelu": [2**24]}),
-    "named, two ops": lambda: answer_run([*op_rows("add", {WAITED: {1024: 0.5}}), *op_rows("gelu", {WAITED: {1024: 2.0}})], named={"add": [1024], "gelu": [1024]}),
+        "equal": {1024: 1.02}, "CPU at both": {1024: 0.2, 2048: 0.5}, "GPU at three": {1024: 2.0, 2048: 3.0, 4096: 4.0}}.items()},
     "named, two ops at two sizes": lambda: answer_run(
         [row for op in ("add", "gelu") for row in op_rows(op, {WAITED: {1024: 0.5, 2048: 2.0}})], named={"add": [1024, 2048], "gelu": [1024, 2048]}),
-    "named, noisy": lambda: one({1024: 2.0}, shifts=APART, named={"add": [1024]}),
     "named, not reached": lambda: answer_run(
         [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}}), *(skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048))],
         named={"add": [4096], "gelu": [1024, 2048, 4096]}),
-    "named, three sizes": lambda: one(*[{n: n / 1500 for n in (1000, 2000, 3000)}] * 2, named={"add": [1000, 2000, 3000]}),
     "on the host in any case": lambda: answer_run([*BOTH, measured(op_case("gelu", 1000), 2e-3), *HOST]),
     # Ends
-    "skipped for the budget": lambda: plus(one({4096: 2.0}), skipped(op_case("gelu", 1024), reason="budget")),
     "the budget ends first": lambda: within(answer_run([]), 2.0),
     "interrupted at once": lambda: within(interrupted(), 60.0),
     "interrupted": lambda: interrupted(*BOTH, planned(op_case("tanh", 1024)), planned(op_case("tanh", 1024, WAITED, "cupy:0"))),
-    "two of three were not reached": lambda: asked_for(ops(WINS), "add", "dot", "tanh"),
     "a hang in a small budget": lambda: within(answer_run([HUNG, skipped(op_case("gelu", 64), reason="budget")]), 2.0),
-    "thirty rows": lambda: answer_run([row for i in range(30) for row in op_rows(f"op{i:02}", {WAITED: WINS})]),
     "rows and tokens of a network": lambda: answer_run([row for name in NETWORK for row in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})]),
     # Nothing to compare
     "the GPU is not installed": lambda: run_of([measured(case(), 1e-3), skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")]),
-    "the GPU has no kernel": lambda: run_of([measured(case(), 1e-3), skipped(case(implementation="tuned", device="cupy:0"), "no-implementation", "no tuned kernel")]),
-    "the GPU had no time": lambda: run_of([
-        measured(case(), 1e-3), skipped(case(implementation="tuned", device="cupy:0"), "no-implementation", "no tuned kernel"), skipped(case(device="cupy:0"), "budget", OUT_OF_TIME)]),
     "no CPU beside the GPU": lambda: run_of([measured(case(device="cupy:0"), 1e-3)]),
     "GPUs alone": lambda: run_of([
         *(measured(case(n=n, device=name), n * 1e-6) for n in (64, 256) for name in ("cupy:0", "wgpu:0")), measured(case(op="add", device="cupy:0"), 1e-6)]),
-    "no case was planned": lambda: run_of([]),
     "the GPU failed": lambda: run_of([failed(case(device="cupy:0"))]),
-    "nothing was reached": lambda: run_of([planned(case())]),
-    "too few samples": lambda: run_of([FEW], exit_reason="budget", warnings=[ABSENT]),
-    "no time for any": lambda: run_of(SPENT, exit_reason="budget", warnings=[ABSENT]),
     "too few samples and no time": lambda: run_of([FEW, *SPENT], exit_reason="budget", warnings=[ABSENT]),
-    "too few samples and no reason": lambda: run_of([replace(FEW, stops=[])], exit_reason="budget"),
-    "no compiler": lambda: run_of([failed(case(), "build-error", "no compiler"), skipped(case(device="cupy:0"))]),
     "interrupted before the first": lambda: run_of([planned(case())], complete=False, exit_reason="interrupted", warnings=[ABSENT]),
     "a backend is absent": lambda: run_of([], warnings=[ABSENT]),
     "checked": lambda: run_of([checked(case()), checked(case(device="cupy:0"))]),
-    "checked, one failed": lambda: run_of([checked(case()), failed(case(n=64))]),
     "checked, interrupted": lambda: replace(run_of([checked(case()), planned(case(n=64))], complete=False, exit_reason="interrupted"), argv=["run", "--check-only"]),
-    "checked, out of time": lambda: run_of([checked(case()), *SPENT]),
-    "overheads, checked": lambda: run_of([checked(SYNC)]),
-    "overheads, skipped": lambda: run_of([skipped(SYNC, "no-dtype", "float32 only")]),
-    "overheads, and an op failed": lambda: run_of([measured(SYNC, 1e-5), failed(case(), "build-error", "no compiler")]),
 }  # fmt: skip
 # The same with every device in a row of its own.
 BY_DEVICE = {
     "two backends by device": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}),
     "one card, two names": lambda: one_card(WEBGPU, ("Test GPU", "Apple GPU")),
-    "one card, two adapters": lambda: one_card(SECOND),
 }  # fmt: skip

@@ -1,8 +1,5 @@
 """Amortization break-even: from how many calls per transfer the GPU pays, at one size."""
 
-import math
-import random
-
 import pytest
 from msgspec.structs import replace
 
@@ -83,19 +80,6 @@ def test_the_fastest_implementation_of_either_side_counts():
     assert (row.implementation, row.calls) == ("tuned", 2)
 
 
-@pytest.mark.parametrize("sessions", [4, 5])
-def test_the_interval_knows_how_far_sessions_differ(sessions):
-    """The CPU's sessions scatter by a fifth, without noise inside: 1 / (0.32 - 0.1) = 4.5, 1 / (0.48 - 0.1) = 2.6 calls."""
-    exact = (1.0,) * 6
-    cpu = measured(case(), 4e-4, factors=exact, sessions=sessions)
-    levels = zip(cpu.blocks, (0.8, 1.2, 1.0, 1.0, 1.0), strict=False)
-    cpu = replace(
-        cpu, blocks=[replace(block, wall_s=[v * level for v in block.wall_s]) for block, level in levels]
-    )
-    run = run_of([cpu, *gpu(1e-3, 1e-4, factors=exact, sessions=sessions)], sessions=sessions)
-    assert [(row.calls, row.lo, row.hi) for row in amortizations(analyse(run))] == [(4, 3, 5)]
-
-
 @pytest.mark.parametrize(
     ("cpu_s", "outcomes", "verdict", "reason"),
     [
@@ -128,14 +112,6 @@ def test_what_only_a_call_by_itself_pays_is_no_difference():
     assert (row.verdict, row.calls, row.reason) == ("already", 1, None)
 
 
-def test_an_end_that_noise_leaves_open_is_open():
-    """A call costs a twentieth less than on the CPU, and the noise is as large: no end may be seen."""
-    noisy = tuple(1 + 0.02 * (i - 4) for i in range(9))
-    row = amortization(1.05e-4, *gpu(1e-4, 1e-4, factors=noisy), factors=noisy)
-    assert (row.hi, row.lo is None) == (None, False)
-    assert ".." in calls_text(row) or row.verdict == "undecided"
-
-
 def test_missing_sides_give_no_row_and_rows_follow_the_selection():
     (always, once), base = gpu(1e-3, 1e-4), measured(case(), 4e-4)
     for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
@@ -146,25 +122,6 @@ def test_missing_sides_give_no_row_and_rows_follow_the_selection():
         for r in ("resident", "transfer-once")
     ]
     assert shown == [0, 1]
-
-
-def test_the_interval_holds_the_true_count():
-    """Five sessions of twelve samples, a true count of 4.5: at least 90 % of the intervals hold 5, the next whole one."""
-    draw, answers = random.Random(7), []
-
-    def shaken(row):
-        seconds = row.blocks[0].wall_s[2]
-        wall = [[seconds * math.exp(draw.gauss(0, 0.05)) for _ in range(13)] for _ in row.blocks]
-        return replace(
-            row, blocks=[replace(block, wall_s=s) for block, s in zip(row.blocks, wall, strict=True)]
-        )
-
-    for _ in range(30):
-        outcomes = [measured(case(), 3e-4, sessions=5), *gpu(9e-4, 1e-4, sessions=5)]
-        answers += amortizations(analyse(run_of([shaken(row) for row in outcomes], sessions=5)))
-    given = [row for row in answers if row.reason is None]
-    assert len(given) >= 22
-    assert sum(row.lo <= 5 <= (row.hi or 5) for row in given) >= 0.9 * len(given)
 
 
 def loads(*seconds, gpu_s=1e-4):

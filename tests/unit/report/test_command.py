@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.base.table import FEW, MANY, Cell, paint
-from gpubench.cli.delivery import count_colors, table_width
+from gpubench.cli.delivery import chosen_format, count_colors, table_width
 from gpubench.result.machine import Fact
 from gpubench.result.store import save
 from tests.unit.report.samples import full_run, interrupted_run
@@ -54,8 +54,17 @@ def test_a_folder_of_several_machines_has_a_table_for_each(report, folder):
     assert [("First" in line, "Second" in line) for line in headings] == [(True, False), (False, True)]
 
 
-@pytest.mark.parametrize("variables", [{"CI": "true", "DISPLAY": ":0"}, {}])
-def test_no_page_is_opened_where_nobody_sees_one(gpubench, folder, variables):
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("r.md", "markdown"), ("r.jsonl", "jsonl"), ("r.CSV", "csv"), ("r.txt", "plain"), ("r.svg", "svg"), ("-", "plain"), (None, "plain")],
+)  # fmt: skip
+def test_a_suffix_chooses_a_format_unless_one_is_named(file, name):
+    assert chosen_format(None, file, to_terminal=False) == name
+    assert chosen_format("go", file, to_terminal=False) == "go"
+
+
+def test_no_page_is_opened_where_nobody_sees_one(gpubench, folder):
+    variables = {"CI": "true", "DISPLAY": ":0"}
     done = gpubench("report", "full.json", "--open", "-o", "r.html", cwd=folder, env=variables)
     assert done.returncode == 0
     assert all(
@@ -101,7 +110,7 @@ def test_no_result_at_all(report, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["full.json", "--columns", "nosuch"], 2, "--columns: there is no 'nosuch'"), (["full.json", "--format", "markdwn"], 2, "did you mean 'markdown'?"), (["full.json", "--sections", "anser"], 2, "did you mean 'answer'?"),
+        (["full.json", "--columns", "nosuch"], 2, "--columns: there is no 'nosuch'"), (["full.json", "--sections", "anser"], 2, "did you mean 'answer'?"),
         (["full.json", "-o", "nowhere/report.md"], 2, "nowhere does not exist"), (["full.json", "-o", "report.xyz"], 2, "name the format with --format"),
         (["full.json", "--filter", "matmul/4096"], 2, "is no size"), (["full.json", "--filter", "conv2d"], 2, "leave no case"),
         (["full.json", "--baseline", "tpu:0"], 4, "no measured case matches"), (["empty"], 4, "it is a folder without a result file"),

@@ -14,8 +14,6 @@ from gpubench.report import analyse_runs
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
-from gpubench.report.sections.map import sides_text
-from gpubench.report.wording import cpu_names
 from tests.unit.report.answer_runs import WAITED
 from tests.unit.report.builders import GPU, case
 from tests.unit.report.parts import CONTEST, OPENBLAS_TEXT, contest, on, without_numba
@@ -58,19 +56,6 @@ def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
             assert {*op.blas} == {name for stage in op.stages for name in kernels.load(stage.op).blas}
 
 
-@pytest.mark.parametrize(
-    ("codes", "long", "short"),
-    [
-        ((("numpy", "numba"), ("numpy", "")), "numba, NumPy", "numba, NumPy"), ((("numpy", ""), ("numpy", OPENBLAS_TEXT)), "NumPy, OpenBLAS", "OpenBLAS"),
-        ((("torch", ""), ("numpy", "numba")), "PyTorch, numba", "PyTorch, numba"),
-        ((("torch", "MKL 2024.2"), ("torch", "")), "PyTorch with MKL", "PyTorch/MKL"),
-    ],
-)  # fmt: skip
-def test_codes_have_names(codes, long, short):
-    found = [CpuCode(*code) for code in codes]
-    assert (", ".join(cpu_names(found)), ", ".join(cpu_names(found, short=True))) == (long, short)
-
-
 def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width():
     line, _ = sides(analysed(), 120)
     assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32."
@@ -79,11 +64,6 @@ def test_the_screen_names_what_the_gpu_is_held_against_in_one_line_of_any_width(
         assert max(map(len, lines)) <= width
         assert line.startswith("NVIDIA H200 (CuPy) ")
         assert " 55 s." in " ".join(map(str.strip, lines))
-
-
-def test_the_picture_of_the_map_names_it():
-    said = "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34, PyTorch with MKL 2024.2)"
-    assert sides_text(analysed()[0], ["cupy:0"]) == said
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,6 @@ def screen(run):
     return " ".join(" ".join("".join(cell.text for cell in line) for line in lines).split())
 
 
-def test_numpy_as_written_stands_against_the_library_as_written():
-    both = run(WRITTEN | COMPILED)
-    assert find_threshold([both], "f", "waited").n == pytest.approx(1e4, rel=0.2)
-    headlines = [row for row in analyse(both).speedups if row.kind == "headline"]
-    assert {(row.case.case.implementation, row.baseline.case.implementation) for row in headlines} == {
-        ("library", "library")
-    }
-
-
 def test_the_best_code_of_both_sides_has_a_threshold_of_its_own():
     text = screen(run(WRITTEN | COMPILED))
     assert (
@@ -66,7 +57,6 @@ def test_pytorch_on_the_cpu_is_other_code():
 
 def test_where_no_library_runs_it_on_a_gpu_all_code_competes():
     compiled = run({("numpy:0", "library"): seconds(1e-6, 1e-8)} | COMPILED)
-    assert "best of both sides" not in screen(compiled)
     assert find_threshold([compiled], "f", "waited").n == pytest.approx(2.1e4, rel=0.2)
 
 

@@ -7,11 +7,8 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
-from gpubench.analysis.roofline import roofline
 from gpubench.report import render
-from gpubench.report.sections.answer import answer_sentences
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
-from tests.unit.report.samples import analysed, hybrid_run
 
 DEVICES = (CPU, GPU, HYBRID)
 STARVED = {"cpu_alone_s": [7e-4], "cpu_beside_s": [1.2e-3]}
@@ -33,14 +30,6 @@ def run_with(
 def only(run):
     (row,) = hybrids(analyse(run))
     return row
-
-
-def test_a_split_that_pays_is_recommended_with_its_gain_over_the_better_side():
-    row = only(run_with(3e-3, 1e-3, 0.78e-3))
-    assert (row.recommended, row.reason, row.gpu_share, row.selected_in_sample) == (True, None, 0.75, False)
-    assert (row.gain, row.ideal_gain, row.efficiency) == pytest.approx((1 / 0.78, 4 / 3, 0.75 / 0.78))
-    assert row.lo > 1.05
-    assert row.baseline_id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
 
 
 @pytest.mark.parametrize(
@@ -117,21 +106,3 @@ def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
     assert row.recommended == (row.lo > 1.05)
     scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, gpu_share=gpu_share))
     assert scaled.gain == pytest.approx(row.gain)
-
-
-def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_peak():
-    (found,) = analysed(hybrid_run)
-    assert {row.device_id for row in found.break_even} == {"cupy:0"}
-    assert all("hybrid" not in device for peak in roofline(found).peaks for device in peak.device_ids)
-    assert any("split over CPU and GPU it is 1.28x as fast" in text for text in answer_sentences(found))
-
-
-@pytest.mark.parametrize(("both_s", "end"), [
-    (0.78e-3, "; split over CPU and GPU it is 1.28x as fast as the better of the two."), (0.99e-3, "CPU and GPU are about equal."),
-])  # fmt: skip
-def test_the_first_sentence_tells_a_split_that_pays(both_s, end):
-    run = run_with(1e-3, 1e-3, both_s, regime="transfer-always", gpu_share=0.5)
-    run = replace(run, selection=replace(run.selection, ops=["matmul"], sizes={"matmul": [1024]}))
-    first = answer_sentences(analyse(run))[0]
-    assert first.startswith("matmul at side 1024, copied at every call: CPU and GPU are about equal")
-    assert first.endswith(end)

@@ -7,20 +7,15 @@ import re
 import altair
 import pytest
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gpubench import kernels
-from gpubench.analysis.winners import FULL, STRAIGHT, ratio_map, tint
-from gpubench.report import analyse_runs, draw_report, render
-from gpubench.report.layout import RenderOptions
+from gpubench.analysis.winners import STRAIGHT, ratio_map
+from gpubench.report import analyse_runs
 from gpubench.report.sections.map import (
     axis_text,
     draw_map,
     map_picture,
-    map_specs,
     map_view,
-    overlay_view,
-    ticks,
 )
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -29,8 +24,6 @@ from tests.unit.report.answer_runs import (
     WAITED,
     WEBGPU,
     answer_run,
-    named_run,
-    no_gpu_run,
     op_case,
     op_rows,
     rising,
@@ -99,59 +92,6 @@ def test_a_cpu_size_without_the_gpu_changes_the_colour_there():
     assert known > plain * 1.3
 
 
-def test_where_either_side_may_win_is_a_stretch_of_its_own():
-    """That is where the threshold may lie; of a device that never wins it is nowhere."""
-    crossing = strip(mapped(op_rows("add", {WAITED: rising(VECTOR, 3e4)})))
-    (pale,) = [part for part in crossing.stretches if part.kind == "unsure"]
-    assert (pale.start, pale.end) == pytest.approx((crossing.cell.low, crossing.cell.high), rel=0.13)
-    never = strip(mapped(op_rows("add", {WAITED: dict.fromkeys(VECTOR, 0.1)})))
-    assert [part.kind for part in never.stretches] == ["known"]
-
-
-def test_the_colour_follows_the_logarithm_up_to_32x_without_an_edge():
-    assert tint(1.0) == 0
-    assert tint(FULL) == tint(FULL * 100) == 1
-    for ratio in (1.2, 3.0, 17.0, 400.0):
-        assert tint(1 / ratio) == pytest.approx(-tint(ratio))
-    shades = [tint(math.exp(i / 100)) for i in range(-400, 400)]
-    assert max(b - a for a, b in itertools.pairwise(shades)) < 0.01
-
-
-def test_a_lane_is_hatched_up_to_the_ladders_top_and_where_a_size_gave_no_number():
-    curve = {1024: 0.5, 4096: 2.0, 65536: 4.0}
-    found = mapped(
-        [*op_rows("add", {WAITED: curve}), failed(op_case("add", 16384, WAITED, "cupy:0"), "crashed", "gone")]
-    )
-    parts = strip(found).stretches
-    assert [part.kind for part in parts][-2:] == ["failed", "unmeasured"]
-    assert {part.kind for part in parts[:-2]} == {"known", "unsure"}
-    ends = (4096, 65536, kernels.load("add").sizes.high)
-    assert [parts[-2].start, *(part.end for part in parts[-2:])] == pytest.approx(ends, rel=0.12)
-
-
-def test_lanes_are_a_staircase_of_waited_thresholds():
-    found = ratio_map(suite())
-    marks = [lane.row.elements(lane.strips["cupy:0", WAITED].cell.n) for lane in found.lanes]
-    assert marks == sorted(marks)
-    assert found.situations == (WAITED, ALWAYS)
-    none = mapped([*op_rows("add", {WAITED: rising(VECTOR, 9e9)}), *op_rows("mul", {WAITED: rising(VECTOR, 1e6)}),
-                   *op_rows("relu", {WAITED: rising(VECTOR, 10)})])  # fmt: skip
-    assert [lane.row.op for lane in none.lanes] == ["relu", "mul", "add"], "all sizes, a threshold, no size"
-
-
-def test_a_range_stands_where_its_likely_threshold_is():
-    """`mul` has a threshold between those of two wide ranges."""
-    wide = {"add": {1024: 0.1, 1048576: 1.5}, "relu": {1024: 0.6, 1048576: 40.0}}
-    rows = [row for op, curve in wide.items() for row in op_rows(op, {WAITED: curve})]
-    found = mapped([*rows, *op_rows("mul", {WAITED: rising(VECTOR, 5e4)})])
-    assert {strip(found, op).cell.kind for op in wide} <= {"range", "open"}
-    assert strip(found, "relu").cell.n < strip(found, "mul").cell.n < strip(found, "add").cell.n
-    assert [lane.row.op for lane in found.lanes] == ["relu", "mul", "add"]
-    for op in wide:
-        n = strip(found, op).cell.n
-        assert strip(found, op).ratio_between(n * 0.99, n * 1.01) == pytest.approx(1, abs=0.2)
-
-
 def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     curve, later = rising(VECTOR, 3e4), rising(VECTOR, 3e6)
     rows = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="wgpu:0", cpu=False)]
@@ -164,11 +104,6 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     assert mapped(apart, devices=(CPU, GPU, SECOND)).shown == ("cupy:0", "cupy:1")
 
 
-def test_without_a_gpu_there_is_no_map():
-    assert not ratio_map(analyse_runs([no_gpu_run()])[0]).lanes
-    assert "nothing for --sections map" in render([no_gpu_run()], "plain", sections=("map",))
-
-
 @pytest.mark.parametrize(("ops", "counts"), [
     (["add"], "elements of one array (of a matrix: side²)"), (["ffn"], "the op's size: rows, tokens or images"),
     (["add", "ffn"], "elements of one array (of a matrix: side²); else the op's size: rows, tokens or images"),
@@ -179,19 +114,6 @@ def test_the_axis_says_what_it_counts(ops, counts):
 
 
 # ---------------------------------------------------------------- in characters
-
-
-@pytest.mark.parametrize("width", [60, 120])
-def test_the_drawing_in_characters_keeps_to_its_width(width):
-    for ascii_only in (False, True):
-        text = draw_report(
-            [suite()], "plain", RenderOptions(sections=("map",), width=width, ascii_only=ascii_only)
-        )
-        assert max(map(len, text.splitlines())) <= width
-        assert "data on the GPU" in text
-        assert "copied at every call" in text
-        assert text.isascii() or not ascii_only
-        assert "?" not in text, "every sign has a form in ASCII"
 
 
 def test_a_sign_says_the_factor_at_its_size():
@@ -211,6 +133,10 @@ def layers(spec, **look):
     return [row for part in parts for row in part["data"]["values"]]
 
 
+def tints(spec):
+    return [row for row in layers(spec, type="rect") if "tint" in row]
+
+
 def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_names():
     view = map_view(suite())
     whole = map_picture(view)
@@ -225,59 +151,29 @@ def test_the_picture_has_a_lane_for_each_op_a_mark_for_each_threshold_and_the_na
         assert any(lane.split("\t")[1] == "gelu" for lane in lanes)
         (x,) = {str(part["encoding"]["x"]["axis"]["labelExpr"]) for part in spec["layer"]}
         assert "'16 M'" in x
-    with_mark = sum(
-        lane.strips["cupy:0", regime].cell.n is not None
-        for lane in view.ends.lanes
-        for regime in (WAITED, ALWAYS)
-    )
-    assert sum(len(layers(spec, thickness=3)) for spec in map_specs(view)) == with_mark > 14
-
-
-def test_the_pieces_of_a_lane_leave_no_paper_between_them_and_end_where_it_does():
-    for spec in map_specs(map_view(suite())):
-        pieces = [row for row in layers(spec, type="rect") if "tint" in row]
-        for _, lane in itertools.groupby(pieces, key=lambda row: row["lane"]):
+        for _, lane in itertools.groupby(tints(spec), key=lambda row: row["lane"]):
             rows = list(lane)
-            assert all(b["x"] <= a["x2"] for a, b in itertools.pairwise(rows))
+            assert all(b["x"] <= a["x2"] for a, b in itertools.pairwise(rows)), "no paper between its pieces"
             assert max(row["x2"] for row in rows) <= 2**24 * 1.001
-        assert all(-1 <= row["tint"] <= 1 for row in pieces)
+    cells = {
+        regime: [lane.strips["cupy:0", regime].cell for lane in view.ends.lanes] for regime in (WAITED, ALWAYS)
+    }
+    marks = [row.row.elements(cell.n) for row, cell in zip(view.ends.lanes, cells[WAITED], strict=True)]
+    assert marks == sorted(marks), "lanes are a staircase of waited thresholds"
+    with_mark = sum(cell.n is not None for row in cells.values() for cell in row)
+    assert sum(len(layers(spec, thickness=3)) for spec in whole["hconcat"]) == with_mark > 14
 
 
 def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
-    (spec, *_) = map_specs(
-        viewed(answer_run(op_rows("matmul", {WAITED: {1024: 8.0}}), named={"matmul": [1024]}))
-    )
+    view = viewed(answer_run(op_rows("matmul", {WAITED: {1024: 8.0}}), named={"matmul": [1024]}))
+    (spec,) = map_picture(view)["hconcat"]
     assert len(layers(spec, strokeDash=[1.5, 5])) == 2, "what lies below it, and above"
-    (block,) = [row for row in layers(spec, type="rect") if "tint" in row]
+    (block,) = tints(spec)
     assert block["x"] <= 1024**2 <= block["x2"]
-    assert map_specs(viewed(named_run()))
-
-
-def test_a_map_of_one_size_has_an_axis():
     view = viewed(answer_run(op_rows("own", {WAITED: {4096: 8.0}}), named={"own": [4096]}))
     altair.Root.validate(map_picture(view))
-    (domain,) = {
-        tuple(part["encoding"]["x"]["scale"]["domain"]) for spec in map_specs(view) for part in spec["layer"]
-    }
-    assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), "it stands in the middle"
-
-
-def test_the_axis_names_its_ends_and_powers_of_eight_between():
-    found = ratio_map(suite())
-    texts = [text for _, text in ticks(found)]
-    assert texts == ["1 K", "32 K", "256 K", "16 M"]
-    places = [place for place, _ in ticks(found)]
-    assert places == sorted(places)
-    assert (places[0], places[-1]) == (0.0, 1.0)
-
-
-def test_machines_share_a_lane():
-    analyses = [suite(), analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009")])[0]]
-    view = overlay_view(analyses, ["A: one", "B: other"])
-    for rows in view.panels.values():
-        assert len(rows) == 2 * len(view.ends.lanes)
-        assert {row.side for row in rows} == {"A", "B"}
-    others = [*analyses, analyse_runs([no_gpu_run()])[0]]
-    assert overlay_view(others, ["A: one", "B: other", "C: none"]).origin == ("A: one", "B: other")
-    assert overlay_view(analyses[:1], ["A: one"]) is None
-    assert overlay_view([analyses[0], analyse_runs([no_gpu_run()])[0]], ["A: one", "B: none"]) is None
+    (spec,) = map_picture(view)["hconcat"]
+    (domain,) = {tuple(part["encoding"]["x"]["scale"]["domain"]) for part in spec["layer"]}
+    assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), (
+        "one size stands in the middle"
+    )

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, roofline
+from gpubench.analysis.roofline import roofline
 from tests.examples import examples
 from tests.unit.report.builders import case, measured, run_of
-from tests.unit.report.parts import LARGE, SHARED, SMALL_PEAKS, copied, derived, multiplied
+from tests.unit.report.parts import LARGE, SHARED, copied, multiplied
 
 
 def peaks_of(*outcomes, devices=SHARED):
@@ -34,13 +34,6 @@ def test_backends_of_one_gpu_share_its_peak():
     assert shares(found)[case("copy", LARGE, device="cupy:0").id] == pytest.approx(4000 / 4200)
 
 
-def test_the_device_clock_counts_and_wall_time_where_there_is_none():
-    found = peaks_of(copied(4000, device="cupy:0"), measured(case("copy", LARGE), 8 * LARGE / 80e9))
-    clocks = {row.case.case.device_id: row.clock for row in found.rows}
-    assert clocks == {"cupy:0": "device_hot", "numpy:0": "wall"}
-    assert [round(peak.bytes_per_s / 1e9) for peak in found.peaks] == [80, 4000]
-
-
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
 @settings(max_examples=examples(50), deadline=None)
 def test_the_peak_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
@@ -63,14 +56,6 @@ def test_a_cached_copy_is_no_peak_where_a_larger_one_was_measured():
     rows = {row.case.id == small.id: row for row in found.rows}
     assert rows[True].share == pytest.approx(9 / 4)  # more than all of it: marked, and not clipped
     assert (rows[True].in_cache, rows[False].in_cache) == (True, False)
-
-
-def test_of_small_copies_the_fastest_is_the_peak_and_256_mib_are_out_of_cache():
-    (peak,) = peaks_of(copied(9000, 2**20, device="cupy:0"), copied(100, 2**10, device="cupy:0")).peaks
-    assert (peak.cache_sized, peak.bytes_per_s) == (True, pytest.approx(9e12))
-    n = OUT_OF_CACHE_BYTES // 8
-    sized = [peaks_of(copied(4000, size, device="cupy:0")).peaks[0].cache_sized for size in (n, n - 1)]
-    assert sized == [False, True]
 
 
 def test_no_dtype_takes_the_compute_peak_of_another():
@@ -109,18 +94,3 @@ def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
     host = measured(case("add", LARGE), 1.0)
     ratios = {row.case.case.device_id: row.to_library for row in peaks_of(library, ours, host).rows}
     assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}
-
-
-def test_a_hot_time_derived_from_wall_times_is_no_side_of_a_ratio_of_device_times():
-    rows = {row.case.case.device_id: row for row in roofline(analyse(derived())).rows}
-    assert {name: row.clock for name, row in rows.items()} == {"cupy:0": "device_hot", "wgpu:0": "derived"}
-    assert rows["wgpu:0"].time_s == pytest.approx(rows["cupy:0"].time_s)
-    assert rows["wgpu:0"].to_library is None
-
-
-def test_peaks_of_small_sizes_are_weak():
-    assert all(row.weak_peak for row in peaks_of(*SMALL_PEAKS).rows)
-    strong = peaks_of(*SMALL_PEAKS, copied(4000, device="cupy:0"), multiplied(50, 2048, device="cupy:0"))
-    assert not any(row.weak_peak for row in strong.rows)
-    small = [peaks_of(multiplied(0.3, n)).peaks[0].small_matmul for n in (512, 256)]
-    assert small == [False, True], "a CPU is occupied by smaller products"

@@ -11,7 +11,6 @@ import pytest
 
 from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import sections
-from gpubench.base.plugins.wings import Wing
 from gpubench.report import render
 from tests.faults.packages import install
 from tests.unit.report.samples import tool_run
@@ -49,10 +48,10 @@ def test_the_documented_section_is_drawn_in_every_format(outside):
 
 
 def test_a_section_of_a_package_is_shown_where_it_is_named_alone(outside):
-    before = render([tool_run()], "plain"), render([tool_run()], "json"), render([tool_run()], "csv")
+    before = [render([tool_run()], format) for format in ("plain", "json", "csv")]
     outside("slowest", EXAMPLE)
     render([tool_run()], "json", sections=("slowest",))
-    assert (render([tool_run()], "plain"), render([tool_run()], "json"), render([tool_run()], "csv")) == before
+    assert [render([tool_run()], format) for format in ("plain", "json", "csv")] == before
 
 
 def test_a_section_that_raises_costs_itself(outside):
@@ -80,19 +79,3 @@ def test_what_files_declare_is_what_they_register():
     assert declared == {one for one in registered if one[0].startswith("gpubench.")}
     assert all(maker.key in keys for maker in sections.charts(keys))
     assert {one.key for one in sections.declarations() if one.help} == keys
-
-
-def test_a_wing_names_the_modules_of_its_sections(tmp_path, monkeypatch):
-    (tmp_path / "nodes.py").write_text(
-        '@section("nodes", order=15, help="Who is there")\ndef nodes(analysis, options):\n'
-    )
-    monkeypatch.setattr(sections, "_PACKAGE", tmp_path / "gpubench")
-    monkeypatch.setattr(sections.wings, "own", lambda: (Wing(sections=("nodes",)),))
-    (declaration,) = sections.declarations.__wrapped__()
-    assert (declaration.key, declaration.module, declaration.usual) == ("nodes", "nodes", True)
-
-
-def test_earlier_names_of_sections_and_columns_are_read():
-    before_4 = ("reuse", "anatomy", "form", "percent_of_roof", "speedup")
-    names = [sections.current_name(name) for name in before_4]
-    assert names == ["amortization", "breakdown", "implementation", "percent_of_peak", "speedup"]

@@ -30,7 +30,6 @@ from gpubench.report.sections.answer_text import (
     factor_text,
     gain_cell,
     gain_text,
-    half_text,
     series_text,
     threshold_cell,
     with_own_names,
@@ -46,7 +45,7 @@ from gpubench.report.sections.map import (
     strip_cells,
 )
 from gpubench.report.wording import backend_text, short_text, situation_text
-from gpubench.result.case import STREAMED, WAITED
+from gpubench.result.case import WAITED
 
 _LETTERS = 24  # of a lane in characters, which stands where no script draws it
 _MOST_NAMES = 3
@@ -210,8 +209,6 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
                 for name, (entry, cell, _) in wins.items()
             ]
             text = f"{list_words(starts)}: {text}"
-        if (half := half_text([(entry, cell) for entry, cell, _ in wins.values()])) and regime == WAITED:
-            text = f"{text}; half of them from {half}"
         side, count = ("CPU", len(losses)) if losses and not wins else ("GPU", len(wins))
         figure = f"{side} wins {count} of {count_noun(len(gains), 'op')}" if gains else "not measured"
         if len(gains) == 1:
@@ -272,11 +269,6 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
               and copied[name].n == gain.n]  # fmt: skip
     if slower and (middle := statistics.median(slower)) >= _ALIKE:
         yield f"Copy seldom: a call that copies takes about {factor_text(middle)} as long at the largest size."
-    streamed = by_regime.get(STREAMED, {})
-    gains = [copied[name].gpu_s / gain.gpu_s for name, gain in streamed.items() if name in copied
-             and copied[name].n == gain.n]  # fmt: skip
-    if gains and (middle := statistics.median(gains)) >= _ALIKE:
-        yield f"Write independent calls as a pipeline: they take 1/{middle:.2g} of the time of copied calls."
     if (queued := answered.queued_gain) is not None and queued >= _ALIKE:
         yield f"Queue calls and wait once: then the GPU pays from about {factor_text(queued)} smaller sizes."
     losers = {
