@@ -348,10 +348,10 @@ def _splits(analysis: Analysis, command: str) -> list[str]:
     return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
-# The line of both sides, in wordings that get shorter: whether names of the CPU's code are short or missing (None), and
-# the length of a GPU's name.
+# The line of both sides, in wordings that get shorter: the word between them, whether names of the CPU's code are short
+# or missing (None), and the length of a GPU's name.
 _WORDINGS = (
-    (False, 40), (True, 40), (None, 40), (None, 20),
+    ("against", False, 40), ("against", True, 40), ("vs", True, 40), ("against", None, 40), ("against", None, 20),
 )  # fmt: skip
 
 
@@ -368,10 +368,10 @@ def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
     ids = answered.devices or dict.fromkeys(entry.device_id for entry in answered.times)
     dtypes = sorted({entry.dtype for entry in timed})
     text = ""
-    for short, length in _WORDINGS:
+    for between, short, length in _WORDINGS:
         gpus = gpus_text(run, ids, length)
         cpu = cpu_text(run, [] if short is None else cpu_names(answered.cpu, short=short))
-        sides = gpus if answered.times else f"{gpus} against {cpu}" if answered.devices else cpu
+        sides = gpus if answered.times else f"{gpus} {between} {cpu}" if answered.devices else cpu
         parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
         parts += ["page-locked arrays"] if run.page_locked else []
         text = ", ".join(parts)
