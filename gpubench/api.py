@@ -236,24 +236,20 @@ def bench(
         )  # fmt: skip
     from gpubench.cli import selection
     from gpubench.functions import sources
+    from gpubench.functions.trial import TrialRequest
 
     began = time.monotonic()
     chosen = _options(None, settings)
     with _source(declared) as source:
         names = [source.only] if source.kind == "pickle" else [declared.name]
-        numbers = selection.named_sizes(chosen.sizes or [])
-        ids = sources.add(
+        request = TrialRequest(
             source,
             names,
-            sizes=numbers,
+            sizes=selection.named_sizes(chosen.sizes or []),
             dtype=selection.first_dtype(chosen.dtypes),
             limit_s=selection.trial_s(chosen),
         )
-        if not ids:
-            note = sources.notes([f"{source.name}.{names[0]}"])[0]
-            raise UsageError(
-                "bad-function", "the function cannot be measured", why=note.message, hint=note.hint
-            )
+        ids = sources.add([request])
         return _measure(chosen.replace(ops=",".join(ids)), began)
 
 

@@ -32,7 +32,6 @@ from gpubench.backends.shared.sides import (
     refusal,
     side_case,
     split_array,
-    view_of,
 )
 from gpubench.base.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.base.messages import REASONS
@@ -115,8 +114,8 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
     target = whole if launch.split.join else whole[launch.on_gpu :]
-    case, place = cpu_case(launch), view_of(cpu, target)
-    prepared = cpu.compile(launch.op, case, [view_of(cpu, array) for array in arrays], place)
+    case, place = cpu_case(launch), cpu.view(target)
+    prepared = cpu.compile(launch.op, case, [cpu.view(array) for array in arrays], place)
     library = case.implementation == "library"
 
     # As long as this lives, no other array has the ids of those in `held`.

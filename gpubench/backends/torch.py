@@ -71,7 +71,6 @@ class TorchSession(
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.CpuThreads,
-    protocols.HostViews,
 ):
     """One device as PyTorch has it, without gradients."""
 

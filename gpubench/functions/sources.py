@@ -90,22 +90,18 @@ def declare(
         )  # fmt: skip
         for source, names in by_source.items()
     ]
+    return add(requests)
+
+
+def add(requests: Sequence[TrialRequest]) -> list[str]:
+    """The ids of functions that children describe, as ops from now on. Raises UsageError if a source has none of those
+    that are named, and if none of all can be measured."""
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
     if not ids:
-        note = notes([f"{source.name}.any" for source in by_source])[0]
+        note = notes([f"{request.source.name}.any" for request in requests])[0]
         raise UsageError("bad-function", "there is no function to measure", why=note.message, hint=note.hint)
     return ids
-
-
-def add(
-    source: CodeSource, names: list[str] | None, *, sizes: list[int], dtype: str = "float32",
-    limit_s: float | None = None,
-) -> list[str]:  # fmt: skip
-    """The ids of functions of a source that a child has described, as ops from now on. Raises UsageError if it has none
-    of those that are named."""
-    request = TrialRequest(source, names, sizes=sizes, dtype=dtype, limit_s=limit_s)
-    return _enter(request, _try_out([request])[source.name])
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session, SideReading, Transfers, protocols
 from gpubench.backends.shared.host import clock_calls, host_dtype
-from gpubench.backends.shared.sides import refusal, side_case, view_of
+from gpubench.backends.shared.sides import refusal, side_case
 from gpubench.base.errors import BackendError, Unsupported
 from gpubench.curves.stats import median
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored, each
@@ -309,7 +309,7 @@ class TwoSideSession(
     def buffer(self, letter: str, value: Value) -> Buffer:
         """The value's memory on a side, whatever it holds."""
         if letter == CPU:
-            return view_of(self.cpu, value.array)
+            return self.cpu.view(value.array)
         if value.device is None:
             value.device = self.gpu.allocate(value.shape, value.dtype)
         return value.device

@@ -304,6 +304,10 @@ class Session(ABC):
         """Wait as `sync` does, but asleep: the CPU has work of its own. As it stands: as `sync` waits."""
         self.sync()
 
+    def view(self, array: Array) -> Buffer:
+        """Return a buffer of a CPU in the array's own memory. As it stands: the array."""
+        return array
+
     @property
     def home(self) -> Session:
         """The session in whose memory weights lie. As it stands: this one; operands in host memory are another's."""

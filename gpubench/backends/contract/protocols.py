@@ -108,16 +108,6 @@ class ComparesBuffers(Protocol):
 
 
 @runtime_checkable
-class JudgesBlocks(Protocol):
-    """A session on the CPU with compiled code for the check of outputs."""
-
-    @abstractmethod
-    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` asks for it. Returns
-        None if there is no such code for these arrays."""
-
-
-@runtime_checkable
 class Streams(Protocol):
     """A device that copies while it computes."""
 
@@ -284,16 +274,7 @@ class CpuThreads(Protocol):
 
 
 @runtime_checkable
-class HostViews(Protocol):
-    """A CPU whose buffers are views of host arrays, but other objects."""
-
-    @abstractmethod
-    def view(self, array: Array) -> Buffer:
-        """Return a buffer in the array's own memory."""
-
-
-@runtime_checkable
-class ScriptedPair(HostViews, Protocol):
+class ScriptedPair(Protocol):
     """A device of scripted time, as one side of two."""
 
     @abstractmethod

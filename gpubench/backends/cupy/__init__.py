@@ -123,7 +123,8 @@ class CupySession(
             clusters=int(properties["major"]) >= 9 and not self._on_hip,
         )
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
-        self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
+        # Why an expression does not stay in bfloat16, by the op and the names of its params.
+        self._other_dtypes: dict[tuple[str, ...], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._graphs = CudaGraphs(cupy)
         self._pool = DevicePool(cupy, memory)
@@ -141,17 +142,14 @@ class CupySession(
         )
         if refusal := refusal or refuse_size(op, case, self.limits):
             return refusal
-        if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
-            return Unsupported(why, reason="no-dtype")
-        return None
-
-    def _no_expression(self, op: Op, case: Case) -> str:
-        """Return what `no_expression` says, once for an op and the names of its params."""
-        key = (op.name, tuple(sorted(case.params)))
+        if case.dtype != "bfloat16" or not calls_library(op, case):
+            return None
+        key = (op.name, *sorted(case.params))
         if key not in self._other_dtypes:
             with vendor_errors():
                 self._other_dtypes[key] = no_expression(self._cupy, op, case)
-        return self._other_dtypes[key]
+        why = self._other_dtypes[key]
+        return Unsupported(why, reason="no-dtype") if why else None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned implementation."""

@@ -73,7 +73,6 @@ class NumpySession(
     protocols.TimesStages,
     protocols.HostReadable,
     protocols.SharesBuffers,
-    protocols.JudgesBlocks,
     protocols.CpuThreads,
 ):
     """The CPU as one worker sees it, with a fixed number of threads."""
@@ -107,17 +106,13 @@ class NumpySession(
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
         """Refuse a tuned implementation that the op does not declare, or that numba does not compile."""
-        return (
-            (no_kernel(op, case) or self._refuse_without_compiler(op, case))
-            if case.implementation == "tuned"
-            else None
-        )
-
-    def _refuse_without_compiler(self, op: Op, case: Case) -> Unsupported | None:
-        """Refuse a compiled kernel where numba does not work: the plain expression is the library implementation."""
+        if case.implementation != "tuned":
+            return None
+        if (refusal := no_kernel(op, case)) is not None:
+            return refusal
         if tuned_kernel(op, case).language == "numba":
             self._load_compiler()
-            if self._compiled is None:
+            if self._compiled is None:  # the plain expression is the library implementation
                 return Unsupported(self._why_not, reason="not-compiled")
         return None
 
@@ -291,25 +286,17 @@ class NumpySession(
         between = {name: self.allocate(shape, dtype) for name, shape in program.between.items()}
         arrays = {**named_buffers(op, inputs, output), **between, "out": each(output)[0]}
         run = self._compiled.launch(program, arrays)
-        if program.behind is None:
+        then = program.behind
+        behind = then.build(self._np, self._blocks) if then else None
+        operands = [arrays[name] for name in then.operands] if then else []
 
-            def call() -> Array:
-                run()
-                return output
-
-            return call
-        behind = program.behind.build(self._np, self._blocks)
-        operands = [arrays[name] for name in program.behind.operands]
-
-        def call_both() -> Array:
+        def call() -> Array:
             run()
-            behind(operands, arrays["out"])
+            if behind is not None:
+                behind(operands, arrays["out"])
             return output
 
-        return call_both
-
-    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
+        return call
 
     def run(self, launch: Call, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.shared.host import aligned_array, on_all_cpus, set_up_threads
-from gpubench.backends.shared.reference import BLOCK
 from gpubench.base import processes
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
@@ -50,27 +49,6 @@ TRIAL = """from gpubench.backends.numpy.native import *
 def number(a, b, c, out, start, stop, slot, m, s):
     for i in range(start, stop):
         out[i] = i + m
-"""
-
-# How an element of an output is read where it is compared with its reference.
-_READ = {"float32": "got[i]", "float64": "got[i]", "float16": "wide(got[i])"}
-
-# `maximum` hands a NaN on: a block that has one is beyond any limit.
-_ERRORS = """from gpubench.backends.numpy.native import *
-
-SMALLEST = float64({smallest!r})
-
-@summing
-def largest(got, want, scale, first, last):
-    error = float64(0)
-    for i in range(first, last):
-        error = maximum(error, abs(float64({value}) - want[i]) / maximum({scale}, SMALLEST))
-    return error
-
-@kernel("{dtype}", "float64", "float64", "float64")
-def errors(got, want, scale, out, start, stop, slot, m, s):
-    for block in range(start, stop):
-        out[block] = largest(got, want, scale, block * s, min(block * s + s, m))
 """
 
 
@@ -157,11 +135,6 @@ class NumbaThreads:
         except Exception as error:  # numba and LLVM raise what they like
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
-    @property
-    def _no_implementation(self) -> tuple[type[Exception], ...]:
-        """The errors that numba raises for a text that is none of its language."""
-        return (SyntaxError, NameError, self._numba.core.errors.NumbaError)
-
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
         """Have the kernels of these programs at hand. What no cache holds is compiled by processes side by side, since
         numba compiles one kernel at a time in each. Returns the seconds that compiling took."""
@@ -214,31 +187,6 @@ class NumbaThreads:
 
         return run
 
-    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of flat arrays, as `reference.judge` asks for it. Returns None for
-        arrays that the compiled pass does not read."""
-        import numpy as np
-
-        arrays = {"got": got, "want": want} if scale is None else {"got": got, "want": want, "scale": scale}
-        dtypes = [array.dtype.name for array in arrays.values()]
-        contiguous = all(array.flags.c_contiguous for array in arrays.values())
-        if dtypes[0] not in _READ or {*dtypes[1:]} != {"float64"} or not contiguous:
-            return None
-        out = np.empty(-(-want.size // BLOCK))
-        source = _ERRORS.format(
-            dtype=dtypes[0], value=_READ[dtypes[0]], smallest=smallest,
-            scale="abs(want[i])" if scale is None else "scale[i]",
-        )  # fmt: skip
-        operands = ("got", "want", None if scale is None else "scale", "out")
-        step = NumbaPass("errors", operands, units=out.size, m=want.size, s=BLOCK)
-        program = NumbaProgram(source, (step,), threads=self.most)
-        try:
-            self.compile(program)
-        except BuildError:
-            return None
-        self.launch(program, {**arrays, "out": out})()
-        return out
-
     def assembly(self, program: NumbaProgram) -> str:
         """The machine code of the program's kernels, as the compiler writes it: anew from the optimised implementation,
         which the cache holds beside the code."""
@@ -260,10 +208,11 @@ class NumbaThreads:
     def _module(self, source: str) -> ModuleType:
         name = self.module_name(source)
         if name not in sys.modules:
-            self._code.define(name, functools.partial(_execute, name, source), hopeless=self._no_implementation)
-            self.compilations += sum(
-                not value.cache_hits for value in vars(sys.modules[name]).values() if _is_kernel(value)
-            )
+            # What numba raises for a text that is none of its language.
+            hopeless = (SyntaxError, NameError, self._numba.core.errors.NumbaError)
+            self._code.define(name, functools.partial(_execute, name, source), hopeless=hopeless)
+            kernels = [value for value in vars(sys.modules[name]).values() if hasattr(value, "cache_hits")]
+            self.compilations += sum(not kernel.cache_hits for kernel in kernels if hasattr(kernel, "address"))
         return sys.modules[name]
 
 
@@ -307,10 +256,6 @@ def _execute(name: str, source: str) -> None:
 def one_line(error: Exception) -> str:
     """Return kind and message of an error of numba, which may be a page long."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def _is_kernel(value: Any) -> bool:
-    return hasattr(value, "cache_hits") and hasattr(value, "address")
 
 
 def main(folders: Sequence[str]) -> None:

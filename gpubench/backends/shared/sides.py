@@ -5,18 +5,17 @@ memory."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Links, Session, Work
-from gpubench.backends.contract.protocols import HostViews, ScriptedPair
+from gpubench.backends.contract.protocols import ScriptedPair
 from gpubench.backends.shared.host import host_dtype
 from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import (
@@ -87,18 +86,6 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
         if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
             return Unsupported(f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint)
     return None
-
-
-def view_of(cpu: Session, array: Array) -> Buffer:
-    """Return a buffer of the CPU for a host array: of NumPy the array itself."""
-    return cast("HostViews", cpu).view(array) if _has_views(type(cpu)) else array
-
-
-@functools.cache
-def _has_views(kind: type[Session]) -> bool:
-    """Tell it once for a kind of session: it is asked inside of timed calls, and `isinstance` takes 20 us before
-    Python 3.12."""
-    return issubclass(kind, HostViews)
 
 
 # ---------------------------------------------------------------- operands and launches of several devices

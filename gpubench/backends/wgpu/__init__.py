@@ -341,13 +341,9 @@ class WgpuSession(
         """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
         What the host does comes first, by its own clock."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
-        stamped = own and self.stamps is not None and len(own) <= MOST_STAMPED
-        return read_stages(self, steps, own, self._read_stamps if stamped else None)
-
-    def _read_stamps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
-        assert self.stamps is not None
+        stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
         with vendor_errors():
-            return self.stamps.read_steps(launches)
+            return read_stages(self, steps, own, stamps.read_steps if stamps else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
         """Record once more what was recorded ahead. A device that is the CPU itself spends a submit with

@@ -120,8 +120,9 @@ class MappedTransfers(Transfers):
         lane.buffer = buffer
         try:
             if size <= PIECE_BYTES:  # one thread, which needs no pipeline
-                lane.ask(0, 0, size).sync_wait()
-                copy(lane.memory_of(0, size), slice(0, size), slice(0, size))
+                mapping = lane.ask(0, 0, size)
+                mapping.sync_wait()
+                copy(mapping.memory(), slice(0, size), slice(0, size))
                 lane.close(0, 0, size)
             else:
                 pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
@@ -338,10 +339,6 @@ class Lane:
         self._mappings[turn] = Mapping(self._queue, staging, round_up(size), write=self._write)
         return self._mappings[turn]
 
-    def memory_of(self, turn: int, size: int) -> Any:
-        """Return that memory by bytes, once it was waited for."""
-        return self._mappings[turn].memory()
-
     def close(self, turn: int, start: int, size: int) -> None:
         """Unmap it, and hand it to the device: nobody holds it any longer."""
         self._mappings.pop(turn).close()
@@ -420,9 +417,10 @@ class ChunkPipeline:
             return chunk.open.result()
         if number == 0:
             self._ask(0)
-        chunk.asked.result().sync_wait()
+        mapping = chunk.asked.result()
+        mapping.sync_wait()
         with self._calling:
-            mapped = self._lane.memory_of(chunk.place[0], chunk.place[2])
+            mapped = mapping.memory()
         if number + 1 < len(self._chunks):
             if number + 1 >= self._buffers:
                 self._chunks[number + 1 - self._buffers].closed.result()
