@@ -99,6 +99,41 @@ PARTS = {
             "tests/unit/fleet/test_fleet_report.py",
         ),
     ),
+    "hybrid": (
+        ("gpubench/backends/hybrid.py", "gpubench/backends/shared/pieces.py", "gpubench/backends/shared/sides.py"),
+        ("tests/unit/backends/test_hybrid_parts.py", "tests/conformance/test_hybrid.py"),
+        ("tests/unit/multi/test_device_groups.py", "tests/fake/test_hybrid_run.py", "tests/fake/test_pipelines.py"),
+    ),
+    "shared": (
+        tuple(f"gpubench/backends/shared/{name}.py" for name in ("blocks", "choices", "host", "memory", "reference")),
+        tuple(
+            f"tests/unit/backends/test_{name}.py"
+            for name in ("backends", "choices", "cuda_memory", "host", "reference", "tf32")
+        ),
+        ("tests/unit/measure/test_gate.py", "tests/vulkan/test_in_place.py"),
+    ),
+    "numpy": (
+        tuple(f"gpubench/backends/numpy/{name}.py" for name in ("__init__", "compiled", "machine_code")),
+        ("tests/unit/kernels/test_compiled_kernels.py", "tests/unit/backends/test_hybrid_parts.py"),
+        ("tests/conformance/test_built_in_backends.py",),
+    ),
+    "wgpu": (
+        tuple(f"gpubench/backends/wgpu/{name}.py" for name in ("programs", "queues", "transfers")),
+        ("tests/unit/backends/test_wgpu_pipeline.py", "tests/unit/backends/test_wgpu_recording.py"),
+        ("tests/vulkan/test_queues.py", "tests/vulkan/test_in_place.py", "tests/vulkan/test_transfers.py"),
+    ),
+    "cupy": (
+        tuple(f"gpubench/backends/cupy/{name}.py" for name in ("launches", "memory")),
+        tuple(
+            f"tests/unit/backends/test_{name}.py"
+            for name in ("cuda_clock", "cuda_graphs", "cuda_launch", "cuda_memory", "tf32")
+        ), (),
+    ),
+    "functions": (
+        tuple(f"gpubench/functions/{name}.py" for name in ("declare", "describe", "loading", "session", "trial")),
+        ("tests/functions/test_describe.py", "tests/functions/test_formula.py"),
+        ("tests/functions/test_run.py", "tests/functions/test_planted.py"),
+    ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
     "workloads": (
         ("gpubench/workloads",), ("tests/unit/workloads",),

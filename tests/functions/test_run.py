@@ -72,10 +72,6 @@ def crashes(xp, x):
     os.abort()
 
 @gpubench.function
-def random(xp, x):
-    return x + np.random.random(x.shape)
-
-@gpubench.function
 def nothing(xp, x):
     x.sum()
 
@@ -119,16 +115,7 @@ def counts(xp, x):  # global state that its result does not show
 
 @gpubench.function
 def moving(xp, x):  # global state that it does
-    state.append(1)
-    return x.sum() + len(state)
-
-@gpubench.function
-def threads(xp, x):
-    import threading
-    thread = threading.Thread(target=lambda: None)
-    thread.start()
-    thread.join()
-    return x[:-1]
+    return x.sum() + np.random.random()
 
 @gpubench.function(backends="torch")
 def elsewhere(xp, x):
@@ -151,10 +138,6 @@ def wide(xp, x):
     return x.sum()
 
 @gpubench.function
-def words(x, exponent):
-    return x ** 2.0
-
-@gpubench.function
 def alone(x):
     return np.tanh(x)
 """
@@ -163,25 +146,23 @@ def alone(x):
 def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     write(tmp_path, BAD + OTHERS)
     report = measure(gpubench, "mine.py", "--sizes", "256,512", "--backends", "numpy")
-    sound = ("add", "counts", "threads", "by_scalar", "wide")
+    sound = ("add", "counts", "by_scalar", "wide")
     both = {f"mine.{name}/n={n}" for name in sound for n in (256, 512)}
     measured = {case.partition("/float")[0] for case in times(report)}
     assert measured >= {"mine.small/n=256", *both}
-    unsound = "changes crashes random nothing twice drawn moving elsewhere odd".split()
+    unsound = "changes crashes nothing twice drawn moving elsewhere odd".split()
     assert not measured & {"mine.small/n=512", *(f"mine.{name}/n=256" for name in unsound)}
     assert "mine.wide/n=256/float64/library/resident@numpy:0" in times(report)
     wrong = said(report, "bad-function")
     for words in (
         "changes is left out: it changes x",
         "crashes is left out: its first call ended the process, which was ended by SIGABRT",
-        "random is left out: two calls give different results",
         "nothing is left out: it returns nothing",
         "twice is left out: two functions are called twice",
         "drawn is left out: its inputs differ from call to call",
         "moving is left out: two calls give different results",
         "odd is left out: it returns a object, which is no array: say same=",
-        "'module' and 'float' (mine.py, line 94) at n = 256; its first argument is the array library: f(xp, x)",
-        "but 0 were given (mine.py, line 98) at n = 256; its first argument is the array library: f(xp, x)",
+        "but 0 were given (mine.py, line 81) at n = 256; its first argument is the array library: f(xp, x)",
     ):
         assert words in wrong
     details = {case["id"]: case["detail"] for case in report["cases"]}
@@ -189,7 +170,7 @@ def test_what_is_wrong_with_a_function_costs_it_alone(gpubench, tmp_path):
     def detail(name, n=256):
         return details[f"mine.{name}/n={n}/float32/library/resident@numpy:0"]
 
-    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 27)"
+    assert detail("small", 512) == "it raises ValueError: too many (mine.py, line 23)"
     assert detail("elsewhere") == "mine.elsewhere is declared for torch alone"
     assert detail("lossy").startswith("in float32 NumPy's own result is off by")
 
@@ -286,19 +267,6 @@ def test_pairs_of_any_objects(gpubench, tmp_path):
     assert "did you mean 'groups'" in gpubench("advise", "gruops", "--size", "256", "--from", "r.json").stderr
 
 
-def test_an_edited_function_still_compares(gpubench, tmp_path):
-    text = "@gpubench.function\ndef scaled(xp, x):\n    return xp.sort(x) * {}\n"
-    for name, factor in (("old.json", 2), ("new.json", 3)):
-        write(tmp_path, text.format(factor))
-        ended = gpubench("run", "mine.py", "--sizes", "256", "--backends", "numpy", *BRIEF, "-o", name)
-        assert ended.returncode == 0, ended.stderr
-    compared = gpubench("compare", "old.json", "new.json", "--format", "json")
-    document = json.loads(compared.stdout)
-    fields = {row["field"] for row in document["differences"]}
-    assert "text of mine.scaled" in fields
-    assert "op_hash" not in fields
-
-
 EDITS = """
 @gpubench.function
 def first(xp, x):
@@ -313,13 +281,11 @@ def _(rng, n):
 """
 
 
-@pytest.mark.parametrize("place", ["mine.py", "mine:first"])
-def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path, place):
+def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path):
     """The trial imports the file as it was, and the run's worker as it is."""
     write(tmp_path, EDITS)
-    ended = gpubench("run", place, "--sizes", "256,512", "--backends", "numpy", *BRIEF, "-o", "r.json")
+    ended = gpubench("run", "mine:first", "--sizes", "256,512", "--backends", "numpy", *BRIEF, "-o", "r.json")
     assert "was edited during the run" in " ".join(ended.stdout.split())
-    assert "Traceback" not in ended.stderr
     report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
     assert {case["reason"] for case in report["cases"]} == {"bad-function"}
 
@@ -336,7 +302,7 @@ def test_the_answer_says_which_session_an_edit_cut_short(gpubench, tmp_path):
     head, rest = EDITS.split("    if n == 512:")
     write(tmp_path, head + late + "    if n == 512:" + rest.replace("rng.random(n,", "rng.random(256,"))
     late_brief = (*BRIEF[:2], "2", *BRIEF[3:])
-    ended = gpubench("run", "mine.py", "--sizes", "256", *late_brief, "-o", "r.json")
+    ended = gpubench("run", "mine.py", "--sizes", "256", "--backends", "numpy", *late_brief, "-o", "r.json")
     told = " ".join(ended.stdout.split())
     assert "session 2 is incomplete: mine.py was edited during the run." in told, ended.stderr
 
@@ -379,11 +345,11 @@ import os
 def ends(xp, x):
     if len(x) > 300:
         os._exit(7)
-    return xp.sort(x)
+    return xp.sort(x[:64])
 
 @gpubench.function
 def after(xp, x):
-    return xp.sort(x)
+    return xp.sort(x[:64])
 
 @gpubench.function
 def pairs(xp, x):
@@ -428,20 +394,17 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     assert (tmp_path / "r.json").read_bytes() == before
 
 
-FORMULAS = {
-    "exp": "xp.exp(x)", "log": "xp.log(x)", "log1p": "xp.log1p(x)", "expm1": "xp.expm1(x)", "sqrt": "xp.sqrt(x)",
-    "sin": "xp.sin(x)", "cos": "xp.cos(x)", "tan": "xp.tan(x * 0.5)", "sinh": "xp.sinh(x)", "cosh": "xp.cosh(x)",
-    "tanh": "xp.tanh(x - 1)", "asin": "xp.asin(x * 0.4)", "acos": "xp.acos(x * 0.4)", "atan": "xp.atan(x)",
-    "abs": "xp.abs(x - 1)", "where": "xp.where((x > 1) & (x < 1.5), x**3, -x)", "clip": "xp.clip(x, 0.8, 1.2)",
-    "ends": "xp.minimum(x, 1.0) + xp.maximum(x, 1.1)", "log2": "xp.log2(x) + xp.log10(x)",
-    "power": "x**-2 + x**0.5 + xp.square(x)", "softplus": "xp.where(x > 1, x, 0) + xp.log1p(xp.exp(-xp.abs(x)))",
-    "inverse": "xp.asin(x * 0.4) + xp.acos(x * 0.2) + xp.log(x) * xp.log1p(x)",
-}  # fmt: skip
+FORMULAS = (
+    "xp.exp(x) + xp.log(x) * xp.log1p(x) + xp.expm1(x - 1)", "xp.sqrt(x) + xp.sin(x) * xp.cos(x) + xp.tan(x * 0.5)",
+    "xp.sinh(x) + xp.cosh(x - 1) * xp.tanh(x - 1)", "xp.asin(x * 0.4) + xp.acos(x * 0.2) * xp.atan(x) + xp.abs(x - 1)",
+    "xp.where((x > 1) & (x < 1.5), x**3, -x) + xp.clip(x, 0.8, 1.2)", "xp.minimum(x, 1.0) + xp.maximum(x, 1.1)",
+    "x**-2 + x**0.5 + xp.square(x) + xp.log2(x) * xp.log10(x)", "xp.where(x > 1, x, 0) + xp.log1p(xp.exp(-xp.abs(x)))",
+)  # fmt: skip
 
 
 @pytest.mark.vulkan
 def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_path):
-    functions = (f"@gpubench.function\ndef f_{k}(xp, x):\n    return {v}\n" for k, v in FORMULAS.items())
+    functions = (f"@gpubench.function\ndef f_{k}(xp, x):\n    return {v}\n" for k, v in enumerate(FORMULAS))
     write(tmp_path, "\n".join(functions))
     command = "--sizes 1003 --backends numpy,wgpu --allow-software --check-only --no-progress --regimes resident-queued"
     ended = gpubench("run", "mine.py", *command.split(), "-o", "r.json")
@@ -494,7 +457,7 @@ def test_files_modules_and_ops_in_one_run(gpubench, tmp_path):
     (tmp_path / "deep" / "helper.py").write_text(HELPER, encoding="utf-8")
     write(tmp_path / "deep", SHAPES, "my-options.py")
     write(tmp_path / "package", "@gpubench.function\ndef twice(xp, x):\n    return 2 * x\n", "mod.py")
-    command = "--ops package.mod:twice,add --sizes 256 --devices numpy:0,fake:gpu --dtypes float32,float64"
+    command = "--ops package.mod:twice,add --sizes 256 --devices numpy:0,fake:gpu --dtypes float32,float64 --regimes copied"
     report = measure(gpubench, "deep/my-options.py", *command.split())
     measured = {
         case.split("/")[0] for case in times(report) if "/float64/" in case and "transfer-always@" in case

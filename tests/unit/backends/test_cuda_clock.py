@@ -1,13 +1,15 @@
-"""The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
+"""The event clock on a simulated stream: host and device times as numbers, a queue of bounded length. The cycle
+counter."""
 
 from collections import deque
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends.cupy.launches import MOST_QUEUED, PORTION, CudaLaunch, EventClock
+from gpubench.backends.cupy.launches import MOST_QUEUED, PORTION, SPAN_NS, CudaLaunch, CycleCounter, EventClock
 
 DEPTH = 1024
 
@@ -82,36 +84,24 @@ def timed(kernel_s, repeat, *, host_s=4e-6, kernels=1, cold=False):
 
     launch = CudaLaunch(call, None)
     first = clock.time(launch, repeat, cold=cold)
-    began = stream.host
     assert clock.time(launch, repeat, cold=cold) == pytest.approx(first, rel=1e-6)
-    return first, launch, stream.host - began, stream
+    return first, launch, stream
 
 
 @given(st.floats(1e-6, 1e-3), st.integers(1, 3000), st.floats(1e-6, 3e-5), st.integers(1, 6), st.booleans())
 @example(8e-6, 1, 2.9e-5, 1, False)  # the end comes late where enqueueing is slow
 @pytest.mark.slow
 def test_no_host_time_is_inside(kernel_s, repeat, host_s, kernels, cold):
-    seconds, _, _, _ = timed(kernel_s, repeat, host_s=host_s, kernels=kernels, cold=cold)
+    seconds, _, stream = timed(kernel_s, repeat, host_s=host_s, kernels=kernels, cold=cold)
     assert seconds == pytest.approx(kernel_s * kernels * repeat, rel=1e-6)
+    assert (stream.flushed > 0) == cold
 
 
 def test_a_launch_of_several_kernels_is_queued_in_smaller_portions():
-    seconds, launch, _, _ = timed(1.4e-6, 512, kernels=8)
+    seconds, launch, _ = timed(1.4e-6, 512, kernels=8)
     assert seconds == pytest.approx(512 * 8 * 1.4e-6, rel=1e-6)
     assert launch.queued * 8 < DEPTH
     assert timed(1.4e-6, 512)[1].queued == MOST_QUEUED
-
-
-def test_a_slow_host_gets_a_longer_delay_once():
-    """50 us a launch: the first try is too short, later ones are not, and wait no longer than they must."""
-    _, launch, again_s, _ = timed(2e-6, 200, host_s=5e-5)
-    assert launch.queued == MOST_QUEUED
-    assert again_s < 4 * 200 * 5e-5
-
-
-def test_a_cold_launch_comes_after_a_flush():
-    assert timed(1e-5, 1, cold=True)[3].flushed > 0
-    assert timed(1e-5, 1)[3].flushed == 0
 
 
 @pytest.mark.parametrize("host_s", [1e-6, 4e-5])
@@ -124,3 +114,19 @@ def test_events_between_the_stages_of_a_chain_tell_the_time_of_each(host_s):
     assert reading.clock == "event"
     assert reading.steps_s == pytest.approx(seconds, rel=1e-6)
     assert reading.span_s == pytest.approx(sum(seconds))
+
+
+@pytest.mark.parametrize(("nanoseconds", "cycles", "hertz"), [
+    (SPAN_NS, 198_000, 1.98e9), (SPAN_NS + 24, 198_000, 1.98e14 / (SPAN_NS + 24)),
+    # Counters that stand still, or cannot be true, are no clock.
+    (0, 0, None), (SPAN_NS, 0, None), (SPAN_NS, 100, None), (SPAN_NS, 10**8, None),
+])  # fmt: skip
+def test_cycles_are_counted_against_the_global_timer(nanoseconds, cycles, hertz):
+    elapsed = [7, 7]
+
+    def kernel(grid, block, arguments):
+        assert arguments[0] == SPAN_NS
+        elapsed[:] = nanoseconds, cycles
+
+    cupy = SimpleNamespace(uint64="uint64", zeros=lambda count, dtype: SimpleNamespace(get=lambda: elapsed))
+    assert CycleCounter(cupy, kernel).hertz() == hertz

@@ -1,16 +1,28 @@
-"""How CUDA programs are bound and launched, on a stand-in for CuPy that records what it is asked for."""
+"""How CUDA programs are bound and launched, on a stand-in for CuPy that records what it is asked for; what CUDA raises,
+and the vendor's peaks by attributes of real devices."""
 
 import itertools
+import sys
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.cupy import launches, no_bfloat16, no_expression
+from gpubench.backends.cupy import (
+    CLOCK_KHZ,
+    MEMORY_BUS_BITS,
+    MEMORY_CLOCK_KHZ,
+    MULTIPROCESSORS,
+    launches,
+    no_bfloat16,
+    no_expression,
+    vendor_peaks,
+)
 from gpubench.backends.cupy.launches import CudaPrograms
-from gpubench.base.errors import BuildError
+from gpubench.base.errors import BackendError, BuildError, DeviceLost, DeviceOutOfMemory
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.result.case import Case
 
@@ -61,15 +73,6 @@ def launch(cupy, name, params, dtype="float32", inputs=1):
     return buffers, programs.launch(kernels.load(name), case(name, params, dtype), buffers, "the output")
 
 
-def test_a_program_without_passes_launches_nothing():
-    cupy = Recorder()
-    _, prepared = launch(cupy, "relu", {"n": 0})
-    prepared()
-    assert cupy.launched == []
-    assert prepared.output == "the output"
-    assert prepared.kernel_hash
-
-
 def test_scratch_is_zero_before_the_first_launch():
     cupy = Recorder()
     (x,), prepared = launch(cupy, "sum", {"n": 10**7})
@@ -91,36 +94,9 @@ def test_passes_run_in_order_and_share_their_scratch():
     (a, x), prepared = launch(cupy, "gemv", {"m": 2, "n": 2**20}, inputs=2)
     prepared()
     prepared()
-    names = [entry for entry, *_ in cupy.launched]
-    assert names == ["gpubench_gemv", "gpubench_gemv_add"] * 2
+    assert [entry for entry, *_ in cupy.launched] == ["gpubench_gemv", "gpubench_gemv_add"] * 2
     first, second = (arguments for *_, arguments in cupy.launched[:2])
-    assert first[:2] == (a, x)
-    assert first[2] is second[0]
-    assert second[1] == "the output"
-
-
-def test_a_kernels_options_reach_the_compiler_and_its_hash():
-    cupy = Recorder()
-    _, half = launch(cupy, "sigmoid", {"n": 64}, "float16")
-    _, single = launch(cupy, "sigmoid", {"n": 64})
-    assert [options for _, options in cupy.modules] == [
-        ("--std=c++17", "--prec-div=false", "-ftz=true"),
-        ("--std=c++17",),
-    ]
-    assert half.kernel_hash != single.kernel_hash
-
-
-def test_a_text_is_compiled_once_for_all_sizes():
-    cupy = Recorder()
-    programs = CudaPrograms(cupy, LIMITS)
-    for n in (64, 64, 100, 2**20):
-        programs.launch(kernels.load("relu"), case("relu", {"n": n}), [object()], object())
-    assert len(cupy.modules) == 1
-
-
-def test_what_the_compiler_says_is_our_error():
-    with pytest.raises(BuildError, match="line 1: no"):
-        launch(Recorder(fails=True), "relu", {"n": 64})
+    assert (first[:2], second[:2]) == ((a, x), (first[2], "the output"))
 
 
 @pytest.mark.parametrize(("cupy", "numpy", "why"), [
@@ -150,7 +126,7 @@ def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, p
 
 
 def test_the_texts_of_many_cases_are_compiled_side_by_side_and_once(monkeypatch):
-    texts = {"linear_relu": {"n": 1, "k": 8, "m": 8}, "linear": {"n": 1, "k": 8, "m": 4}, "gelu": {"n": 64}}
+    texts = {"linear_relu": {"n": 1, "k": 8, "m": 8}, "linear": {"n": 1, "k": 8, "m": 4}, "sigmoid": {"n": 64}}
     compiling, begun, entered = threading.Barrier(2, timeout=300), itertools.count(), []
     monkeypatch.setattr(launches, "usable_cpus", lambda: 2)
 
@@ -163,15 +139,74 @@ def test_the_texts_of_many_cases_are_compiled_side_by_side_and_once(monkeypatch)
     cupy = Waiting()
     programs = CudaPrograms(cupy, LIMITS)
     cases = [(kernels.load(name), case(name, params)) for name, params in texts.items()]
-    programs.build([*cases, *cases], lambda: entered.append(threading.get_ident()))
-    assert len(cupy.modules) == len(set(cupy.modules)) == len(texts)
+    half = (kernels.load("sigmoid"), case("sigmoid", {"n": 64}, "float16"))
+    programs.build([*cases, half, *cases], lambda: entered.append(threading.get_ident()))
+    assert len(cupy.modules) == len(set(cupy.modules)) == len(texts) + 1
+    assert {options for _, options in cupy.modules} == {
+        ("--std=c++17",), ("--std=c++17", "--prec-div=false", "-ftz=true"),
+    }  # fmt: skip
     assert threading.get_ident() not in entered
-    for op, one in cases:
-        programs.launch(op, one, [object() for _ in op.inputs], "the output")
-    assert len(cupy.modules) == len(texts), "a launch finds what was compiled ahead"
+    made = [programs.launch(op, one, [object() for _ in op.inputs], "the output") for op, one in (*cases, half)]
+    assert len(cupy.modules) == len(texts) + 1, "a launch finds what was compiled ahead"
+    assert len({launch.kernel_hash for launch in made}) == len(made)
 
 
-def test_a_text_that_does_not_compile_ahead_is_a_build_error():
-    op = kernels.load("gelu")
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_text_that_does_not_compile_is_a_build_error(ahead):
+    op, one = kernels.load("gelu"), case("gelu", {"n": 64})
+    programs = CudaPrograms(Recorder(fails=True), LIMITS)
     with pytest.raises(BuildError, match="line 1: no"):
-        CudaPrograms(Recorder(fails=True), LIMITS).build([(op, case("gelu", {"n": 64}))], lambda: None)
+        programs.build([(op, one)], lambda: None) if ahead else programs.launch(op, one, [object()], "out")
+
+
+ERRORS = {
+    "memory.OutOfMemoryError": [("Out of memory allocating 8 bytes", DeviceOutOfMemory)],
+    "runtime.CUDARuntimeError": [
+        ("cudaErrorMemoryAllocation: out of memory", DeviceOutOfMemory), ("cudaErrorIllegalAddress: an access", DeviceLost)
+    ],
+    "driver.CUDADriverError": [
+        ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", DeviceOutOfMemory), ("CUDA_ERROR_LAUNCH_FAILED: a failure", DeviceLost)
+    ],
+    "cublas.CUBLASError": [
+        ("CUBLAS_STATUS_ALLOC_FAILED", DeviceOutOfMemory), ("CUBLAS_STATUS_NOT_SUPPORTED", BackendError)
+    ],
+}  # fmt: skip
+
+
+def test_each_error_of_cuda_becomes_ours(monkeypatch):
+    cuda = SimpleNamespace()
+    for name in ERRORS:
+        module, kind = name.split(".")
+        setattr(cuda, module, SimpleNamespace(**{kind: type(kind, (RuntimeError,), {})}))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    for name, texts in ERRORS.items():
+        module, kind = name.split(".")
+        for text, ours in texts:
+            with pytest.raises(BackendError, match=text) as caught, launches.vendor_errors():
+                raise getattr(getattr(cuda, module), kind)(text)
+            assert type(caught.value) is ours, text
+    with pytest.raises(ZeroDivisionError), launches.vendor_errors():
+        raise ZeroDivisionError
+
+
+# Attributes in the order of ASKED: clock, multiprocessors, memory clock (in kHz), bits of the bus.
+ASKED = (CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS)
+
+
+@pytest.mark.parametrize(
+    ("capability", "attributes", "bytes_per_s", "flops_per_s"),
+    [
+        ((9, 0), (1_980_000, 132, 2_619_000, 5120), 3.35e12, 67e12),  # H100 SXM
+        ((8, 0), (1_410_000, 108, 1_593_000, 5120), 2.04e12, 19.5e12),  # A100 80 GB
+        ((6, 0), (1_480_000, 56, 715_000, 4096), 732e9, 10.6e12),  # P100 SXM
+        ((8, 9), (2_520_000, 128, 10_501_000, 384), 1.008e12, None),  # RTX 4090: it runs faster than CUDA tells
+        ((8, 7), (1_300_000, 16, 1_600_000, 256), None, None),  # a board whose memory is the CPU's
+        ((9, 0), (None, 132, 0, 5120), None, None),  # what is not told, or 0
+    ],
+)
+def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
+    told = {key: value for key, value in zip(ASKED, attributes, strict=True) if value is not None}
+    peaks = vendor_peaks(told.__getitem__, capability)
+    assert peaks.bytes_per_s == (bytes_per_s and pytest.approx(bytes_per_s, rel=0.01))
+    assert peaks.flops_per_s == ({"float32": pytest.approx(flops_per_s, rel=0.01)} if flops_per_s else {})
+    assert bool(peaks.source) == bool(bytes_per_s)

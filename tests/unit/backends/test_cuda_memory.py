@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.backends.cupy import memory
-from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 
 
 class OutOfMemoryError(Exception):
@@ -163,14 +163,9 @@ def test_page_locked_arrays_go_straight():
     way.download(buffer, host_output)
     assert (host_output == host).all()
     assert len(cupy.stream.work) == 2
-
-
-def test_a_number_is_four_bytes():
-    cupy = Cupy()
-    way, buffer = staged(cupy), cupy.device(4)
-    way.upload(buffer, np.array(3.5, np.float32))
-    host_output = np.zeros((), np.float32)
-    way.download(buffer, host_output)
+    number, host_output = cupy.device(4), np.zeros((), np.float32)  # has no dimension to cut
+    way.upload(number, np.array(3.5, np.float32))
+    way.download(number, host_output)
     assert host_output == 3.5
 
 
@@ -202,13 +197,6 @@ def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
     assert pool.idle_bytes() == 48  # who had asked before the pool was emptied still gives back to it
 
 
-def test_a_large_buffer_is_left_to_cupy():
-    pool = device_pool(Cupy())
-    large = pool.ready(((memory.KEPT_BYTES // 4 + 1,), "float32")).take()
-    pool.give_back(large)
-    assert pool.idle_bytes() == 0
-
-
 def test_idle_memory_is_bounded():
     cupy = Cupy()
     pool = device_pool(cupy, 16 * 4000)  # at most 4000 bytes idle
@@ -216,6 +204,9 @@ def test_idle_memory_is_bounded():
         pool.give_back(pool.ready(((count,), "float32")).take())
         assert pool.idle_bytes() <= 4000 + 4 * count
     assert cupy.emptied
+    pool = device_pool(cupy)
+    pool.give_back(pool.ready(((memory.KEPT_BYTES // 4 + 1,), "float32")).take())
+    assert pool.idle_bytes() == 0, "a large buffer is left to CuPy"
 
 
 def test_a_large_workload_keeps_its_memory_from_launch_to_launch():
@@ -257,3 +248,33 @@ def test_page_locked_memory_is_bounded(monkeypatch):
     for _ in range(5):
         pinned.array((100,), "float32")
     assert cupy.emptied == ["pinned"]
+
+
+def cuda(**values):
+    """CuPy on a GPU with these attributes."""
+    known = {getattr(memory, name): value for name, value in values.items()}
+    runtime = SimpleNamespace(deviceGetAttribute=lambda number, ordinal: known.get(number, 0))
+    return SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime, MemoryPool=lambda allocator: allocator, malloc_managed="managed")
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"), [("mapped", {"CAN_MAP_HOST_MEMORY": 1}), ("managed", {"UNIFIED_ADDRESSING": 1})]
+)
+def test_memory_that_a_gpu_lacks_is_refused(kind, attributes):
+    with pytest.raises(Unsupported, match=f"no {kind} memory") as refused:
+        memory.CudaHostMemory(cuda(**attributes), 0, kind)
+    assert refused.value.reason == "not-in-place"
+    every = cuda(CAN_MAP_HOST_MEMORY=1, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1)
+    memory.CudaHostMemory(every, 0, kind)
+
+
+@pytest.mark.parametrize("attribute", ["INTEGRATED", "HOST_PAGE_TABLES", None])
+def test_a_gpu_of_the_hosts_memory_is_told_by_its_attributes(attribute):
+    def read(number):
+        if attribute is None or number not in (memory.INTEGRATED, memory.HOST_PAGE_TABLES):
+            raise RuntimeError("this runtime knows no such attribute")
+        return number == getattr(memory, attribute)
+
+    assert memory.is_unified(read) == (attribute is not None)

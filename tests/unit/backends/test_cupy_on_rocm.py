@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from gpubench import backends, detect, kernels
-from gpubench.backends import cupy as cupy_backend
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.detect.probes.libraries import probe_cuda as probe
-from gpubench.measure import targets
-from gpubench.measure.targets import Listing
 from gpubench.result.case import Case
 from tests.detect.recorded import last_answer
 
@@ -69,27 +66,6 @@ def case(op="add", implementation="library", variant=None, n=8):
     return Case(op, "vector", {"n": n}, "float32", implementation, "resident-queued", "cupy:0", variant=variant)
 
 
-def test_its_devices_are_amds(rocm):
-    (device,) = backends.load("cupy").devices()
-    assert (device.api, device.driver, device.name) == ("hip", "HIP 6.4", "AMD Instinct MI300X")
-    assert (device.identity.vendor_id, device.identity.pci) == (0x1002, "0000:09:00.0")
-    assert device.identity.uuid is None  # the driver's is another number
-    assert device.clock is None
-    assert device.theoretical.bytes_per_s is None
-
-
-def test_detection_puts_it_to_the_card_that_the_bus_shows(rocm):
-    listing = Listing("cupy", tuple(backends.load("cupy").devices()))
-    card = {
-        "source": "pci-sysfs", "bdf": "0000:09:00.0", "vendor_id": "1002", "device_id": "74a1", "pci_class": "0300",
-    }  # fmt: skip
-    torch = {"source": "torch:rocm", "bdf": "0000:09:00.0", "vendor_id": "1002"}
-    machine = detect.inspect(records=[card, torch, *targets.records([listing])])
-    (gpu,) = machine.gpus
-    assert (gpu.vendor.value, sorted(gpu.apis)) == ("amd", ["hip", "torch:rocm"])
-    assert detect.gpu_for(machine, listing.devices[0].identity, "hip") == gpu.id
-
-
 def test_the_probe_of_detection_calls_it_hip(rocm):
     (record,) = last_answer(probe, rocm, check=False)["records"]
     assert (record["source"], record["vendor_id"]) == ("hip", "1002")
@@ -104,15 +80,12 @@ def session(rocm):
     return backends.load("cupy").open("cupy:0")
 
 
-@pytest.mark.parametrize("op", ["add", "matmul", "softmax", "sum"])
-def test_a_tuned_implementation_is_refused_with_the_reason(session, op):
-    refusal = session.supports(kernels.load(op), case(op, "tuned"))
+def test_the_library_implementation_remains_and_kernels_and_tf32_do_not(session):
+    add, matmul = kernels.load("add"), kernels.load("matmul")
+    assert session.supports(add, case()) is None
+    refusal = session.supports(add, case("add", "tuned"))
     assert (refusal.reason, refusal.detail) == ("no-implementation", "no CUDA kernel: CuPy runs on ROCm")
-
-
-def test_the_library_implementation_remains_and_tf32_does_not(session):
-    assert session.supports(kernels.load("add"), case()) is None
-    assert session.supports(kernels.load("matmul"), case("matmul", variant="tf32")).reason == "no-tf32"
+    assert session.supports(matmul, case("matmul", variant="tf32")).reason == "no-tf32"
 
 
 def test_the_library_computes_also_into_an_output_that_is_there(session):
@@ -146,14 +119,18 @@ def test_what_is_missing_is_amds_driver(rocm):
     assert "NVIDIA" not in refused.value.hint
 
 
-def test_cuda_stays_cuda(rocm):
-    rocm.cuda.runtime.is_hip = False
-    rocm.cuda.runtime.driverGetVersion = lambda: 13000
-    rocm.cuda.runtime.deviceGetAttribute = lambda *_: 0
+@pytest.mark.parametrize(("hip", "version", "driver", "api", "vendor"), [
+    (True, 60443484, "HIP 6.4", "hip", 0x1002), (False, 13000, "CUDA 13.0", "cuda", 0x10DE),
+])  # fmt: skip
+def test_what_its_devices_are(rocm, hip, version, driver, api, vendor):
+    rocm.cuda.runtime.is_hip, rocm.cuda.runtime.driverGetVersion = hip, lambda: version
+    if not hip:
+        rocm.cuda.runtime.deviceGetAttribute = lambda *_: 0
     (device,) = backends.load("cupy").devices()
-    assert (device.api, device.driver, device.identity.vendor_id) == ("cuda", "CUDA 13.0", 0x10DE)
-    assert device.clock.kind == "event"
-    assert not cupy_backend.is_hip(SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace())))
+    assert (device.api, device.driver, device.name) == (api, driver, "AMD Instinct MI300X")
+    assert (device.identity.vendor_id, device.identity.pci) == (vendor, "0000:09:00.0")
+    assert (device.identity.uuid is None, device.clock is None) == (hip, hip), "HIP's uuid is another number"
+    assert device.theoretical.bytes_per_s is None
 
 
 def test_a_gpu_without_an_engine_that_copies_has_no_pipelines(rocm):

@@ -1,6 +1,5 @@
 """The host side that every backend shares: seeded inputs, hashes, threads."""
 
-import ctypes
 import hashlib
 import threading
 from types import SimpleNamespace
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.kernels.contract.op import Given, Op, Operand, Range, Tolerance
+from gpubench.kernels.contract.op import Op, Range, Tolerance
 
-ADD, GELU = (kernels.load(name) for name in ("add", "gelu"))
+ADD = kernels.load("add")
 
 
 @given(st.sampled_from(kernels.usual()), st.integers(1, 100), st.integers(0, 2**31))
@@ -38,34 +37,18 @@ def test_inputs_are_the_same_bytes_for_the_same_seed_and_others_for_another(name
 def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     x = msgspec.structs.replace(ADD.inputs[0], values=Range(low, low + span, whole))
     op = msgspec.structs.replace(ADD, inputs=(x, ADD.inputs[1]))
+    for value, one in ((0, "zeros"), (1, "ones")):
+        assert all((x == value).all() for x in host.random_inputs(op, {"n": 9}, "float16", 1, one))
     found, other = host.random_inputs(op, {"n": 500}, "float64", 1, kind)
     assert low <= found.min() <= found.max() < low + span
     assert bool((found == np.floor(found)).all()) == whole
     assert (np.abs(other).max() > 1) == (kind == "normal"), "what is normal has no bounds but a range's"
 
 
-@pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
-def test_inputs_of_one_value(kind, value):
-    assert all((x == value).all() for x in host.random_inputs(ADD, {"n": 9}, "float16", 1, kind))
-
-
 def test_inputs_differ_between_ops_dtypes_and_operands():
-    drawn = [
-        host.random_inputs(ADD, {"n": 64}, "float64", 1)[0],
-        host.random_inputs(ADD, {"n": 64}, "float64", 1)[1],
-        host.random_inputs(kernels.load("sub"), {"n": 64}, "float64", 1)[0],
-        host.random_inputs(ADD, {"n": 64}, "float32", 1)[0].astype(np.float64),
-    ]
-    assert len({array.tobytes() for array in drawn}) == len(drawn)
-
-
-def test_normal_inputs_are_normal():
-    (x,) = host.random_inputs(GELU, {"n": 100_000}, "float64", 1)
-    assert abs(x.mean()) < 0.02
-    assert abs(x.std() - 1) < 0.02
-
-
-# ------------------------------------------------------------------- hashes and memory
+    (a, b), (c, _) = (host.random_inputs(kernels.load(op), {"n": 64}, "float64", 1) for op in ("add", "sub"))
+    d = host.random_inputs(ADD, {"n": 64}, "float32", 1)[0].astype(np.float64)
+    assert len({array.tobytes() for array in (a, b, c, d)}) == 4
 
 
 def test_the_hash_of_an_op_changes_with_its_meaning():
@@ -94,14 +77,6 @@ def test_the_hash_of_a_training_is_that_of_any_blas():
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_bytes_that_are_given_have_one_hash_in_every_process():
-    def made(last: int) -> Op:
-        place = Operand("x", lambda params: (4,), Given(lambda params: bytes([0, 0, 0, last])), dtype="uint8")
-        return msgspec.structs.replace(ADD, inputs=(place, place), split=None)
-
-    assert host.op_hash(made(1)) == host.op_hash(made(1)) != host.op_hash(made(2))
-
-
 def test_a_thread_that_runs_is_waited_for_and_one_that_sleeps_is_not():
     """By its state, not by processor time: one that wants a core and gets none would be taken for one that rests."""
     done, asleep = threading.Event(), threading.Event()
@@ -113,8 +88,7 @@ def test_a_thread_that_runs_is_waited_for_and_one_that_sleeps_is_not():
     others = [threading.Thread(target=spin), threading.Thread(target=asleep.wait)]
     for thread in others:
         thread.start()
-    looks = 20
-    assert sum(host.others_run() for _ in range(looks)) > looks / 2
+    assert sum(host.others_run() for _ in range(20)) > 10
     done.set()
     others[0].join()
     host.settle()
@@ -135,46 +109,14 @@ def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, af
         host.bound_cpus(None)
 
 
-class Scripted:
-    """A clock that sleeping moves on; `share` of it is processor time, which is told in steps of `step_s`."""
-
-    def __init__(self, share, step_s, phase_s):
-        self.share, self.step_s, self.now_s = share, step_s, 100 + phase_s
-
-    def perf_counter(self):
-        return self.now_s
-
-    def process_time(self):
-        return self.now_s * self.share // self.step_s * self.step_s
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-
-
 @pytest.mark.parametrize(("share", "runs"), [(0.0, False), (1.0, True), (2.0, True), (0.1, False)])
 def test_where_no_file_tells_processor_time_does(share, runs, monkeypatch):
+    now = [100.0]
+    scripted = SimpleNamespace(
+        perf_counter=lambda: now[0],
+        process_time=lambda: now[0] * share,
+        sleep=lambda s: now.append(now.pop() + s),
+    )
     monkeypatch.setattr(host, "_THREADS", "/no/such/folder")
-    monkeypatch.setattr(host, "sys", SimpleNamespace(platform="darwin"))
-    for phase in range(20):
-        monkeypatch.setattr(host, "time", Scripted(share, 1e-6, phase / 640))
-        assert host.others_run() == runs, phase
-
-
-def test_windows_counts_cycles(monkeypatch):
-    clock = Scripted(1.0, 1 / 64, 0.001)
-
-    def query(process, count):
-        ctypes.cast(count, ctypes.POINTER(ctypes.c_uint64))[0] = round(clock.now_s * rate_hz)
-        return 1
-
-    rate_hz = 3e9
-
-    monkeypatch.setattr(host, "_THREADS", "/no/such/folder")
-    monkeypatch.setattr(host, "sys", SimpleNamespace(platform="win32"))
-    monkeypatch.setattr(host, "time", clock)
-    library = SimpleNamespace(QueryProcessCycleTime=query)
-    monkeypatch.setattr(ctypes, "WinDLL", lambda name: library, raising=False)
-    assert host.others_run()
-    assert clock.now_s < 100.01  # a short look is enough
-    rate_hz = 1e6  # nobody runs
-    assert not host.others_run()
+    monkeypatch.setattr(host, "time", scripted)
+    assert host.others_run() == runs

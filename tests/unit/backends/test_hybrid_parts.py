@@ -4,90 +4,47 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpubench import backends, kernels
 from gpubench.backends.hybrid import gpu_units, reserved_cores
-from gpubench.backends.shared import sides
 from gpubench.backends.shared.sides import CompanionThread, granule
+from gpubench.result.case import Case
 
 
-def test_the_kind_of_a_session_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A assigned workload asks inside of its timed calls, and the question takes as long as a small kernel."""
-    asked: list[object] = []
-
-    class Asking(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            asked.append(instance)
-            return False
-
-        def __subclasscheck__(cls, kind: type) -> bool:
-            asked.append(kind)
-            return False
-
-    class Pair(metaclass=Asking): ...
-
-    class OtherSession: ...
-
-    monkeypatch.setattr(sides, "HostViews", Pair)
-    array: Any = object()
-    for _ in range(3):
-        assert sides.view_of(OtherSession(), array) is array  # type: ignore[arg-type]
-    assert len(asked) == 1
-
-
-@given(st.integers(2, 1 << 30), st.floats(0, 1))
-def test_each_side_of_a_real_split_gets_something(units: int, gpu_share: float) -> None:
-    found = gpu_units(units, gpu_share)
-    if 0 < gpu_share < 1:
-        assert 1 <= found <= units - 1
-        assert abs(found / units - gpu_share) <= 1.5 * granule(units) / units
-    else:
-        assert found == gpu_share * units
-
-
-@given(st.integers(2, 1 << 40), st.floats(0, 1))
-@example(1_073_741_799, 0.9921875)
-@example(5_293_057, 0.9999999999999999)  # a step and one unit more
-def test_a_share_that_was_rounded_stays_as_it_is(units: int, gpu_share: float) -> None:
-    """A later session gets the share from a file, with six digits."""
-    found = gpu_units(units, gpu_share)
-    assert gpu_units(units, float(f"{found / units:.6g}")) == found
-
-
-@given(st.integers(2, 1 << 30), st.floats(0, 1), st.floats(0, 1))
-def test_more_is_never_fewer(units: int, one: float, other: float) -> None:
+@given(st.integers(2, 1 << 40), st.floats(0, 1), st.floats(0, 1))
+@example(1_073_741_799, 0.9921875, 1)
+@example(5_293_057, 0.9999999999999999, 1)  # a step and one unit more
+def test_each_side_of_a_real_split_gets_something_and_more_is_never_fewer(units, one, other) -> None:
     low, high = sorted((one, other))
-    assert gpu_units(units, low) <= gpu_units(units, high)
+    on_gpu = gpu_units(units, low)
+    assert on_gpu <= gpu_units(units, high)
+    assert gpu_units(units, float(f"{on_gpu / units:.6g}")) == on_gpu, "a file has six digits of a share"
+    if 0 < low < 1:
+        assert 1 <= on_gpu <= units - 1
+        assert abs(on_gpu / units - low) <= 1.5 * granule(units) / units
+    else:
+        assert on_gpu == low * units
 
 
-def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
+def test_both_run_at_once_and_errors_of_either_side_come_back() -> None:
     entered: list[str] = []
     session: Any = SimpleNamespace(enter=lambda: entered.append(threading.current_thread().name))
     beside = CompanionThread(session)
     meeting = threading.Barrier(2, timeout=10)
-    for _ in range(3):
+
+    def fail() -> None:
+        raise ValueError("a side")
+
+    for aside, here in ((fail, int), (int, fail)):
+        with pytest.raises(ValueError, match="a side"):
+            beside.both(aside, here)
         beside.both(meeting.wait, meeting.wait)  # each waits for the other: in turn they would never meet
     assert entered == ["gpubench-beside"]
     beside.close()
-    beside.close()
-
-
-def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
-    session: Any = SimpleNamespace(enter=lambda: None)
-    beside = CompanionThread(session)
-    done: list[int] = []
-
-    def fail() -> None:
-        raise ValueError("aside")
-
-    with pytest.raises(ValueError, match="aside"):
-        beside.both(fail, lambda: done.append(1))
-    with pytest.raises(ValueError, match="aside"):
-        beside.both(lambda: done.append(2), fail)
-    beside.both(lambda: done.append(3), lambda: done.append(4))
-    assert sorted(done) == [1, 2, 3, 4]
     beside.close()
 
 
@@ -102,17 +59,50 @@ def test_most_cores_compute_and_where_there_are_three_one_moves_data(threads: in
 def test_numpy_gives_threads_up_and_takes_them_back() -> None:
     from threadpoolctl import threadpool_info
 
-    from gpubench import backends
-
-    session = backends.load("numpy").open("numpy:0", 2)
-
     def blas() -> set[int]:
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
-    before = blas()
-    session.use_threads(1)  # type: ignore[attr-defined]
+    usual = blas()
+    session: Any = backends.load("numpy").open("numpy:0", 2)
+    assert (session.threads, blas() <= {2}) == (2, True)
+    session.use_threads(1)
     assert blas() <= {1}
-    session.use_threads(None)  # type: ignore[attr-defined]
-    assert blas() == before
-    assert session.threads == 2
+    session.use_threads(None)
+    assert blas() <= {2}
     session.close()
+    assert blas() == usual
+
+
+def split(n: int, outputs: int = 1) -> tuple[Any, list[Any], list[Any]]:
+    """A session, what a split addition is compiled of, and its outputs."""
+    session: Any = backends.load("hybrid").open("hybrid:fake:gpu")
+    op = kernels.load("add")
+    case = Case(op.name, op.group, {"n": n}, "float32", "tuned", "transfer-always", "hybrid:fake:gpu")
+    a, b, *places = (session.allocate((n,), "float32") for _ in range(2 + outputs))
+    return session, [(case, [a, b], place) for place in places], places
+
+
+def run_split(session: Any, asked: list[Any], places: list[Any]) -> None:
+    launches = [session.compile(kernels.load("add"), *one) for one in asked]
+    for buffer in asked[0][1]:
+        session.upload(buffer, np.ones(buffer.shape, np.float32))
+    for launch in launches:
+        session.run(launch)
+    for place in places:
+        got = np.zeros(place.shape, np.float32)
+        session.download(place, got)
+        assert (got == 2).all()
+    session.close()
+
+
+def test_a_launch_that_was_put_off_is_not_forgotten_for_the_next() -> None:
+    run_split(*split(2048, outputs=2))
+
+
+@pytest.mark.parametrize(("threads", "asleep"), [(2, 1), (4, 0)])
+def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, monkeypatch) -> None:
+    session, asked, places = split(1 << 21)
+    session.cpu.threads, waits = threads, []
+    monkeypatch.setattr(session.gpu, "sync_asleep", lambda: waits.append("asleep"))
+    run_split(session, asked, places)
+    assert len(waits) == asleep

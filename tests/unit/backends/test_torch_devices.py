@@ -26,10 +26,14 @@ def installed(monkeypatch, tmp_path):
     return install
 
 
-def test_a_build_for_the_cpu_lists_it_alone(installed) -> None:
+def test_a_build_for_the_cpu_lists_it_alone_and_none_is_not_available(installed, monkeypatch) -> None:
     installed("cuda = None", "hip = None")
     (cpu,) = backends.load("torch").devices()
     assert (cpu.id, cpu.kind, cpu.driver) == ("torch:cpu", "cpu", "2.13.0")
+    monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailable) as refused:
+        backends.load("torch").devices()
+    assert install_command("torch") in refused.value.hint
 
 
 def gpu(**more) -> SimpleNamespace:
@@ -61,13 +65,6 @@ def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, vers
     assert card.identity.uuid == ("abcd" if api == "cuda" else None)
     assert intel.identity.pci is None
     assert not any(device.composed for device in (cpu, card, intel))
-
-
-def test_without_pytorch_it_is_not_available(monkeypatch) -> None:
-    monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailable) as refused:
-        backends.load("torch").devices()
-    assert install_command("torch") in refused.value.hint
 
 
 class ScriptedGpu:
