@@ -56,7 +56,7 @@ PARTS = {
     ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "points")),
-        tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points", "pace")), (),
+        tuple(f"tests/unit/measure/test_{name}.py" for name in ("passes", "chosen", "points")), (),
     ),
     "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
     "store": (("gpubench/result/store",), ("tests/unit/store",), ()),
@@ -141,6 +141,36 @@ PARTS = {
     ),
     "multi": (("gpubench/multi",), ("tests/unit/multi",), ("tests/fake/multi",)),
     "fleet": (("gpubench/fleet",), ("tests/unit/fleet", "tests/cli/fleet"), ("tests/unit/report/test_decisions.py",)),
+    "running": (
+        tuple(
+            f"gpubench/measure/{name}.py"
+            for name in ("runner", "case_run", "schedule", "budget", "recorder", "worker_pool")
+        ),
+        ("tests/unit/measure",),
+        tuple(
+            f"tests/fake/test_{name}.py"
+            for name in (
+                "passes_run", "interrupted_again", "contended", "measuring", "accidents", "append", "hybrid_run",
+            )
+        ),
+    ),
+    "devices": (
+        tuple(
+            f"gpubench/measure/{name}.py"
+            for name in ("targets", "adapters", "monitor", "monitor_child", "scratch")
+        ),
+        ("tests/unit/measure",), ("tests/fake/test_throttling.py", "tests/fake/test_adapters_run.py"),
+    ),
+    "worker": (
+        ("gpubench/measure/worker",), ("tests/unit/measure",),
+        (
+            *(
+                f"tests/fake/test_{name}.py"
+                for name in ("worker", "pipelines", "overheads", "measuring", "mutants", "in_place", "time_breakdown")
+            ),
+            "tests/conformance/test_hybrid.py", "tests/functions/test_describe.py", "tests/functions/test_planted.py",
+        ),
+    ),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
 # whatever it has).

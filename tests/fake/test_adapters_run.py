@@ -67,10 +67,3 @@ def test_the_faster_driver_is_measured_and_the_report_says_so(run, env):
     assert message in " ".join(ran.out.split())
     machine = ran.result["machine"]
     assert len(machine["gpus"]) == 1, "two drivers of a card are one GPU"
-
-
-def test_the_other_driver_is_measured_on_request(run, env):
-    ran = run("--devices", "fake:cpu,drivers:0,drivers:1", *ASKED, env=env)
-    assert ran.code == 0, ran.err
-    assert (gpus(ran), said(ran)) == (["drivers:0", "drivers:1"], [])
-    assert len({device["gpu_id"] for device in ran.result["devices"] if device["kind"] == "gpu"}) == 1

@@ -96,14 +96,10 @@ def measure(habit):
 
 @pytest.mark.usefixtures("installed", "forked_children")
 class TestForeign:
-    def test_it_is_measured_like_ours(self):
-        found, finished = measure("polite")
+    def test_it_is_measured_like_ours_whatever_it_prints(self):
+        found, finished = measure("chatty")
         assert {regime: type(o) for regime, o in found.items()} == dict.fromkeys(REGIMES, Measurement)
         assert finished.exit_code == 0
-
-    def test_printing_does_no_harm(self):
-        found, _ = measure("chatty")
-        assert {type(o) for o in found.values()} == {Measurement}
 
     def test_a_bug_in_it_is_a_failure_with_its_name(self):
         found, finished = measure("buggy")
@@ -141,11 +137,6 @@ class TestForeign:
         assert {type(o) for o in found.values()} == {Skip}
         assert all("SIGABRT" in o.detail for o in found.values())
         assert finished.exit_code == 0, "nobody named it"
-
-    def test_it_can_be_named_on_the_command_line(self, gpubench, tmp_path):
-        site = str(tmp_path / "site")
-        ended = gpubench("run", "--backends", "foreign?", "--ops", "add", "--dry-run", env={"PYTHONPATH": site})
-        assert ended.returncode == 0, ended.stderr
 
     def test_memory_that_runs_out_between_two_operands_is_a_skip_in_every_regime(self):
         found, finished = measure("second-does-not-fit")

@@ -98,6 +98,7 @@ def test_only_the_check_takes_no_sweep_and_an_op_with_one_unit_is_a_named_skip(r
     assert (outcomes[1]["type"], outcomes[1]["reason"]) == ("skip", "no-split")
     assert outcomes[1024]["check"]["ok"]
     assert outcomes[1024].get("blocks", []) == []
+    assert all(s["peaks"] == [] and s["telemetry"] == [] for s in ended.result["sessions"])
 
 
 def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):

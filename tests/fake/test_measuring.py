@@ -175,7 +175,7 @@ def scripted(result):
 
 def test_the_same_seed_gives_the_same_result_byte_for_byte(run):
     # Time enough that precision ends each case on a busy machine, too.
-    arguments = ("--devices", "fake:cpu,fake:gpu", "--ops", "gelu", "--sizes", "64,1k", "--max-time", "5s")
+    arguments = ("--devices", "fake:cpu,fake:gpu", "--ops", "gelu", "--sizes", "64", "--max-time", "5s")
     first, second, other = run(*arguments), run(*arguments), run(*arguments, "--seed", "2")
     assert scripted(first.result) == scripted(second.result)
     errors = [[o["check"]["max_error"] for o in r.result["outcomes"]] for r in (first, other)]

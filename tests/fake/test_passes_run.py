@@ -48,15 +48,9 @@ def test_the_ladder_and_new_sizes_around_the_crossing_answer(run, in_process):
     assert ran.result["settings"]["budget_s"] == 45
 
 
-def test_given_sizes_have_their_blocks_and_no_others_come(run):
-    sizes, _ = blocks_by_size(run(*SEARCH, "--sizes", "4k,64k", "--max-time", "60s").outcomes)
-    assert sorted(sizes) == [4096, 65536]
-    assert min(sizes.values()) >= 8
-
-
 def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run):
     """Whatever is cut off, no size that a run chose makes it fail."""
-    ran = run(*SEARCH, "--budget", "4s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    ran = run(*SEARCH, "--budget", "2s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
     assert ran.result["exit_reason"] in ("ok", "budget", "nothing-measured")
     for outcome in ran.outcomes.values():
         assert outcome["type"] != "planned"

@@ -87,15 +87,18 @@ def test_one_queue_takes_the_stages_one_after_the_other(open_timer):
     timer.verify()
 
 
-@pytest.mark.parametrize(("device", "kind", "reason"), [
-    ("no-streams", "skip", "no-streams"), ("breaks-off", "failure", "device-lost"), ("overlaps", "failure", "wrong-result"),
-])  # fmt: skip
-def test_what_a_device_cannot_do_costs_its_pipelines_alone(run, device, kind, reason):
-    ended = run("--devices", f"fake:cpu,fake:{device}", *ARGUMENTS[2:4], "--ops", "add", *ARGUMENTS[-2:])
+def test_what_a_device_cannot_do_costs_its_pipelines_alone(run):
+    ends = {
+        "no-streams": ("skip", "no-streams"), "breaks-off": ("failure", "device-lost"),
+        "overlaps": ("failure", "wrong-result"),
+    }  # fmt: skip
+    devices = ",".join(f"fake:{word}" for word in ("cpu", *ends))
+    ended = run("--devices", devices, *ARGUMENTS[2:4], "--ops", "add", *ARGUMENTS[-2:])
     outcomes = {name.partition("/library/")[2]: o for name, o in ended.outcomes.items()}
-    assert outcomes[f"transfer-always@fake:{device}"]["type"] == "measurement"
-    streamed = outcomes[f"streamed@fake:{device}"]
-    assert (streamed["type"], streamed["reason"]) == (kind, reason)
+    for word, end in ends.items():
+        assert outcomes[f"transfer-always@fake:{word}"]["type"] == "measurement"
+        streamed = outcomes[f"streamed@fake:{word}"]
+        assert (streamed["type"], streamed["reason"]) == end
     assert "Traceback" not in ended.err
 
 
@@ -141,11 +144,12 @@ def test_the_plan_leaves_a_size_out_where_two_sets_find_no_room():
     assert reasons(resident + held)[:2] == (["transfer-always"], ["out-of-memory"])
 
 
-def test_ops_of_stages_have_no_pipelines(run):
-    ended = run("--devices", "fake:cpu,fake:gpu", "--ops", "ffn", "--sizes", "ffn=16", "--regimes", "streamed")
-    (skip,) = [o for o in ended.outcomes.values() if o["type"] == "skip"]
-    assert skip["reason"] == "no-streams"
-    assert "one after the other" in skip["detail"]
+def test_ops_of_stages_have_no_pipelines():
+    device = next(d for d in backends.load("fake").devices() if d.id == "fake:gpu")
+    within = Constraints((Target(device, ("library",)),), Selection(ops=["ffn"], regimes=[STREAMED]), None)
+    (skip,) = workload(Curve(kernels.load("ffn"), "float32"), 16, within).skips
+    assert skip.reason == "no-streams"
+    assert "one after the other" in skip.detail
 
 
 def test_the_report_says_what_a_pipeline_gains_and_what_bounds_it(ran):

@@ -16,15 +16,6 @@ def test_run_and_report_print_the_same(gpubench, in_process, name):
     assert (named.returncode, named.stdout) == (0, "")
 
 
-def test_run_suggests_a_format_before_it_measures(gpubench):
-    ran = gpubench(*RUN, "--format", "bencher")
-    assert ran.returncode == 2
-    assert "there is no 'bencher'" in ran.stderr
-    assert "saved" not in ran.stderr
-    ran = gpubench(*RUN, "--format", "hyperfin")
-    assert "did you mean 'hyperfine'?" in ran.stderr
-
-
 def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
     command = (
         "run --ops add --sizes 1k --quick --devices fake:cpu,fake:gpu --no-save --format plain --columns nope"

@@ -15,15 +15,12 @@ CASE = "add/n=1024/float32/library/resident-queued@fake:"
 
 
 ONE = ("--ops", "add", "--sizes", "1k", "--regimes", "resident-queued")
-TWO = ("--ops", "add", "--sizes", "64,1k", "--sessions", "1")  # a driver that hangs costs a second a session
 already = {}  # a scripted device does the same again
 
 
-def measured(run, word, *more, ops=ONE):
-    command = ("--devices", f"fake:cpu,fake:{word}", *ops, *more)
-    ran = already[command] = already.get(command) or run(
-        *command, env={"TESTS_ALTER": "gpubench.measure.monitor:PATIENCE_S=1.0"}
-    )
+def measured(run, word, *more):
+    command = ("--devices", f"fake:cpu,fake:{word}", *ONE, *more)
+    ran = already[command] = already.get(command) or run(*command)
     assert ran.code == 0, ran.err
     return ran
 
@@ -122,29 +119,9 @@ def test_a_device_that_recovers_is_measured_again_and_carries_no_label(run):
     assert "was throttled; no headline" not in reported
 
 
-def test_a_clock_far_below_that_of_the_warm_up_is_throttling_too(run):
-    ran = measured(run, "slows", "--min-samples", "8")
-    first, *rest = blocks_of(ran, "slows")
-    assert not first["discarded"]
-    assert first["clock_hz"] == [1.98e9] * BLOCK_SAMPLES
-    assert len(rest) == 4
-    assert all(len(block["discarded"]) == used(block) for block in rest)
-    assert all(block["throttle"] == [] for block in rest), "no reason was given, the clock says it"
-    assert "throttled (1 case)" in ran.out
-
-
-def test_the_power_cap_is_information_and_costs_no_sample(run):
-    ran = measured(run, "power-cap", "--min-samples", "8")
-    assert all(not block["discarded"] for block in blocks_of(ran, "power-cap"))
-    assert "power-cap (1 case)" in ran.out
-    assert "throttled" not in ran.out
-
-
-@pytest.mark.parametrize(
-    ("word", "why"), [("monitor-hangs", "does not answer"), ("monitor-dies", "the monitor ended")]
-)
-def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run, word, why):
-    ran = measured(run, word, ops=TWO)
+def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run):
+    word, why = "monitor-dies", "the monitor ended"
+    ran = measured(run, word)
     assert all(outcome["type"] == "measurement" and outcome["stops"] for outcome in ran.outcomes.values())
     assert [line for line in ran.out.splitlines() if "1024" in line.split()[:2]], "no table is empty"
     (warning,) = [w for w in ran.result["warnings"] if w["code"] == "no-telemetry"]
@@ -153,3 +130,26 @@ def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run, word, why):
     assert f"fake:{word}" in warning["message"]
     assert all(block["clock_hz"] is None for block in blocks_of(ran, word))
     assert all(session["telemetry"] == [] for session in ran.result["sessions"])
+
+
+def test_a_case_above_a_peak_is_shown_with_both_numbers_and_excluded(run):
+    """A device that is faster than its own arithmetic and its own link gets no number."""
+    ran = run(
+        "--devices", "fake:cpu,fake:implausible,fake:gpu", "--ops", "add,matmul,relu", "--sizes", "add=1k",
+        "--sizes", "matmul=512", "--sizes", "relu=1M", "--regimes", "resident-queued,transfer-always",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    peaks = ran.result["sessions"][0]["peaks"]
+    assert {c["device_id"]: c["flops_per_s"] for c in peaks if c["flops_per_s"]} == {
+        "fake:cpu": 8e11, "fake:implausible": 4.5e13, "fake:gpu": 4.5e13,
+    }  # fmt: skip
+    assert {c["device_id"] for c in peaks if c["upload_bytes_per_s"]} == {"fake:implausible", "fake:gpu"}
+    assert "FLOP/s is above 1.10 x" in ran.out
+    assert "B/s over the link is above 1.10 x" in ran.out
+    for case in (
+        "matmul/n=512/float32/library/resident-queued",
+        "relu/n=1048576/float32/library/transfer-always",
+    ):
+        assert f"{case}@fake:implausible" in ran.out
+        assert f"{case}@fake:gpu" not in ran.out.partition("excluded")[2].partition("\n\n")[0]
+        assert ran.outcomes[f"{case}@fake:implausible"]["type"] == "measurement", "the samples stay in the file"

@@ -35,30 +35,28 @@ def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
     session.close()
 
 
-@pytest.mark.parametrize("device", ["fake:gpu", "fake:no-clock"])
-def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(run, device):
-    ran = run("--devices", f"fake:cpu,{device}", *OPS)
+@pytest.fixture(scope="module")
+def rows(run):
+    """The calls that copy, by device and op."""
+    ran = run("--devices", "fake:cpu,fake:gpu,fake:no-clock,fake:overlaps", *OPS)
     assert ran.code == 0, ran.err
-    rows = [row for row in analyse(load(ran.folder / "r.json")).cases if row.case.regime == "transfer-always"]
-    assert len([row for row in rows if row.time_breakdown is not None]) == 3
-    for row in rows:
-        if (parts := row.time_breakdown) is not None:
-            assert abs(parts.residual_s) <= ROUNDING * parts.whole_s + SHORTEST_S, row.id
-            assert parts.first_result_s is not None
-            assert parts.kernel_derived == (device == "fake:no-clock")
     assert "transfer-mismatch" not in ran.out
+    cases = analyse(load(ran.folder / "r.json")).cases
+    return {(row.case.device_id, row.case.op): row for row in cases if row.case.regime == "transfer-always"}
 
 
-def test_where_copies_and_kernels_overlap_the_steps_of_the_call_still_add_up(run):
+@pytest.mark.parametrize("device", ["fake:gpu", "fake:no-clock"])
+def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(rows, device):
+    for op in ("matmul", "add", "softmax"):
+        parts = rows[device, op].time_breakdown
+        assert abs(parts.residual_s) <= ROUNDING * parts.whole_s + SHORTEST_S, op
+        assert parts.first_result_s is not None
+        assert parts.kernel_derived == (device == "fake:no-clock")
+
+
+def test_where_copies_and_kernels_overlap_the_steps_of_the_call_still_add_up(rows):
     """The kernel of 54 us hides behind an upload of 184: parts timed alone would add up to a fifth more."""
-    ran = run("--devices", "fake:cpu,fake:overlaps", *OPS)
-    assert ran.code == 0, ran.err
-    found = analyse(load(ran.folder / "r.json"))
-    (row,) = [
-        row for row in found.cases if row.case.op == "matmul" and row.case.regime == "transfer-always"
-        and row.case.device_id == "fake:overlaps"
-    ]  # fmt: skip
-    assert row.time_breakdown is not None
+    row = rows["fake:overlaps", "matmul"]
     assert abs(row.time_breakdown.residual_share) < 0.01
     assert "transfer-mismatch" not in row.findings
     assert row.time_breakdown.first_result_s is not None

@@ -13,7 +13,6 @@ from gpubench.base.child_main import FRAME
 from gpubench.measure import protocol
 from gpubench.measure.worker.timer import QUEUED_LAUNCHES, SLOW, TOO_SHORT
 from gpubench.result.case import Case
-from tests.forking import ROOT
 
 ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident-queued", "fake:gpu")
 
@@ -179,25 +178,6 @@ def test_close_ends_the_process_and_so_does_the_end_of_file_in_the_middle_of_wor
         pass
     talk.process.stdin.close()
     assert talk.process.wait(10) == 0
-
-
-def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "import gpubench.backends.hidden.fake as fake\n"
-        "whole = fake.FakeSession.run\n"
-        "def run(self, launch, repeat=1):\n"
-        "    os.write(1, b'chatter\\n'); print('more chatter', flush=True); whole(self, launch, repeat)\n"
-        "fake.FakeSession.run = run\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
-    talk = Talk(tmp_path)
-    try:
-        talk.open()
-        assert isinstance(talk.ask(protocol.Prepare, case=ADD, session=0)[1], protocol.Prepared)
-    finally:
-        talk.process.kill()
-        assert b"chatter" in talk.process.communicate()[1]
 
 
 def test_a_count_that_is_far_too_small_is_corrected_in_the_block(talk):

@@ -159,16 +159,6 @@ def test_what_is_named_is_measured_without_a_trial(listed, words, expected):
     assert (ids, "no trial was made" in message) == (["wgpu:0"], True)
 
 
-@pytest.mark.parametrize(
-    "found", [[adapter(H200, "NVIDIA")], [adapter(), adapter()], [adapter(), LAVAPIPE], [APPLE]], ids=len
-)
-def test_where_no_card_is_listed_twice_there_is_no_trial(listed, found):
-    listed(*found)
-    ids, messages = chosen(trial=timed())
-    assert len(ids) == sum(one.info["adapter_type"] != "CPU" for one in found)
-    assert messages == []
-
-
 def test_a_split_uses_the_adapter_that_is_taken(listed, monkeypatch):
     listings = listed(adapter(), adapter(driver=AMDVLK))
     split = tuple(
@@ -239,11 +229,7 @@ def test_a_trial_times_checked_launches_of_a_real_device():
     assert 0 < (try_adapter("fake:gpu") or 0) < 1e-2
 
 
-@pytest.mark.parametrize("device_id", ["fake:crash", "fake:wrong"])
-def test_a_trial_that_breaks_has_no_time(device_id):
-    assert try_adapter(device_id) is None
-
-
-def test_a_trial_that_hangs_has_no_time(monkeypatch):
+@pytest.mark.parametrize("word", ["wrong", "hang"])
+def test_a_trial_that_breaks_or_hangs_has_no_time(monkeypatch, word):
     monkeypatch.setattr(adapters, "DEADLINE_S", 1.0)
-    assert try_adapter("fake:hang") is None
+    assert try_adapter(f"fake:{word}") is None

@@ -146,25 +146,13 @@ def test_a_session_that_tunes_does_so_with_the_inputs_before_anything_is_built_o
     def tune(op, tuned, inputs):
         seen.append((op.name, tuned, [np.array(x) for x in inputs], dict(workspace.outputs)))
 
-    session.tune = tune
-    assert gate(workspace, case, phases.append).check.ok
+    session.tune, session.clock = tune, lambda: 100.0 * len(seen)
+    checked = gate(workspace, case, phases.append)
+    assert (checked.tune_s, checked.compile_s, checked.first_launch_s) == (100.0, 0.0, 0.0)
     assert phases == ["upload", "autotune", "compile", "first launch", "check"]
     ((name, tuned, inputs, outputs),) = seen
     assert (name, tuned, outputs) == ("relu", case, {})
     np.testing.assert_array_equal(inputs[0], workspace.inputs[0])
-
-
-def test_the_time_of_tuning_is_not_that_of_building(session, tmp_path):
-    case = case_of("relu", "tuned")
-    workspace = Workspace(session, kernels.load("relu"), case, 1, "random", tmp_path)
-    now = [0.0]
-
-    def tune(op, case, inputs):
-        now[0] += 100.0
-
-    session.clock, session.tune = lambda: now[0], tune
-    checked = gate(workspace, case, lambda phase: None)
-    assert (checked.tune_s, checked.compile_s, checked.first_launch_s) == (100.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("op", "device", "implementation", "own"), [
@@ -225,7 +213,7 @@ def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
 def test_every_op_is_finite_or_says_why_not(tmp_path):
     """With its own inputs and with normal ones, at sizes around the edges; zeros and ones as --inputs draws them."""
     for op in map(kernels.load, kernels.usual()):
-        for dtype, kind, n in itertools.product(op.dtypes, ("random", "normal", "zeros", "ones"), (1, 7, 96)):
+        for dtype, kind, n in itertools.product(op.dtypes, ("random", "normal", "zeros", "ones"), (1, 33)):
             inputs = random_inputs(op, {"n": n}, dtype, 1, kind)
             answer = reference(op, inputs, tmp_path, f"{op.name} {dtype} {kind} {n}")
             assert op.not_finite or not not_finite(answer, inputs), (op.name, dtype, kind, n)

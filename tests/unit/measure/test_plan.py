@@ -123,15 +123,6 @@ def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
     assert "float32" in found.skips[0].detail
 
 
-def test_what_a_selector_leaves_out_is_neither_case_nor_skip():
-    constraints = Constraints(
-        (target("numpy:0"), target("wgpu:0")), Selection(ops=[]), None, lambda case: case.implementation == "tuned",
-    )  # fmt: skip
-    found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
-    assert {case.implementation for case in found.cases} == {"tuned"}
-    assert found.skips == ()
-
-
 def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_search():
     ops = {name: kernels.load(name) for name in ("add", "matmul", "relu")}
     selection = Selection(
@@ -205,18 +196,6 @@ def test_what_is_selected_makes_these_cases_and_skips(name):
     assert len({item.key for item in found}) == len(found)
 
 
-def test_params_without_a_shape_are_a_skip_with_the_reason():
-    op = msgspec.structs.replace(
-        kernels.load("matmul"), fits=lambda params: None if params["n"] % params["k"] == 0 else "k does not fit"
-    )
-    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
-    good, bad = (plan.workload(Series(op, "float32", {"k": k}), 64, constraints) for k in (8, 7))
-    assert good.cases
-    assert not good.skips
-    assert bad.cases == ()
-    assert {(skip.reason, skip.detail) for skip in bad.skips} == {("shape", "k does not fit")}
-
-
 @pytest.mark.parametrize("columns", [256, 1000, 4096, 65536, 3])
 def test_the_ladder_of_a_shape_has_sizes_that_go_with_it(columns):
     op = kernels.load("softmax")
@@ -233,18 +212,6 @@ def test_a_variant_of_another_op_concerns_no_other():
     found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
     assert {case.variant for case in found.cases} == {None}
     assert not found.skips
-
-
-def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
-    """With resident data the two implementations would be the same; the tuned one stages its transfers."""
-    found = everything("cupy:0", dtypes=["float32"])[2]
-    cases = [case for workload in found for case in workload.cases]
-    assert not any(workload.skips for workload in found)
-    assert {case.regime for case in cases if case.implementation == "tuned"} == {
-        "transfer-once",
-        "transfer-always",
-    }
-    assert {case.regime for case in cases if case.implementation == "library"} == set(REGIMES)
 
 
 def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():

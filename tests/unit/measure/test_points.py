@@ -1,7 +1,5 @@
 """What a run knows of its ops: times by size, ratios of the fastest, and the grid and the ladder of sizes."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +8,7 @@ from gpubench import kernels
 from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
+from gpubench.measure.points import Pace
 from gpubench.result.case import Case
 from gpubench.result.run import Block, Check, Measurement
 from tests.unit.measure.simulated import CPU, GPU, Simulation
@@ -75,15 +74,6 @@ def test_curves_follow_what_was_measured_since():
     assert set(passes.points.times(add)[BASE]) == set(passes.rows(add))
 
 
-@given(ladders, st.floats(1, 1e7))
-def test_sizes_of_the_grid_are_whole_and_few(ladder, n):
-    snapped = ladder.snap(n)
-    assert 1 <= snapped <= ladder.high
-    assert snapped % ladder.granule == 0
-    if n <= ladder.high and snapped > 8 * ladder.granule:
-        assert abs(math.log2(snapped / n)) <= 1 / 8 + 0.1
-
-
 @given(ladders)
 def test_ladders_rise_to_their_tops_and_rungs_are_seven_at_most_in_whole_granules(ladder):
     rungs = ladder.rungs()
@@ -96,21 +86,56 @@ def test_ladders_rise_to_their_tops_and_rungs_are_seven_at_most_in_whole_granule
     assert all(n % ladder.granule == 0 for n in rungs)
 
 
-def test_the_rungs_of_the_default_ops():
-    assert kernels.load("add").sizes.rungs() == [2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24]
-    assert kernels.load("matmul").sizes.rungs() == [32, 128, 512, 1024, 2048, 4096]
+def test_the_sizes_of_an_op_have_a_shape_and_larger_ones_are_more_work():
+    for op in map(kernels.load, kernels.names()):
+        sizes = {*op.sizes.sizes(), *op.sizes.rungs()}
+        assert [op.fits({"n": n}) for n in sizes] == [None] * len(sizes), op.name
+        work = [Series(op, "float32").work(n) for n in op.sizes.rungs()]
+        assert work == sorted(work), op.name
+        assert work[0] > 0 or op.overhead is not None, op.name
 
 
-@pytest.mark.parametrize("name", kernels.names())
-def test_the_default_sizes_of_an_op_have_a_shape(name):
-    op = kernels.load(name)
-    sizes = {*op.sizes.sizes(), *op.sizes.rungs()}
-    assert [op.fits({"n": n}) for n in sizes] == [None] * len(sizes)
+def case(n, *, implementation="library", op="add", regime="resident-queued"):
+    return Case(op, "vector", {"n": n}, "float32", implementation, regime, "cupy:0")
 
 
-@pytest.mark.parametrize("name", kernels.computing_ops())
-def test_larger_sizes_are_more_work(name):
-    op = kernels.load(name)
-    work = [Series(op, "float32").work(n) for n in op.sizes.rungs()]
-    assert work == sorted(work)
-    assert work[0] > 0
+def pace(times):
+    noted = Pace()
+    for n, seconds in times.items():
+        noted.note(case(n), seconds)
+    return noted
+
+
+@pytest.mark.parametrize(("n", "seconds"), [
+    (50, 1e-3), (100, 1e-3), (200, 2e-3), (400, 4e-3), (800, 1.6e-2), (1600, 6.4e-2), (3200, 0.256),
+])  # fmt: skip
+def test_between_sizes_it_is_the_line_beyond_them_that_of_the_last_two(n, seconds):
+    assert pace({100: 1e-3, 400: 4e-3, 1600: 6.4e-2}).expected_s(case(n)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("last_s", "power"), [(1e-3, 1.0), (1.5e-3, 1.0), (4e-3, 2.0), (0.1, 3.0)])
+def test_beyond_all_sizes_it_grows_with_the_size_or_faster_but_not_without_end(last_s, power):
+    known = pace({100: 1e-3, 200: last_s})
+    assert known.expected_s(case(800)) == pytest.approx(last_s * 4**power)
+    assert known.expected_s(case(50)) == 1e-3, "rather more than less"
+
+
+def test_one_size_grows_with_the_size():
+    assert pace({100: 1e-3}).expected_s(case(300)) == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(50, 5e-4), (150, 1.5e-3), (300, 3e-3), (500, 5e-3), (4000, 4e-2)])
+def test_the_least_is_in_proportion_to_the_nearest_size(n, seconds):
+    assert pace({100: 1e-3, 1000: 1e-2}).least_s(case(n)) == pytest.approx(seconds)
+    assert pace({100: 1e-3, 1000: 2e-2}).least_s(case(300)) == pytest.approx(3e-3), "100 is nearer by ratio"
+    assert pace({100: 1e-3, 1000: 2e-2}).least_s(case(330)) == pytest.approx(6.6e-3)
+
+
+@pytest.mark.parametrize(
+    "other", [case(100, implementation="tuned"), case(100, op="mul"), case(100, regime="transfer-always")]
+)
+def test_each_contender_has_its_own_times(other):
+    known = pace({100: 1e-3})
+    known.note(other, 0.0)
+    assert known.expected_s(other) is None
+    assert known.least_s(other) == 0

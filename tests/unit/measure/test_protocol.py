@@ -39,7 +39,7 @@ def valued(kind):
     "kind", [*protocol.WorkerRequest.__subclasses__(), protocol.Phase, *protocol.Reply.__subclasses__()]
 )
 @given(data=st.data())
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(5))
 def test_messages_come_back(kind, data):
     message = data.draw(valued(kind))
     decode = protocol.decode_request if issubclass(kind, protocol.WorkerRequest) else protocol.decode_reply
@@ -53,10 +53,3 @@ def test_junk_is_refused_by_its_own_error(line):
     for decode in (protocol.decode_request, protocol.decode_reply):
         with pytest.raises(msgspec.DecodeError):
             decode(line)
-
-
-def test_a_reply_is_no_request():
-    with pytest.raises(msgspec.ValidationError):
-        protocol.decode_request(protocol.encode(protocol.Done(id=1)))
-    with pytest.raises(msgspec.ValidationError):
-        protocol.decode_reply(protocol.encode(protocol.Close(id=1)))

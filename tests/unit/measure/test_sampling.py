@@ -58,12 +58,6 @@ def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     assert seen == steps
 
 
-@given(st.floats(0, 1e-3), st.floats(1e-9, 1e-2), st.floats(0, 1e-6), st.floats(0, 1e-7))
-def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, step_s, cost_s):
-    target = timer.sample_target_s(least_s, overhead_s, step_s, cost_s)
-    assert target == max(least_s, 10 * overhead_s, 1000 * step_s, 10_000 * cost_s)
-
-
 @given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(1e-3, 1e-2))
 def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, target):
     stub = Stub(fixed_s, launch_s, calls)
@@ -263,13 +257,6 @@ def test_a_flush_writes_all_of_the_host_and_asks_the_device():
     assert reported == ["flush", "sync"] * 2
 
 
-def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
-    sent, session = [], backends.load("fake").open("fake:gpu")
-    session.upload = lambda buffer, host: sent.append(host.nbytes)
-    session.flush()
-    assert sent == [256 << 20]
-
-
 @pytest.mark.parametrize("offers", [True, False])
 def test_a_split_flushes_its_gpu(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
@@ -287,20 +274,6 @@ def test_a_split_flushes_its_gpu(offers):
     session.close()
 
 
-@pytest.mark.parametrize(("repeat", "hot"), [(21, 21), (1 << 19, timer.QUEUED_LAUNCHES)])
-def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue(repeat, hot):
-    stub = Stub(0.0, 1e-2)
-    stub.repeat = repeat
-    assert timer.calibrate_hot(stub) == hot
-
-
-def test_without_a_device_clock_there_is_no_count():
-    stub = Stub(0.0, 1e-3)
-    stub.session.time = lambda launch, repeat, cold: None
-    stub.session.device = backends.load("numpy").devices()[0]
-    assert timer.calibrate_hot(stub) is None
-
-
 @given(st.integers(1, 1000), st.integers(1, 50))
 def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
     count = 0
@@ -314,22 +287,6 @@ def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
     assert smallest == step
     assert cost == pytest.approx(step / readings_per_step, rel=0.05)
     assert timer.clock_facts(lambda: 5.0) == (0.0, 0.0), "a clock that stands still has no step"
-
-
-def test_garbage_collection_is_off_while_sampling_and_back_afterwards():
-    import gc
-
-    assert gc.isenabled()
-    with timer.no_garbage_collection():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with timer.no_garbage_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 # ------------------------------------------------------------------ the hot time of a device without a clock

@@ -2,9 +2,10 @@
 
 import pytest
 
+from gpubench import backends
 from gpubench.base.errors import ExitCode, RequiredUnavailable
-from gpubench.measure import targets
-from gpubench.measure.targets import DeviceRequest, Listing, choose, with_gpu_memory
+from gpubench.measure import protocol, targets
+from gpubench.measure.targets import DeviceRequest, Listing, choose, list_devices, with_gpu_memory
 from gpubench.result.run import Device, Identity
 
 
@@ -29,11 +30,11 @@ LISTINGS = {
 def listed(monkeypatch):
     asked = []
 
-    def list_devices(names, deadline_s=0.0, *, yielding=False, spares=None, threads=None):
+    def listings(names, **_):
         asked.append(tuple(names))
         return [LISTINGS[name] for name in names]
 
-    monkeypatch.setattr(targets, "list_devices", list_devices)
+    monkeypatch.setattr(targets, "list_devices", listings)
     monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu"))
     return asked
 
@@ -169,3 +170,49 @@ def test_a_word_may_stand_for_several_devices(words, expected):
     listings = [targets.Listing("cupy", tuple(device(f"cupy:{number}", api="cuda") for number in range(3)))]
     wanted = targets.DeviceRequest(devices=words)
     assert targets.expand_ids(wanted, listings).devices == expected
+
+
+YIELDING, FIRST = next((name, known.yields_to[0]) for name, known in backends.KNOWN.items() if known.yields_to)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Which requests the workers got; `gpus` says who has a GPU."""
+    found, gpus = [], {}
+
+    class Worker:
+        next_id = 1
+
+        def __init__(self, threads):
+            pass
+
+        def ask(self, request, deadline_s):
+            found.append((request.backend, request.host_only))
+            kinds = ["gpu"] if gpus.get(request.backend) and not request.host_only else []
+            kinds += ["cpu"] if request.backend == YIELDING else []
+            listing = protocol.Listing(
+                request.backend, tuple(device(f"{request.backend}:0", kind) for kind in kinds)
+            )
+            return protocol.Devices(id=1, listing=listing)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(targets, "Worker", Worker)
+    return found, gpus
+
+
+@pytest.mark.parametrize(("names", "who_has_gpus", "yielding", "requests", "kinds"), [
+    # It is asked for its CPUs where another backend has the GPU, and again where nobody has one.
+    ([FIRST, YIELDING], [FIRST, YIELDING], True, [(FIRST, False), (YIELDING, True)], [["gpu"], ["cpu"]]),
+    ([FIRST, YIELDING], [YIELDING], True, [(FIRST, False), (YIELDING, False), (YIELDING, True)], [[], ["gpu", "cpu"]]),
+    # Who is asked for by name or alone is asked for all.
+    ([YIELDING], [], True, [(YIELDING, False)], [["cpu"]]),
+    ([FIRST, YIELDING], [], False, [(FIRST, False), (YIELDING, False)], [[], ["cpu"]]),
+])  # fmt: skip
+def test_a_backend_that_yields_is_asked_for_its_cpus(asked, names, who_has_gpus, yielding, requests, kinds):
+    found, gpus = asked
+    gpus.update(dict.fromkeys(who_has_gpus, True))
+    listings = list_devices(names, yielding=yielding)
+    assert sorted(found) == sorted(requests)
+    assert [[one.kind for one in listing.devices] for listing in listings] == kinds

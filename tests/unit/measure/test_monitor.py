@@ -1,0 +1,363 @@
+"""The monitor: whose clocks are read, which readings speak for which samples, and who else is on a GPU."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gpubench.detect.probes import nvml
+from gpubench.measure import monitor, monitor_child
+from gpubench.measure.monitor import (
+    IDLE_BYTES,
+    SLOWED,
+    Monitor,
+    MonitorTarget,
+    Paused,
+    Reading,
+    Ready,
+    Users,
+    is_slowed_down,
+    judge_block,
+)
+from gpubench.result.machine import Fact, Gpu, Machine
+from gpubench.result.run import Block, Device, Identity
+from tests.nvml import Nvml
+
+FULL = 2e9
+
+
+def block(entries, warmup):
+    return Block(session=0, round=0, position=0, repeat=1, warmup=warmup, wall_s=[1.0] * entries)
+
+
+def read(t_s, clock_hz=FULL, *throttle):
+    return Reading("cupy:0", t_s, clock_hz, throttle=list(throttle))
+
+
+TIMES = [0.0, 1.0, 2.0, 3.0, 4.0]  # warm-up until 2, two samples
+
+
+HOT, SLOW = "hw_thermal_slowdown", "hw_slowdown"
+
+
+@pytest.mark.parametrize(
+    ("counted", "readings", "discarded", "clock_hz", "throttle"),
+    [
+        (None, [read(1.5), read(2.5, FULL, SLOW), read(3.5)], {"2": "throttled"}, [FULL, FULL], [SLOW]),
+        (
+            None,
+            [read(1.9), read(4.05, FULL, HOT)],
+            {"3": "throttled"},
+            [FULL, FULL],
+            [HOT],
+        ),  # the nearer one counts
+        (None, [read(0.5, FULL, HOT), read(2.2), read(3.2)], {}, [FULL, FULL], [HOT]),  # in the warm-up alone
+        ([1.9e9, 1.8e9], [read(2.5), read(3.5, FULL, SLOW)], {"3": "throttled"}, [1.9e9, 1.8e9], [SLOW]),
+        (None, [read(2.5, None)], {}, None, []),  # a device that does not tell its clock
+        (None, [], {}, None, []),
+    ],
+)
+def test_a_sample_is_judged_by_the_readings_during_it(counted, readings, discarded, clock_hz, throttle):
+    """A clock that the device counted itself stays, and heat is read all the same."""
+    found = judge_block(msgspec.structs.replace(block(4, 2), clock_hz=counted), TIMES, readings, FULL)
+    assert (found.discarded, found.clock_hz, found.throttle or []) == (discarded, clock_hz, throttle)
+
+
+@pytest.mark.parametrize(
+    ("reading", "usual", "is_slow"),
+    [
+        *((read(0.0, FULL, reason), None, True) for reason in sorted(SLOWED)),
+        *((read(0.0, FULL, reason), FULL, False)
+          for reason in ("applications_clocks", "sync_boost", "display_clocks", "sw_power_cap")),
+        (read(0.0, 0.91 * FULL), FULL, False), (read(0.0, 0.89 * FULL), FULL, True), (read(0.0, 0.1 * FULL), None, False),
+        (read(0.0, 0.5 * FULL, "sw_power_cap"), FULL, False),  # which explains a low clock
+    ],
+    ids=str,
+)  # fmt: skip
+def test_heat_and_power_slow_and_a_clock_below_nine_tenths_of_the_usual_one(reading, usual, is_slow):
+    assert is_slowed_down(reading, usual) == is_slow
+
+
+def test_a_block_is_compared_with_the_clocks_of_the_blocks_before_it():
+    monitor = Monitor([], 0.0)
+    shares = [1.0, 0.98, 0.85, 0.97, 0.95]
+    judgements = [monitor.judge("cupy:0", block(4, 2), TIMES, [read(2.5, share * FULL)]) for share in shares]
+    assert [bool(found.discarded) for found in judgements] == [False, False, True, False, False]
+    other = monitor.judge("wgpu:0", block(4, 2), TIMES, [read(2.5, 0.5 * FULL)])
+    assert not other.discarded, "another device has a clock of its own"
+
+
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+def cards(**answers):
+    """Two cards; the power of the second one is a secret."""
+    return Nvml(**{
+        "nvmlDeviceGetCount": 2,
+        "nvmlDeviceGetUUID": lambda card: UUID.replace("444444444444", f"44444444444{card}"),
+        "nvmlDeviceGetPciInfo": lambda card: SimpleNamespace(busId=f"00000000:0{card + 6}:00.0".encode()),
+        "nvmlDeviceGetClockInfo": lambda card, kind: 1980 if kind == Nvml.NVML_CLOCK_SM else 2619,
+        "nvmlDeviceGetTemperature": lambda card, sensor: 41 + card,
+        "nvmlDeviceGetPowerUsage": lambda card: 123456 if card == 0 else Nvml().nvmlDeviceGetPowerUsage(),
+        "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x1 | 0x4 | 0x40,
+    } | answers)  # fmt: skip
+
+
+def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
+    found = nvml.gpu_readers(
+        [MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("cupy:1", pci="0000:07:00.0")], {}, cards()
+    )
+    assert found["cupy:0"]() == {
+        "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
+        "energy_j": None,
+        "throttle": ["sw_power_cap", "hw_thermal_slowdown"], "pcie_generation": 5, "pcie_width": None,
+    }  # fmt: skip
+    assert found["cupy:1"]()["power_w"] is None
+    assert found["cupy:1"]()["temperature_c"] == 42.0
+
+
+@pytest.mark.parametrize(("target", "temperature"), [
+    (MonitorTarget("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
+    (MonitorTarget("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
+    (MonitorTarget("cupy:0", pci="00000000:06:00.0"), 41.0),
+])  # fmt: skip
+def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
+    absent = {}
+    assert nvml.gpu_readers([target], absent, cards())["cupy:0"]()["temperature_c"] == temperature
+    assert absent == {}
+
+
+@pytest.mark.parametrize(("place", "answers", "why"), [
+    ("0000:99:00.0", {}, "NVML lists no such GPU"),
+    ("0000:06:00.0", {"nvmlInit": Nvml.NVMLError("Driver Not Loaded")}, "NVML: Driver Not Loaded"),
+])  # fmt: skip
+def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers, why):
+    absent = {}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci=place)], absent, cards(**answers)) == {}
+    assert absent == {"cupy:0": why}
+
+
+def device(name, kind="gpu", gpu_id=None, identity=None):
+    backend = name.partition(":")[0]
+    return Device(id=name, backend=backend, kind=kind, name="X", api="vulkan", gpu_id=gpu_id, identity=identity)
+
+
+class Watching:
+    """Stands where a child would: what it is sent, and nothing more."""
+
+    sent: list = []
+
+    def __init__(self, command, env=None):
+        self.sent = Watching.sent = []
+
+    def write(self, line):
+        self.sent.append(monitor.decode_order(line))
+
+    def kill(self, after_s):
+        pass
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The targets that the monitor is sent for some devices, and what is absent."""
+    monkeypatch.setattr(monitor.processes, "Child", Watching)
+    machine = Machine(gpus=[Gpu(id="GPU-a", bdf=Fact("0000:06:00.0", "ok", "nvml"))])
+
+    def ask(*devices):
+        Watching.sent = []
+        session = monitor.of_session(devices, machine, 0.0)
+        return [t for order in Watching.sent for t in order.targets], session.absent()
+
+    return ask
+
+
+NVIDIA = Identity(vendor_id=0x10DE, device_id=0x2335)
+OWN = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
+
+
+@pytest.mark.parametrize(
+    ("devices", "targets"),
+    [
+        # By the address of the GPU that it is, or by its own identity; a split where its GPU is known.
+        ([device("wgpu:0", gpu_id="GPU-a", identity=NVIDIA)], [("wgpu:0", None, "0000:06:00.0")]),
+        ([device("cupy:0", identity=OWN)], [("cupy:0", "abc", "0000:07:00.0")]),
+        ([device("hybrid:cupy:0", "hybrid", identity=OWN), device("hybrid:fake:gpu", "hybrid")],
+         [("hybrid:cupy:0", "abc", "0000:07:00.0")]),
+        ([device("numpy:0", "cpu"), device("wgpu:0", "software")], []),
+    ],
+)  # fmt: skip
+def test_a_device_is_read_as_the_gpu_that_it_is(asked, devices, targets):
+    assert asked(*devices) == ([MonitorTarget(*target) for target in targets], {})
+    assert bool(Watching.sent) == bool(targets), "without a target nothing is started"
+
+
+def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
+    other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1", identity=Identity()))
+    assert other[0] == []
+    assert set(other[1]) == {"wgpu:0", "wgpu:1"}
+    assert "NVIDIA" in other[1]["wgpu:0"]
+    assert "which GPU" in other[1]["wgpu:1"]
+
+
+def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
+    assert asked(device("fake:gpu"), device("wgpu:0")) == (
+        [MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")],
+        {},
+    )
+    found, absent = monitor_child.sources([MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")])
+    assert found.keys() == {"fake:gpu"}
+    assert found["fake:gpu"]()["clock_hz"] > 0
+    assert absent == {"wgpu:0": monitor.UNKNOWN_GPU}
+    assert monitor_child.users([MonitorTarget("fake:shared")])["fake:shared"].computing == 1
+
+
+def test_one_warning_for_all_of_them():
+    assert monitor.warning({}) is None
+    found = monitor.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
+    assert (found.code, found.severity) == ("no-telemetry", "info")
+    assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
+
+
+def test_columns_count_time_from_the_session(asked):
+    found = monitor.columns(
+        "cupy:0", [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)], 12.0
+    )
+    assert found.t_s == pytest.approx([0.5, 0.6])
+    assert (found.clock_hz, found.power_w, found.throttle) == ([1e9, None], [None, 3.0], [[], []])
+
+
+CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
+SMALL, LARGE = IDLE_BYTES, 2**31
+
+
+def card(**answers):
+    return Nvml(**{
+        "nvmlDeviceGetUUID": "GPU-1", "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetGraphicsRunningProcesses": [], "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=SMALL),
+        "nvmlDeviceGetMigMode": [0, 0], "nvmlDeviceGetAddressingMode": SimpleNamespace(value=1), **answers,
+    })  # fmt: skip
+
+
+def pids(*numbers):
+    return [SimpleNamespace(pid=number, usedGpuMemory=None) for number in numbers]
+
+
+def reported(**asked):
+    return Users(**nvml.gpu_users(CARD, card(**asked))["cupy:0"])
+
+
+@pytest.mark.parametrize(("computing", "drawing", "used", "users"), [
+    (pids(7, 8), pids(8, 9), LARGE, Users(computing=2, drawing=1, used_bytes=LARGE)),  # each process once
+    ([], [], SMALL, None), ([], [], 0, None), ([], [], LARGE, Users(used_bytes=LARGE)),  # of whom no process is listed
+])  # fmt: skip
+def test_who_is_on_a_card_is_counted(computing, drawing, used, users):
+    found = reported(
+        nvmlDeviceGetComputeRunningProcesses=computing, nvmlDeviceGetGraphicsRunningProcesses=drawing,
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=used),
+    )  # fmt: skip
+    assert found == users if users else not found
+    assert found.unseen == (users is not None and not computing)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"nvmlDeviceGetComputeRunningProcesses": Nvml.NVMLError("not supported")},
+        {"nvmlDeviceGetComputeRunningProcesses": NameError("a binding of another version")},
+        {"nvmlDeviceGetMemoryInfo": Nvml.NVMLError("no permission")},
+        {"nvmlMemory_v2": None},  # what the driver reserves would count as somebody's
+        {"nvmlDeviceGetAddressingMode": SimpleNamespace(value=2)},  # memory that holds the system's files too
+    ],
+)
+def test_what_cannot_be_told_is_no_user(asked):
+    version = asked.pop("nvmlMemory_v2", 2)
+    memory = {} if "nvmlDeviceGetComputeRunningProcesses" in asked else {
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=LARGE)
+    }  # fmt: skip
+    driver = card(**(memory | asked))
+    driver.nvmlMemory_v2 = version
+    assert not Users(**nvml.gpu_users(CARD, driver)["cupy:0"])
+
+
+def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
+    assert nvml.gpu_users(CARD, card(nvmlDeviceGetMigMode=[1, 1])) == {}
+    assert nvml.gpu_users([MonitorTarget("cupy:0", pci="0000:99:00.0")], card()) == {}
+    assert nvml.gpu_users(CARD, card(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
+
+
+def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
+    monkeypatch.setattr(monitor_child, "PAUSES_S", (0.0, 0.0))
+    looks = [
+        {"cupy:0": Users(computing=1)},
+        {"cupy:0": Users(used_bytes=LARGE)},
+        {"cupy:0": Users()},
+        "one too many",
+    ]
+    assert monitor_child.who_stays(lambda: looks.pop(0)) == {"cupy:0": Users()}
+    assert monitor_child.who_stays(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
+
+
+@pytest.mark.parametrize(("users", "severity", "words"), [
+    (Users(1, 0, LARGE), "warning", "another process was computing on cupy:0, wgpu:0 before the session began"),
+    (Users(2, 5, LARGE), "warning", "2 other processes were computing on"),
+    (Users(0, 1, LARGE), "info", "another process was drawing on"),
+    (Users(0, 0, LARGE), "info", "held by processes that cannot be seen"),
+])  # fmt: skip
+def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
+    (found,) = monitor.warn_of_users({"wgpu:0": users, "cupy:0": users}, 3)
+    assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
+    assert words in found.message
+    assert found.data == {"devices": "cupy:0, wgpu:0", "used_bytes": LARGE}
+
+
+def test_two_gpus_have_two():
+    assert len(monitor.warn_of_users({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
+    assert monitor.warn_of_users({}, 0) == []
+
+
+class Begun:
+    """Stands where the monitor would: it has said these lines, and then nothing."""
+
+    lines_said: tuple[monitor.FromMonitor, ...] = ()
+
+    def __init__(self, command, env=None):
+        import queue
+
+        self.lines = queue.Queue()
+        Begun.latest = self
+        for message in self.lines_said:
+            self.lines.put(monitor.encode(message))
+
+    def write(self, line):
+        pass
+
+    def kill(self, after_s):
+        self.lines.put(None)
+
+
+def begun(monkeypatch, *said, start_s=30.0):
+    monkeypatch.setattr(monitor.processes, "Child", type("Begun", (Begun,), {"lines_said": said}))
+    monkeypatch.setattr(monitor, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(monitor, "START_S", start_s)
+    return monitor.Monitor(CARD, 0.0)
+
+
+def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):
+    session = begun(monkeypatch)
+    assert (session.users(), session.absent()) == ({}, {})
+    for number in (1, 2):
+        session.watch("cupy:0")
+        assert (session.rest(), session.absent()) == ([], {}), number
+    for message in (Ready({}), Reading("cupy:0", 1.0), Paused(1), Reading("cupy:0", 2.0), Paused(3)):
+        Begun.latest.lines.put(monitor.encode(message))
+    session.watch("cupy:0")
+    assert [reading.t_s for reading in session.rest()] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("said", [(), (Ready({}),)], ids=["never begun", "begun"])
+def test_a_driver_that_hangs_is_given_up(monkeypatch, said):
+    session = begun(monkeypatch, *said, start_s=0.0)
+    session.users()
+    session.watch("cupy:0")
+    assert (session.rest(), set(session.absent())) == ([], {"cupy:0"})

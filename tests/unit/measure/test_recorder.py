@@ -1,0 +1,252 @@
+"""The document of a run, which names no path, user or host; what a failure costs a case; the exit code of what was learnt."""
+
+import getpass
+import os
+import platform
+import re
+import socket
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.base.errors import ExitCode
+from gpubench.measure.budget import LEAST_BLOCKS
+from gpubench.measure.recorder import Origin, Recorder, broken, new_run, to_be_tried, verdict
+from gpubench.result import store
+from gpubench.result.case import Case
+from gpubench.result.machine import Fact, Gpu, Machine
+from gpubench.result.run import (
+    Block,
+    Check,
+    Device,
+    Failure,
+    Identity,
+    Measurement,
+    Planned,
+    Selection,
+    SessionFailure,
+    Settings,
+    Skip,
+    Stop,
+)
+
+DEVICE = Device(
+    id="cupy:0", backend="cupy", kind="gpu", name="Example", api="cuda", memory_bytes=2**34,
+    identity=Identity(uuid="0123456789abcdef", pci="0000:09:00.0"),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def outside_of_a_checkout(tmp_path_factory):
+    """Asking git of the checkout takes longer than all else here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("nowhere"))
+        yield
+
+
+def document(argv=(), environ=None):
+    origin = Origin(argv=argv, versions={"numpy": "2.0"}, environ=environ or {})
+    return new_run(Selection(ops=["add"]), Settings(), Machine(), [DEVICE], origin)
+
+
+names = st.from_regex(re.compile(r"[A-Za-z0-9_.@-]{3,12}"), fullmatch=True)
+paths = st.builds(
+    lambda parts, name: "/".join(["", *parts, name]), st.lists(names, min_size=1, max_size=4), names
+)
+
+
+@given(paths, st.sampled_from(["{}", "-o{}", "--output={}", "--config={}"]))
+def test_paths_are_cut_to_their_last_part(path, written):
+    (argument,) = document([written.format(path)]).argv
+    assert os.sep not in argument
+    assert argument.endswith(path.rpartition("/")[2])
+
+
+@pytest.mark.parametrize(
+    "written", ["*/*/library/*@numpy:0", "--skip=add/n=64/*", "add/n=64/float32/tuned/resident@numpy:0"]
+)
+def test_a_selector_of_cases_is_no_path(written):
+    assert document([written]).argv == [written]
+
+
+def test_the_environment_is_recorded_by_name_and_nothing_else_of_it(monkeypatch):
+    for module, name in ((socket, "gethostname"), (platform, "node"), (getpass, "getuser")):
+        monkeypatch.setattr(module, name, lambda: "private-box")
+    secret = {"AWS_SECRET": "hunter2", "HOME": "/home/someone", "USER": "someone", "HOSTNAME": "private-box"}
+    run = document(["run", "-o", "/home/someone/r.json"], {**secret, "OMP_NUM_THREADS": "1"})
+    assert run.environment.variables == {"OMP_NUM_THREADS": "1"}
+    text = store.dumps(run).decode()
+    for word in ("hunter2", "someone", "private-box", os.getcwd(), "0123456789abcdef", "0000:09:00.0"):
+        assert word not in text
+
+
+@pytest.mark.parametrize("uuid", ["GPU-8fd2ceae-1e56-1aae-077f-81452b8715a7", "GPU-fa8f3d8e91c2b7a0"])
+def test_a_uuid_becomes_a_digest_everywhere_and_stays_one_name(uuid):
+    gpu = Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))
+    device = msgspec.structs.replace(DEVICE, gpu_id=uuid)
+    runs = [
+        new_run(Selection(ops=["add"]), Settings(), Machine(gpus=[gpu]), [device], Origin()) for _ in range(2)
+    ]
+    assert uuid.encode() not in store.dumps(runs[0])
+    found = runs[0].machine.gpus[0]
+    assert found.id == found.uuid.value == runs[0].devices[0].gpu_id
+    assert found.id.startswith("GPU-")
+    assert found.id == runs[1].machine.gpus[0].id
+
+
+@pytest.mark.parametrize(
+    ("environ", "provider"),
+    [({}, None), ({"CI": "1"}, "unknown"), ({"CI": "true", "GITHUB_ACTIONS": "true"}, "github")],
+)
+def test_the_ci_is_named(environ, provider):
+    ci = document(environ=environ).environment.ci
+    assert (ci.provider if ci else None) == provider
+
+
+def test_outside_of_a_checkout_there_is_no_git(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert document().environment.git is None
+    monkeypatch.setenv("PATH", "")
+    assert document().environment.git is None
+
+
+# ------------------------------------------------------------------- cases: what is left, and tried again
+
+
+def case(n):
+    return Case("add", "vector", {"n": n}, "float32", "library", "resident", "numpy:0")
+
+
+def ended(kind, n, reason):
+    return kind(id=case(n).id, case=case(n), reason=reason, detail="")
+
+
+def block(session=0, samples=1, phase="main"):
+    """One of so many samples behind a warm-up."""
+    return Block(
+        session=session, round=0, position=0, repeat=1, phase=phase, warmup=1, wall_s=[1.0] * (samples + 1)
+    )
+
+
+def measured(n, *blocks):
+    check = Check(ok=True, max_error=0.0, limit=1e-7, scale="value")
+    return Measurement(
+        id=case(n).id, case=case(n), flops=n, bytes=12 * n, op_hash="0", check=check, blocks=[*blocks]
+    )
+
+
+def known(*sessions):
+    """The case with a finished block in each of these sessions."""
+    stops = [Stop(session=number, reason="precision") for number in sessions]
+    return msgspec.structs.replace(measured(1, *map(block, sessions)), stops=stops)
+
+
+def crash(session):
+    return SessionFailure(session=session, reason="worker-crashed", detail="it crashed")
+
+
+LEAST = 5
+FULL, SHORT = measured(1, block(samples=LEAST)), measured(2, block(samples=LEAST - 1))
+PLANNED, SKIPPED = Planned(id=case(3).id, case=case(3)), ended(Skip, 4, "out-of-memory")
+CRASHED, WRONG = ended(Failure, 5, "worker-crashed"), ended(Failure, 6, "wrong-result")
+
+
+def test_what_was_planned_and_never_reached_is_a_skip_at_the_end():
+    saved = []
+    recorder = Recorder(document(), saved.append)
+    recorder.plan([Planned(id=case(n).id, case=case(n)) for n in (1, 2)])
+    recorder.put(measured(1))
+    run = recorder.finish(124, "budget", complete=True)
+    assert [type(o) for o in run.outcomes] == [Measurement, Skip]
+    assert run.outcomes[1].reason == "budget"
+    assert run.complete
+    assert saved[-1] == run
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(0, 4))
+def test_no_session_is_lost_and_two_failures_in_a_row_end_it(fates, since):
+    """`fates` says of each session whether the case would run; earlier calls had `since` of them."""
+    outcome, tried = None, []
+    for session, fine in enumerate(fates):
+        first = 0 if session < since else since
+        if not to_be_tried(outcome, session, first):
+            tried.append(None)
+            continue
+        tried.append(fine)
+        if not fine:
+            outcome = broken(case(1), outcome, crash(session))
+            assert not to_be_tried(outcome, session, first), "not twice in one session"
+        else:
+            failures = getattr(outcome, "failures", None) or []
+            sessions = [b.session for b in outcome.blocks] if isinstance(outcome, Measurement) else []
+            outcome = msgspec.structs.replace(known(*sessions, session), failures=failures)
+    ran = [session for session, fine in enumerate(tried) if fine]
+    broke = [session for session, fine in enumerate(tried) if fine is False]
+    if ran:
+        assert [block.session for block in outcome.blocks] == ran
+    elif broke:
+        assert isinstance(outcome, Failure)
+    if broke:
+        assert [failure.session for failure in outcome.failures] == broke
+    for call in (tried[:since], tried[since:]):
+        ends = [i + 2 for i in range(len(call) - 1) if call[i] is False and call[i + 1] is False]
+        if ends:
+            assert call[ends[0] :] == [None] * len(call[ends[0] :]), "given up for the rest of this call"
+
+
+@pytest.mark.parametrize(("outcome", "again"), [
+    (None, True), (PLANNED, True), (known(0), True), (SKIPPED, False), (ended(Skip, 4, "device-lost"), True),
+    (WRONG, False), (ended(Failure, 5, "timeout"), True),
+])  # fmt: skip
+def test_what_is_tried_in_the_next_session(outcome, again):
+    assert to_be_tried(outcome, 1, 0) is again
+
+
+def test_a_failure_leaves_what_stood_before_and_nothing_else():
+    before = known(0, 1)
+    after = broken(case(1), before, crash(2))
+    assert (after.blocks, after.stops) == (before.blocks, before.stops)
+    assert broken(case(1), known(), crash(0)).reason == "worker-crashed", "samples are what a number needs"
+
+
+# ------------------------------------------------------------------- the end
+
+
+def run(*outcomes, named=range(1, 10)):
+    settings = Settings(min_samples=LEAST)
+    chosen = Selection(ops=["add"], sizes={"add": [*named]})
+    return msgspec.structs.replace(document(), selection=chosen, settings=settings, outcomes=[*outcomes])
+
+
+# Samples that heat spoilt are used where too little else is left: the case has an estimate.
+HOT = measured(1, msgspec.structs.replace(block(samples=LEAST), discarded=dict.fromkeys("123", "throttled")))
+OK, BUDGET = (ExitCode.OK, "ok"), (ExitCode.BUDGET, "budget")
+# Outcomes, what else is known, and the ending. What a search left open at sizes that nobody named is no failure.
+ENDINGS = [
+    ([FULL], {}, OK), ([FULL, SKIPPED], {}, OK), ([FULL, SHORT], {}, BUDGET), ([FULL, PLANNED], {}, BUDGET),
+    ([FULL, measured(7, block(samples=LEAST - 1), block(samples=20, phase="estimate"))], {}, BUDGET),
+    ([FULL, measured(9)], {}, BUDGET), ([SKIPPED], {}, (ExitCode.FAILED, "nothing-measured")), ([HOT], {}, OK),
+    ([FULL, SHORT], {"unavailable": ["cupy:0"]}, (ExitCode.UNAVAILABLE, "unavailable")),
+    ([FULL, SHORT, CRASHED], {"unavailable": ["cupy:0"]}, (ExitCode.FAILED, "failed")),
+    ([FULL, CRASHED, WRONG], {}, (ExitCode.FAILED, "wrong-result")),
+    ([FULL, broken(case(1), known(0), crash(3))], {"since": 3}, (ExitCode.FAILED, "failed")),
+    ([FULL, broken(case(1), known(0), crash(3))], {"since": 4}, BUDGET),
+    *(([FULL, lacking], {"named": [1]}, OK) for lacking in (SHORT, PLANNED, measured(9))),
+    # A block of a long launch holds a single sample.
+    ([measured(1, *[block()] * (LEAST_BLOCKS - 1))], {}, BUDGET), ([measured(1, *[block()] * LEAST_BLOCKS)], {}, OK),
+    ([measured(1)], {"check_only": True}, OK),
+    # A check that left cases out is out of time whoever chose their sizes.
+    *(([*outcomes, PLANNED], {"check_only": True, "named": named}, BUDGET)
+      for outcomes in ([measured(1)], [], [SKIPPED]) for named in ([], [1], range(1, 10))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outcomes", "more", "ending"), ENDINGS)
+def test_the_gravest_ending_is_told(outcomes, more, ending):
+    more = dict(more)
+    named = more.pop("named", range(1, 10))
+    for order in (outcomes, outcomes[::-1]):
+        assert verdict(run(*order, named=named), **more) == ending
