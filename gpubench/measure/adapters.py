@@ -173,55 +173,27 @@ def _listed_repeatedly(
     equal: Sequence[Card], chosen: Sequence[Device], times: dict[str, float | None]
 ) -> RunWarning:
     card, taken = equal[0], chosen[0]
-    others = [device for device in card if device is not taken]
-    names = _labels(card)
-    count = {2: "twice"}.get(len(card), f"{len(card)} times")
+    rivals = [
+        seconds for device in card if device is not taken and (seconds := times.get(device.id)) is not None
+    ]
+    gain = min(rivals) / (times.get(taken.id) or math.inf) if rivals else 0.0
+    why = f"{gain:.2g}x faster in a trial" if gain >= MARGIN else "as no trial shows another one to be faster"
     what = "this GPU" if len(equal) == 1 else f"each of {len(equal)} identical GPUs"
-    left_out = [device.id for whole in equal for device in whole if device not in chosen]
-    rest = f"{'the other' if len(left_out) == 1 else 'the others'}: --devices {','.join(left_out)}"
-    listed = ", ".join(names[device.id] for device in card)
+    left_out = ",".join(device.id for whole in equal for device in whole if device not in chosen)
     return RunWarning(
         code="listed-twice", severity="info", hint=WARNINGS["listed-twice"].remedy,
-        message=f"{taken.backend} lists {what} {count} ({listed}); {names[taken.id]} was measured, "
-        f"{_why(taken, others, names, times)}; {rest}",
-        data={"left_out": ",".join(left_out), "measured": ",".join(device.id for device in chosen)},
+        message=f"{taken.backend} lists {what} {len(card)} times ({', '.join(map(_label, card))}); {_label(taken)} was"
+        f" measured, {why}; others: --devices {left_out}",
+        data={"left_out": left_out, "measured": ",".join(device.id for device in chosen)},
     )  # fmt: skip
 
 
-def _why(taken: Device, others: Card, names: dict[str, str], times: dict[str, float | None]) -> str:
-    """Return by what the taken adapter won: `1.3x faster in a trial`."""
-    least = times.get(taken.id)
-    failed = [names[device.id] for device in others if device.id in times and times[device.id] is None]
-    rivals = [seconds for device in others if (seconds := times.get(device.id)) is not None]
-    if least is None:
-        return "the first, as no trial succeeded" if times else "the first, as no trial was made"
-    if not rivals:
-        return f"as the trial of {', '.join(failed)} failed"
-    ratio = min(rivals) / least
-    return (
-        f"{ratio:.2g}x faster in a trial"
-        if ratio >= MARGIN
-        else "the first, as none is clearly faster in a trial"
-    )
+_NAMES = {
+    "vulkan": "Vulkan", "dx12": "DX12", "metal": "Metal", "gl": "OpenGL", "radv": "RADV",
+    "AMD open-source driver": "AMDVLK", "AMD proprietary driver": "AMD's own driver",
+}  # fmt: skip
 
 
-_API_NAMES = {"vulkan": "Vulkan", "dx12": "DX12", "metal": "Metal", "gl": "OpenGL"}
-_DRIVER_NAMES = {
-    "radv": "RADV",
-    "AMD open-source driver": "AMDVLK",
-    "AMD proprietary driver": "AMD's own driver",
-}
-
-
-def _labels(card: Card) -> dict[str, str]:
-    """Return a name for each adapter by id: what differs of interface and driver."""
-    apis = {device.id: _API_NAMES.get(device.api, device.api) for device in card}
-    if len(set(apis.values())) == len(card):
-        return apis
-    drivers = {
-        device.id: _DRIVER_NAMES.get(driver, driver) if (driver := _way(device)[1]) else apis[device.id]
-        for device in card
-    }
-    if len(set(apis.values())) == 1:
-        return drivers
-    return {device.id: f"{apis[device.id]} by {drivers[device.id]}" for device in card}
+def _label(device: Device) -> str:
+    """Return the interface and the driver: `Vulkan by RADV`."""
+    return " by ".join(_NAMES.get(word, word) for word in _way(device) if word)

@@ -190,12 +190,15 @@ class CaseRun:
         progress = self.runtime.progress
         progress.number += 1
         self._number = progress.number
-        started = CaseStarted(
-            self.case.id, progress.number, progress.cases, self.runtime.session, progress.sessions,
-            progress.remaining(),
-        )  # fmt: skip
-        self.runtime.sink(started)
+        self.runtime.sink(CaseStarted(*self._place()))
         self.prepare(first=True)
+
+    def _place(self) -> tuple[str, int, int, int, int, float | None]:
+        """Return the fields of CaseUnderWay."""
+        progress, session = self.runtime.progress, self.runtime.session
+        return (
+            self.case.id, self._number, progress.cases, session, progress.sessions, progress.remaining(),
+        )  # fmt: skip
 
     @property
     def quiet(self) -> bool:
@@ -230,7 +233,7 @@ class CaseRun:
 
     def sample(self, number: int, position: int) -> None:
         """One block in this round, and then the question whether that is enough."""
-        settings, progress = self.runtime.settings, self.runtime.progress
+        settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
             return
@@ -243,11 +246,7 @@ class CaseRun:
         if typical:
             self._launch_s = typical
             self.runtime.pace.note(self.case, typical)
-        done = BlockDone(
-            self.case.id, self._number, progress.cases, self.runtime.session, progress.sessions, typical, precision,
-            len(self.kept), progress.remaining(),
-        )  # fmt: skip
-        self.runtime.sink(done)
+        self.runtime.sink(BlockDone(*self._place(), typical, precision, len(self.kept)))
         reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, target=self._wanted)
         if reason is not None:
             self.stop(reason)
@@ -594,7 +593,5 @@ class CaseRun:
         typical, precision = estimate(self._medians) if sampled else (None, None)
         progress.finished += 1
         self.runtime.sink(
-            CaseDone(
-                outcome, self._number, progress.cases, self.runtime.session, typical, precision, progress.remaining(),
-            )
-        )  # fmt: skip
+            CaseDone(outcome, progress.cases, self.runtime.session, typical, precision, progress.remaining())
+        )

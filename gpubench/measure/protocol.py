@@ -7,6 +7,7 @@ announce the phase it is in, so that a crash or a hang can be blamed on that pha
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
 from typing import SupportsFloat, SupportsIndex
@@ -357,21 +358,14 @@ def _plain(value: object) -> str | int | float:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
-_request_decoder = msgspec.json.Decoder(reduce(or_, WorkerRequest.__subclasses__()))
-_reply_decoder = msgspec.json.Decoder(reduce(or_, [Phase, *Reply.__subclasses__()]))
+# Both raise msgspec.DecodeError or ValidationError.
+decode_request: Callable[[bytes], WorkerRequest] = msgspec.json.Decoder(
+    reduce(or_, WorkerRequest.__subclasses__())
+).decode
+decode_reply: Callable[[bytes], FromWorker] = msgspec.json.Decoder(
+    reduce(or_, [Phase, *Reply.__subclasses__()])
+).decode
 
 
 def encode(message: WorkerRequest | FromWorker) -> bytes:
     return _encoder.encode(message) + b"\n"
-
-
-def decode_request(line: bytes) -> WorkerRequest:
-    """Raises msgspec.DecodeError or ValidationError."""
-    request: WorkerRequest = _request_decoder.decode(line)
-    return request
-
-
-def decode_reply(line: bytes) -> FromWorker:
-    """Raises msgspec.DecodeError or ValidationError."""
-    message: FromWorker = _reply_decoder.decode(line)
-    return message

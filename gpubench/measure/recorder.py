@@ -395,8 +395,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     budget_s: float | None  # of the run, if it has one
 
 
-class CaseStarted(msgspec.Struct, frozen=True):
-    """A case is being prepared."""
+class CaseUnderWay(msgspec.Struct, frozen=True):
+    """Base of what is told of a case that is measured."""
 
     id: str  # of the case
     number: int  # of the case in this run
@@ -406,25 +406,22 @@ class CaseStarted(msgspec.Struct, frozen=True):
     remaining_s: float | None  # until the end, if that is known
 
 
-class BlockDone(msgspec.Struct, frozen=True):
+class CaseStarted(CaseUnderWay, frozen=True):
+    """A case is being prepared."""
+
+
+class BlockDone(CaseUnderWay, frozen=True):
     """The estimate of a case so far."""
 
-    id: str  # of the case
-    number: int  # of the case in this run
-    cases: int  # in all, as far as that is known
-    session: int  # its index
-    sessions: int  # in all
     estimate_s: float  # median seconds per launch
     precision: float | None  # relative half-width of its interval
     samples: int  # behind it
-    remaining_s: float | None  # until the end, if that is known
 
 
 class CaseDone(msgspec.Struct, frozen=True):
     """A case has its outcome in this session."""
 
     outcome: Outcome  # as the file has it
-    number: int  # of the case in this run
     cases: int  # in all, as far as that is known
     session: int  # its index
     estimate_s: float | None  # seconds per launch; None without a number

@@ -132,7 +132,7 @@ class _Runner:
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
         self._schedule = Schedule(spec, self.recorder, self.progress)
-        if not (self._schedule.count or self._schedule.searches):  # all of the plan is skipped
+        if not (self._schedule.count or spec.searches):  # all of the plan is skipped
             self._sessions = 0
             self.progress.sessions = self.first_session
 

@@ -111,14 +111,6 @@ class Schedule:
             self._announce(plan_workloads(spec) if spec.check_only else expand(spec.ops, spec.constraints))
 
     @property
-    def searches(self) -> bool:
-        """Whether the first session may find more cases than the plan has."""
-        resume = self._spec.resume
-        if self._spec.check_only:
-            return False
-        return bool(open_curves(self._spec)) if resume is None else bool(resume.missing or resume.search)
-
-    @property
     def count(self) -> int:
         """Cases of the plan."""
         return sum(len(item.cases) for item in self.plan)
@@ -138,7 +130,7 @@ class Schedule:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
             for step in _each(sorted(plain, key=lambda item: item.series.work(item.n))):
                 yield step._replace(purpose=BLOCKS)
-        if not self._spec.check_only and (resume is None or resume.search):
+        if self._spec.searches:
             yield from self._searching(search)
             yield from self._splits(search)
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.

@@ -29,7 +29,7 @@ from tests.unit.report.builders import measured
 ID = "matmul/n=16384/float32/library/transfer-once-10@cupy:0"
 REASON = "the adapter says no " + "because " * 20 + "its driver is too old"
 CASE = parse_case_id(ID)
-BLOCK = BlockDone(ID, 4, 12, 1, 3, 53.1e-6, 0.004, 20, 42.0)
+BLOCK = BlockDone(ID, 4, 12, 1, 3, 42.0, 53.1e-6, 0.004, 20)
 
 
 class Terminal(io.StringIO):
@@ -88,7 +88,7 @@ def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate():
 
 def done(number, cases, size=None):
     case = parse_case_id(ID.replace("n=16384", f"n={size or number}"))
-    return CaseDone(measured(case, 1e-3), number, cases, 0, 1e-3, None, None)
+    return CaseDone(measured(case, 1e-3), cases, 0, 1e-3, None, None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_busy_machine_is_told_with_what_will_be_done():
 def test_the_live_line_has_no_style(monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     failure = Failure(id=ID, case=CASE, reason="error", detail="[red]it broke[/red] at 3.5")
-    events = (CaseStarted(ID, 4, 12, 1, 1, None), CaseDone(failure, 4, 12, 1, None, None, None))
+    events = (CaseStarted(ID, 4, 12, 1, 1, None), CaseDone(failure, 12, 1, None, None, None))
     warned = Warned(RunWarning(code="noisy", message="7 things"))
     text = shown(Terminal(), RunStarted(12, 1, None), *events, warned)
     assert "[red]it broke[/red] at 3.5" in " ".join(text.split())
@@ -161,7 +161,7 @@ def test_a_repeated_session_is_told_with_its_reason(stream):
 @pytest.mark.parametrize("kind", [Skip, Failure])
 def test_a_plain_line_with_a_reason_is_whole(kind):
     outcome: Outcome = kind(id=ID, case=CASE, reason="unavailable", detail=REASON)
-    text = shown(io.StringIO(), CaseDone(outcome, 4, 12, 0, None, None, None))
+    text = shown(io.StringIO(), CaseDone(outcome, 12, 0, None, None, None))
     assert text.endswith(f"{REASON}\n")
     assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=REASON))) == f"warning: {REASON}\n"
 

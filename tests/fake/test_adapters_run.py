@@ -62,8 +62,10 @@ def test_the_faster_driver_is_measured_and_the_report_says_so(run, env):
     assert ran.code == 0, ran.err
     assert sorted(gpus(ran)) == ["drivers:1", "fake:gpu"]
     (message,) = said(ran)
-    assert message.startswith("drivers lists this GPU twice (RADV, AMDVLK); AMDVLK was measured, 1.")
-    assert message.endswith("x faster in a trial; the other: --devices drivers:0")
+    assert message.startswith(
+        "drivers lists this GPU 2 times (fake by RADV, fake by AMDVLK); fake by AMDVLK was measured, 1."
+    )
+    assert message.endswith("x faster in a trial; others: --devices drivers:0")
     assert message in " ".join(ran.out.split())
     machine = ran.result["machine"]
     assert len(machine["gpus"]) == 1, "two drivers of a card are one GPU"

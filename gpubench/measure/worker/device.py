@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -39,6 +39,7 @@ from gpubench.result.case import DEVICE_GROUP, STREAMED, Case, SeriesKey
 from gpubench.result.run import Device, Parts
 from gpubench.result.store import cache
 
+Made = TypeVar("Made")
 # What a CPU's worker may keep of the memory that the planner's guard allows: references and other workers need some.
 _HOST_SHARE = 0.5
 
@@ -153,6 +154,15 @@ class Kept:
                 break
             self.release(name)
         return bool(idle)
+
+    def with_room(self, make: Callable[[], Made]) -> Made:
+        """Return what `make` makes. Where memory does not do, idle workloads are released, and it tries once more."""
+        try:
+            return make()
+        except DeviceOutOfMemory:
+            if not self.make_room(0):
+                raise
+            return make()
 
     def release(self, name: str) -> None:
         """Release a workload with all that is built on it."""
@@ -442,12 +452,7 @@ class OpenDevice:
         if name in workload.checked:
             return workload.checked[name], 0.0
         self._kept.suspects.look()  # what others changed is not this one's fault
-        try:
-            checked = gate(workload.workspace, case, self._announce)
-        except DeviceOutOfMemory:
-            if not self._kept.make_room(0):
-                raise
-            checked = gate(workload.workspace, case, self._announce)
+        checked = self._kept.with_room(lambda: gate(workload.workspace, case, self._announce))
         workload.checked[name] = checked
         return checked, checked.tune_s
 
@@ -465,12 +470,7 @@ class OpenDevice:
         if case.regime != STREAMED:
             return Timer(workspace, case, launch)
         most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
-        try:
-            return PipelineTimer(workspace, case, launch, most)
-        except DeviceOutOfMemory:
-            if not self._kept.make_room(0):
-                raise
-            return PipelineTimer(workspace, case, launch, most)
+        return self._kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
         """Return what the sides of a split cost each other, at its share; what each rank of a device group takes for

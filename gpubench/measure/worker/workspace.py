@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from gpubench.backends.shared.reference import (
     judge,
     judge_choices,
     not_finite,
-    same_bytes,
     samples_of,
     sentinel_for,
     sentinel_of,
@@ -34,7 +32,6 @@ from gpubench.base.messages import REASONS
 from gpubench.base.plugins import wings
 from gpubench.kernels.contract.op import Array, Op, Operand, Shape, Stored, Tolerance, each
 from gpubench.measure.worker.operands import (
-    LEAST_BYTES,
     ChangedInput,
     Operands,
     Passed,
@@ -45,10 +42,6 @@ from gpubench.result.case import STREAMED, Case
 from gpubench.result.run import AssignmentTimes, Check, RunWarning, StageTimes
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
-
-
-# So many small outputs that passed stay on the host, one for each implementation: to compare their bytes is quicker.
-KEPT = 2
 
 
 class Wrong(WrongResult):
@@ -91,7 +84,6 @@ class Workspace:
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
-        self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
     def sibling(self, number: int) -> Workspace:
         """Return a workspace of the same case with inputs of its own, and these weights."""
@@ -230,7 +222,6 @@ class Workspace:
         """Let go of host memory for what is made again when it is needed; what is on the device stays."""
         for name in ("inputs", "answers", "host_outputs"):
             self.__dict__.pop(name, None)
-        self._right = {}
         self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
@@ -346,13 +337,8 @@ class Workspace:
         """Compare host arrays with the reference, with the tolerance of `precision`. Raises Wrong.
 
         A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.
-        Small outputs with the bytes of those that passed are right; any others are compared whole. The check is that of
-        the output that comes nearest to its limit.
+        The check is that of the output that comes nearest to its limit.
         """
-        passed = self._right.setdefault(precision, deque(maxlen=KEPT))
-        for arrays, earlier in passed:
-            if all(map(same_bytes, arrays, outputs)):
-                return earlier
         checks = [
             self._judge(self.op.tolerance_of(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, outputs, self.answers, strict=True)
@@ -365,8 +351,6 @@ class Workspace:
             raise Wrong(at, f"{element}: the reference itself is not finite", _MEANINGLESS)
         if not check.ok:
             raise Wrong(check, self._element(outputs[worst], check.index, worst))
-        if sum(array.nbytes for array in outputs) < LEAST_BYTES:
-            passed.append(([array.copy() for array in outputs], check))
         return check
 
     def _judge(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
@@ -399,7 +383,7 @@ class Workspace:
         self.session.forget()
         if self._passed is not self._operands.weights.passed:
             self._passed.release()
-        self.outputs, self._right = {}, {}
+        self.outputs = {}
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
