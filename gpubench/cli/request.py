@@ -97,13 +97,13 @@ class ClaimPlan:
                 "empty-selection", f"--ops {CLAIMS} measures nothing", why="no claim names an op of gpubench"
             )
         others = [word for word in split_words(options.ops) if word != CLAIMS]
-        given = options.sizes or []
-        everywhere = any("=" not in words for words in given)  # sizes that no op was named for hold for each
-        sizes = [] if everywhere else [f"{op}={','.join(map(str, named))}" for op, named in self.sizes.items()]
+        sizes = [f"{op}={','.join(map(str, named))}" for op, named in self.sizes.items()]
+        if any("=" not in words for words in options.sizes or []):
+            sizes = []  # those that no op was named for hold for each
         variants = dict.fromkeys(part.variant for part in self._parts if part.variant)
         software = any(part.kind == "software" for part in self._parts)
         return options.replace(
-            ops=",".join([*self.sizes, *others]), sizes=[*sizes, *given],
+            ops=",".join([*self.sizes, *others]), sizes=[*sizes, *(options.sizes or [])],
             regimes=options.regimes or "waited,queued,copied", variant=options.variant or [*variants],
             allow_software=options.allow_software or software, quick=not options.rigorous,
         )  # fmt: skip
