@@ -142,14 +142,6 @@ def _slow(report: FleetReport) -> Section | None:
         chance = f"no case has {FEWEST_PEERS} GPUs that are alike, so no GPU is judged by its peers"
     slow = len({verdict.gpu for verdict in peers.verdicts})
     line = f"{slow or 'no'} GPU{'s' if slow != 1 else ''} slow or suspect; {chance}"
-    # Too few for a verdict, enough for a difference.
-    few = [
-        f"{group.case}: the slowest of {group.peers} GPUs is {1 - group.low_per_s / group.high_per_s:.0%} below the "
-        f"fastest; a verdict takes {FEWEST_PEERS}"
-        for group in peers.groups
-        if group.threshold is None and group.uneven
-    ]
-    lines = (line, *few[:MOST_ROWS])
     columns = heads(
         "node", "GPU", "is", number("short by"), number("allowed"), number("of"), number("sessions", 1),
         Column("PCI", rank=2), Column("throttled", rank=3), "case",
@@ -168,8 +160,8 @@ def _slow(report: FleetReport) -> Section | None:
         )
         for slow in peers.verdicts
     ]  # fmt: skip
-    section = _listing("slow", "Slow GPUs", columns, rows, *lines, legend=legend)
-    return section or Section(key="slow", title="Slow GPUs", lines=lines)
+    section = _listing("slow", "Slow GPUs", columns, rows, line, legend=legend)
+    return section or Section(key="slow", title="Slow GPUs", lines=(line,))
 
 
 def _alone(report: FleetReport) -> Section | None:
@@ -178,14 +170,15 @@ def _alone(report: FleetReport) -> Section | None:
 
 
 def _uneven(report: FleetReport) -> Section | None:
-    judged = (group for group in report.peers.groups if group.threshold is not None)
-    lines = [_uneven_line(group) for group in judged if group.uneven or not group.uniform]
+    lines = [_uneven_line(group) for group in report.peers.groups if group.uneven or not group.uniform]
     return _sentences("uneven", "Groups that are not uniform", lines)
 
 
 def _uneven_line(group: PeerGroup) -> str:
     spread = (group.high_per_s - group.low_per_s) / group.median_per_s
     text = f"{group.case}: {group.peers} GPUs spread over {spread:.0%} of their median"
+    if group.threshold is None:
+        return f"{text}; a verdict takes {FEWEST_PEERS}"
     if group.uniform:
         return text
     return f"{text}; {group.suspects} are short, too many to name any: compare with --known-good"
@@ -197,9 +190,6 @@ def _known_good(report: FleetReport) -> Section | None:
         for group in report.peers.groups
         if group.known_good_change is not None and abs(group.known_good_change) > report.peers.tolerance
     ]
-    for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
-        if gpus:
-            lines.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {first_names(gpus)}")
     return _sentences("known-good", "Against the known good fleet", lines)
 
 

@@ -1,18 +1,11 @@
-"""Several GPUs at once: an op shared out among a device group against the best single GPU, and from which size that
-pays.
+"""Scaling: what several GPUs gain over one, and from which size on.
 
-Strong scaling, at one size: speedup S = time of one / time of the device group, efficiency S / ranks. Weak scaling:
-`together`.
+Strong scaling, an op shared out among a device group against the best single GPU at one size: speedup S = time of one /
+time of the device group, efficiency S / ranks.
 
-
-Weak scaling: what identical GPUs do at once against what each does alone.
-
-Rates are launches per second of the samples that lie wholly inside the window in which all GPUs worked. `early` is its
-begin: from alone to early goes what the GPUs share, links and the host's memory. `late` is its end: from early to late
-go heat and power.
-
-
-Scaling: what several GPUs gain over one, and from which size on.
+Weak scaling, what identical GPUs do at once against what each does alone. Rates are launches per second of the samples
+that lie wholly inside the window in which all GPUs worked. `early` is its begin: from alone to early goes what the GPUs
+share, links and the host's memory. `late` is its end: from early to late go heat and power.
 """
 
 from __future__ import annotations
@@ -385,12 +378,10 @@ def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Rea
         return None
     medians: dict[str, float | None] = {}
     for name in ("clock_hz", "power_w", "temperature_c", "pcie_generation", "pcie_width"):
-        columns = ((getattr(read, name), place) for read, place in moments)
-        values = [column[place] for column, place in columns if place < len(column)]
-        readings_there = [value for value in values if value is not None]
-        medians[name] = median(readings_there) if readings_there else None
-    for name in ("pcie_generation", "pcie_width"):
-        medians[name] = None if medians[name] is None else int(medians[name] or 0)
+        columns = [(getattr(read, name), place) for read, place in moments]
+        values = [column[place] for column, place in columns if column[place:] and column[place] is not None]
+        middle = median(values) if values else None
+        medians[name] = int(middle) if middle is not None and name.startswith("pcie") else middle
     reasons = {word for read, place in moments if place < len(read.throttle) for word in read.throttle[place]}
     return Conditions(device_id=device_id, part=part, throttle=tuple(sorted(reasons)), **medians)  # type: ignore[arg-type]
 

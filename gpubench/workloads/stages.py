@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import ClassVar
 
 import msgspec
@@ -17,11 +17,9 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
 from gpubench.base import group_by
 from gpubench.base.errors import GpubenchError
-from gpubench.base.plugins.sections import Rows, chart, section
+from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median
-from gpubench.report import charts
-from gpubench.report.charts import Chart, ChartRow
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
@@ -318,64 +316,6 @@ def seconds_of(breakdown: Stages) -> dict[str, float]:
         | recording
         | {REST: breakdown.residual_s, WHOLE: breakdown.whole_s}
     )
-
-
-COLUMNS = (
-    ("device", "device"), ("size", "n"), ("stage", "stage"), ("time", "time"), ("alone", "alone"), ("share", "share"),
-    ("whole", "whole call"),
-)  # fmt: skip
-CAPTION = (
-    "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
-    "plain chain; a rest below 0 is not drawn. A pale bar is of stages that miss the whole by more than 10 %."
-)
-
-
-@chart("stages", order=70)
-def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw a stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
-    `decode.heads`, have one colour, and stand in the order in which they run."""
-    import altair
-
-    seconds = altair.X(
-        "sum(value):Q", title="seconds of one call", stack="zero",
-        axis=altair.Axis(labelExpr=charts.SECONDS, tickCount=5),
-    )  # fmt: skip
-    color = altair.Color(
-        "kind:N", sort=altair.EncodingSortField("order", op="min"),
-        scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
-    )  # fmt: skip
-    bar = altair.Y(
-        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
-        axis=altair.Axis(labelLimit=120, ticks=False),
-    )  # fmt: skip
-    bars = (
-        charts.chart_of()
-        .mark_bar(height=16)
-        .encode(
-            x=seconds, y=bar, color=color, order="order:Q", tooltip=charts.tooltip(COLUMNS),
-            opacity=altair.Opacity("opacity:Q", scale=None),
-        )
-        .properties(height={"step": 24}, autosize=altair.AutoSizeParams(type="fit-x", contains="padding"))
-    )  # fmt: skip
-    rows = charts.by_series(
-        (breakdown.case.case, part)
-        for breakdown in stages(analysis)
-        for part in _bar(breakdown, options.time_unit)
-    )
-    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.make_spec(bars, CAPTION))
-
-
-def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
-    alone = {stage.stage: stage.alone_s for stage in breakdown.stages}
-    for i, (name, seconds) in enumerate(seconds_of(breakdown).items()):
-        if name != WHOLE and seconds > 0:
-            yield charts.case_fields(breakdown.case, regime=False) | {
-                "bar": f"{breakdown.n} {breakdown.device_id}", "stage": name, "kind": name.rpartition(".")[2],
-                "order": i, "value": charts.short(seconds),
-                "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
-                "share": share_text(seconds / breakdown.whole_s), "whole": seconds_text(breakdown.whole_s, unit),
-                "opacity": 0.35 if breakdown.mismatch else 1.0,
-            }  # fmt: skip
 
 
 def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:

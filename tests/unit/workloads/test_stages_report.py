@@ -9,14 +9,11 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
 from gpubench.report import render
-from gpubench.report.layout import RenderOptions
-from gpubench.report.plots import chart_set
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
 from gpubench.workloads.stages import Stages, stages
 from tests import golden
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
-from tests.unit.report.samples import stages_run
 
 SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
 SUM_S, LAUNCH_S = 3e-4, 1e-5
@@ -120,17 +117,6 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     text = " ".join(render([run], "plain", sections=("stages",)).split())
     assert "2 of its tokens differ from float64's" in text
     assert row_of().tokens_per_s == {}, "a workload without tokens"
-
-
-def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
-    (chart,) = chart_set(analyse(stages_run()), RenderOptions(sections=("stages",))).charts
-    analysis = analyse(stages_run())
-    for row in stages(analysis):
-        bars = [one for rows in chart.rows.values() for one in rows if one["bar"] == f"{row.n} {row.device_id}"]
-        drawn = row.whole_s - min(0.0, row.residual_s)  # a rest below 0 has no bar
-        assert all(one["value"] > 0 for one in bars)
-        assert sum(one["value"] for one in bars) == pytest.approx(drawn, rel=1e-3)
-        assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]
 
 
 @pytest.mark.parametrize(("run", "name"), golden.NETWORK_CASES)
