@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import analyse
 from gpubench.base.streams import printable
 from gpubench.report import render
-from gpubench.report.charts import CPU_COLOR, GPU_COLOR
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
 from gpubench.result import store
@@ -202,33 +201,6 @@ def hue(page, place):
     return "blue" if blue > red else "orange"
 
 
-def test_the_cpu_is_orange_and_the_gpu_blue_in_words_map_and_charts(suite):
-    page = suite
-    sides_have_their_colours(page)
-    choose(page, lambda: page.emulate_media(color_scheme="dark"))
-    assert page.locator(".lanes svg .mark-rule line[stroke='#e6e9ee']").count() > 14
-    sides_have_their_colours(page)
-    choose(page, lambda: page.emulate_media(color_scheme="light"))
-
-
-def sides_have_their_colours(page):
-    for side, colour in (("cpu", "orange"), ("gpu", "blue")):
-        for place in (f".lanes td.{side}", f".key .{side}"):
-            assert hue(page, page.locator(place).first) == colour
-    fills = page.evaluate(
-        """() => ['CPU', 'GPU'].map(side => [...document.querySelectorAll('#r0-chart-time svg .mark-text.role-mark text')]
-        .find(text => (text.textContent === 'CPU') === (side === 'CPU')).getAttribute('fill'))"""
-    )
-    assert fills == [CPU_COLOR, GPU_COLOR]
-    tints = page.evaluate(
-        "[...document.querySelectorAll('.lanes svg .mark-rect path')].map(e => e.getAttribute('fill'))"
-    )
-    shades = [
-        [int(part) for part in tint[4:-1].split(",")] for tint in tints if tint and tint.startswith("rgb(")
-    ]
-    assert {red > blue for red, _, blue in shades if abs(red - blue) > 60} == {True, False}
-
-
 def test_without_script_map_and_numbers_are_there_and_nothing_is_offered_that_would_do_nothing(still):
     page = still
     assert "JavaScript" in page.locator("noscript p").inner_text()
@@ -236,8 +208,7 @@ def test_without_script_map_and_numbers_are_there_and_nothing_is_offered_that_wo
     assert sum("▆" in line for line in lines) > 5
     assert page.locator(".lanes tbody tr").count() == 28
     assert hue(page, page.locator(".lanes pre .gpu").first) == "blue"
-    for section in ("breakeven", "speedup"):
-        assert page.locator(f"#r0-{section} table tbody tr").count() > 0
+    assert page.locator("#r0-breakeven table tbody tr").count() > 0
     for control in page.locator("button, select, input, .lanes a").all():
         assert not control.is_visible()
 
@@ -296,25 +267,6 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
     page.locator(".lanes a", has_text="relu").first.focus()
     choose(page, lambda: page.keyboard.press("Enter"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
-
-
-def test_a_screen_reader_finds_its_way(whole):
-    page = whole
-    for role in ("main", "banner", "contentinfo", "article"):
-        assert page.get_by_role(role).count() == 1, role
-    assert page.get_by_role("form", name="What the charts of 2026-01-02T03:04:05Z show").count() == 1
-    assert page.get_by_role("navigation", name="Details").count() == 1
-    assert page.get_by_role("img").count() == len(CHARTS) - 1, (
-        "the roofline is folded; of the map its table is read"
-    )
-    for chart in page.get_by_role("img").all():
-        described = chart.get_attribute("aria-describedby")
-        assert len(page.locator(f"#{described}").inner_text()) > 40
-        assert chart.get_attribute("aria-label")
-    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
-    assert "warning" in page.locator(".notice a").inner_text()
-    anchors = page.evaluate("[...document.querySelectorAll('a')].map(e => e.hash.slice(1)).filter(Boolean)")
-    assert {*anchors} - {*ids} <= {"matmul%20float32", "relu%20float32"}, "the ops choose what the charts show"
 
 
 def test_axe_finds_nothing_to_complain_about(opened):

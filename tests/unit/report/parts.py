@@ -48,35 +48,12 @@ def searched():
     return run_of([*{row.id: row for row in [*outcomes, *curve(sizes, regime="transfer-always")]}.values()])
 
 
-def long_cells():
-    regimes = ("resident", "transfer-once", "transfer-always")
-    rows = [row for regime in regimes for row in curve({64000000: 0.25, 256000000: 4.0}, regime=regime)]
-    return run_of([*{row.id: row for row in rows}.values()])
-
-
-def dtypes():
-    return run_of([
-        measured(case("relu", n, device=device, dtype=dtype), 1e-3 / (ratio if device == "cupy:0" else 1))
-        for dtype in ("float32", "float16") for n, ratio in ((2**22, 0.25), (2**24, 4.0)) for device in ("numpy:0", "cupy:0")
-    ])  # fmt: skip
-
-
 def a_kernel():
     plain = measured(case(n=64, implementation="tuned"), 2e-3)
     chosen = replace(
         measured(case(n=64, implementation="tuned", device="wgpu:0"), 1e-3), kernel="64x128x16, 8x8|<b>"
     )
     return run_of([plain, chosen], devices=(CPU, SHARED[2]))
-
-
-def two_cpus(*, gpu):
-    other = replace(CPU, id="blocks:0", backend="blocks")
-    cases = [
-        measured(case(n=n, device=device), 1e-3 if device == quick else 2e-3)
-        for n, quick in ((64, "numpy:0"), (128, "blocks:0")) for device in ("numpy:0", "blocks:0")
-    ]  # fmt: skip
-    gpus = [measured(case(n=n, device="cupy:0"), 1e-4) for n in (64, 128)] if gpu else []
-    return run_of([*cases, *gpus], devices=(CPU, other, GPU)[: 2 + gpu])
 
 
 IMPLEMENTATIONS_OF_OVERHEADS = (
@@ -253,9 +230,6 @@ PARTS = {
     "speedups sorted": (lambda: run_of(curve({64: 5.0, 128: 0.5, 256: 50.0, 512: 2.0})), "plain", {"sections": ["speedup"], "sort": "-speedup"}),
     "speedups by their columns": (full_run, "plain", {"sections": ["speedup"], "columns": ["copied", "n", "cpu"]}),
     "speedups in ms": (full_run, "plain", {"sections": ["speedup"], "time_unit": "ms"}),
-    "a CPU driven by two backends": (lambda: two_cpus(gpu=False), "plain", {"sections": ["speedup"]}),
-    **{f"break-evens at {width}": (long_cells, "plain", {"sections": ["breakeven"], "width": width}) for width in (60, 120)},
-    "break-evens of two dtypes": (dtypes, "plain", {"sections": ["breakeven"]}),
     **{f"a break-even of {ratio}": (lambda r=ratio: run_of(curve({64: r})), "plain", {"sections": ["breakeven"]}) for ratio in (0.5, 1.0)},
     "where the time goes": (full_run, "plain", {"sections": ["breakdown"]}),
     "the first result": (lambda: one_call(SUM_S), "markdown", {"sections": ["breakdown"]}),

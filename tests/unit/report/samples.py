@@ -159,7 +159,6 @@ def cpu_run():
 
 
 def software_run():
-    """The only adapter is a program."""
     found: list[Outcome] = []
     for n in (65536, 1048576, 16777216):
         found.append(measured(case("relu", n), n * 8 / 2e10))
@@ -210,5 +209,4 @@ def analysed(*makes):
 
 
 def drawn(*makes, format="plain", **look):
-    """Their report."""
     return draw_report(analysed(*makes), format, RenderOptions(**look))

@@ -67,12 +67,6 @@ def two_backends(first, second, device=WEBGPU, **more):
     return answer_run(rows, devices=(CPU, GPU, device), **more)
 
 
-def one_card(other, names=("Test GPU", "Test GPU")):
-    run = two_backends({WAITED: WINS}, {WAITED: WINS}, other)
-    gpus = [replace(device, gpu_id="g", name=name) for device, name in zip(run.devices[1:], names, strict=True)]
-    return replace(run, devices=[CPU, *gpus])
-
-
 def gpus_of_two_kinds():
     """`add` is as fast on both, `copy` is not."""
     slow = dict.fromkeys(ENDS, 3.0)
@@ -116,7 +110,6 @@ def three_sizes(*, named=False):
 
 
 def asked_for(run, *names):
-    """The run with these ops chosen."""
     return replace(run, selection=replace(run.selection, ops=list(names)))
 
 
@@ -241,5 +234,4 @@ SCREENS = {
 # The same with every device in a row of its own.
 BY_DEVICE = {
     "two backends by device": lambda: two_backends({WAITED: WINS, ALWAYS: LOSES}, {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}),
-    "one card, two names": lambda: one_card(WEBGPU, ("Test GPU", "Apple GPU")),
 }  # fmt: skip

@@ -53,7 +53,6 @@ def pair(
 
 
 def on_machine(run, **fields):
-    """The run with these fields in the fingerprint of its machine."""
     prints = replace(run.fingerprint, machine=Fingerprint(hash="1" * 12, fields=fields))
     return replace(run, fingerprint=prints)
 
@@ -77,13 +76,11 @@ def busy_turns(what, turns, *, second=0, load=0.5):
 
 
 def compared(base, new, options=None, *more):
-    """The comparison of BASE with one new run, or with several."""
     news = [("new.json", new), *((f"new {i}", run) for i, run in enumerate(more, 2))]
     return compare(("base.json", base), news, options or CompareOptions())
 
 
 def verdicts(comparison):
-    """The verdict on each case, in the order of the file."""
     return [row.verdict for row in comparison.cases]
 
 
@@ -101,7 +98,6 @@ def with_blocks(run, change, ids=None):
 
 
 def first_replaced(run, *outcomes):
-    """The run with these outcomes in the place of its first."""
     return replace(run, outcomes=[*outcomes, *run.outcomes[1:]])
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.thresholds import amortizations, weight_loads
+from gpubench.analysis.thresholds import amortizations
 from gpubench.report.sections.break_even import calls_text
 from gpubench.result.run import Parts
 from tests.unit.report.builders import case, measured, run_of, skipped
@@ -122,24 +122,3 @@ def test_missing_sides_give_no_row_and_rows_follow_the_selection():
         for r in ("resident", "transfer-once")
     ]
     assert shown == [0, 1]
-
-
-def loads(*seconds, gpu_s=1e-4):
-    """A size whose weights took so long to load, by session, and a larger one that found them there."""
-    outcomes, kept = [], {"factors": TIGHT, "sessions": len(seconds)}
-    for n, times in ((256, seconds), (1024, seconds[:1])):
-        parts = [Parts(session=i, weights_s=s, weights_bytes=2**20) for i, s in enumerate(times)]
-        on_gpu = measured(case(n=n, regime="resident-waited", device="cupy:0"), gpu_s, **kept)
-        outcomes += [measured(case(n=n), 1e-3, **kept), replace(on_gpu, parts=parts)]
-    return weight_loads(analyse(run_of(outcomes)))
-
-
-def test_the_calls_that_repay_the_loading_of_weights():
-    (row,) = loads(9.1e-3, 8.9e-3, 20e-3)
-    assert (row.n, row.weight_bytes, row.calls) == (1024, 2**20, 11)
-    assert (row.load_s, row.gain_s) == (pytest.approx(9.1e-3), pytest.approx(9e-4))
-    assert [row.calls for row in loads(1e-3, gpu_s=2e-3)] == [None], (
-        "a device that gains nothing repays nothing"
-    )
-    plain = [measured(case(), 1e-3), measured(case(regime="resident-waited", device="cupy:0"), 1e-4)]
-    assert weight_loads(analyse(run_of(plain))) == ()

@@ -10,6 +10,7 @@ import pytest
 from gpubench.base.errors import InputError
 from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
+from gpubench.report.charts import COLORS, CPU_COLOR, GPU_COLOR
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
 from tests.unit.report.builders import curve, run_of
@@ -48,6 +49,7 @@ def test_speedups_share_their_baseline_and_break_evens_stand_at_one():
     found, by_id = charts(rising_run)
     (analysis_row,) = analysed(rising_run)[0].break_even
     assert found.chosen == "matmul float32"
+    assert [COLORS[device.color] for device in found.devices] == [CPU_COLOR, GPU_COLOR]
     rows, (mark,) = (getattr(by_id["speedup"], name)["matmul float32"] for name in ("rows", "marks"))
     assert [row["value"] for row in rows] == pytest.approx(list(RATIOS.values()))
     assert (mark["n"], mark["one"]) == (analysis_row.n, 1)

@@ -84,6 +84,7 @@ def test_the_library_implementation_is_not_what_numba_compiled(baseline, said):
 )  # fmt: skip
 def test_advice_names_it_where_it_has_a_time_of_a_cpu(op, n, said):
     text = " ".join(render_advice(advice([CONTEST], Key(op, "float32"), n, WAITED), "table").split())
+    assert text.startswith(f"{op} float32, n = {n}, data on the device, waited: ")
     assert said in text if said else "CPU: " not in text
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.analysis.analyse import KEYS, order_rows
 from gpubench.base.errors import UsageError
 from gpubench.base.streams import escape
 from gpubench.cli.options import FORMAT_NAMES
@@ -19,7 +18,7 @@ from gpubench.report.layout import csv_text
 from gpubench.report.wording import ratio_text, time_interval_text, time_text
 from tests import golden
 from tests.unit.report.builders import run_of
-from tests.unit.report.samples import analysed, drawn, full_run, tool_run
+from tests.unit.report.samples import drawn, full_run, tool_run
 
 
 def empty_run():
@@ -110,19 +109,6 @@ def test_help_lists_every_format():
 def test_formats_that_name_entries_by_case_take_one_file(name):
     with pytest.raises(UsageError, match="takes one result file, not 2"):
         drawn(full_run, tool_run, format=name)
-
-
-@given(st.sampled_from(KEYS), st.booleans())
-def test_sorting_keeps_every_row_and_puts_unknown_last(key, down):
-    (before,) = analysed(full_run)
-    after = order_rows(before, f"-{key}" if down else key)
-    assert sorted(row.id for row in after.cases) == sorted(row.id for row in before.cases)
-    assert len(after.speedups) == len(before.speedups)
-    if key == "time":
-        known = [row.time is not None for row in after.cases]
-        assert known == sorted(known, reverse=True)
-        times = [row.time.estimate for row in after.cases if row.time]
-        assert times == sorted(times, reverse=down)
 
 
 def test_rows_of_csv_and_columns_of_every_table_can_be_chosen():

@@ -80,14 +80,6 @@ def test_the_screen_names_functions_that_were_left_out(count, words):
     assert words in screen(replace(run(WRITTEN), warnings=LEFT_OUT[:count]))
 
 
-def test_the_screen_of_a_run_without_a_file_names_no_command_that_reads_one():
-    shown = replace(run(WRITTEN), warnings=LEFT_OUT)
-    assert "gpubench report" not in screen(shown)
-    (analysis,) = analyse_runs([shown])
-    lines = answer_screen(analysis, RenderOptions(command="gpubench report x.json"))
-    assert "gpubench report x.json --sections warnings" in "".join(cell.text for line in lines for cell in line)
-
-
 def test_the_screen_says_from_which_size_on_a_function_raises():
     detail = "it raises ValueError: too large (mine.py, line 5)"
     raised = [skipped(case("mine.f", n=n), "bad-function", detail) for n in (2**26, 2**25)]

@@ -64,14 +64,6 @@ def test_one_session_is_marked_and_never_recommended_unless_another_file_chose_t
     assert (row.selected_in_sample, row.recommended) == (False, True)
 
 
-def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them():
-    what = case(implementation="tuned", device="hybrid:cupy:0")
-    one = only(run_of([split(what, (3e-3, 1e-3), 0.78e-3, sessions=1)], devices=DEVICES, sessions=1))
-    assert (one.baseline_id, one.gain, one.recommended) == (None, pytest.approx(1 / 0.78, rel=0.02), False)
-    # The other sessions hold no such ends, and a gain needs both sides in one session.
-    assert hybrids(analyse(run_of([split(what, (3e-3, 1e-3), 0.78e-3)], devices=DEVICES))) == ()
-
-
 @pytest.mark.parametrize(
     ("reported", "seconds", "words"),
     [

@@ -54,15 +54,6 @@ def later(run, month, name):
     return replace(run, id=f"00000000-0000-4000-8000-{name:012}", started_at=f"2026-{month:02}-01T00:00:00Z")
 
 
-@pytest.mark.parametrize(
-    ("ratio", "threads", "mode"), [(20.0, 2, "gpu"), (0.2, 2, "cpu"), (2.0, 8, "gpu"), (0.5, 8, "cpu")]
-)
-def test_without_splits_the_waited_calls_decide(ratio, threads, mode):
-    found = recommended(with_threads(run_of(curve({64: 1.0, 1024: ratio}, regime=WAITED)), threads))
-    assert (found.mode, found.confidence, found.measured.s) == (mode, "measured", pytest.approx(1 / ratio))
-    assert found.device_ids == ([] if mode == "cpu" else ["cupy:0"])
-
-
 @given(st.floats(0.5, 3.0))
 def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
     analysis = analyse(with_threads(both(3e-3, 1e-3, 1e-3 / gain), 8))

@@ -1,7 +1,7 @@
 """A terminal of 60 to 120 columns: no line is longer, whatever things are called and however many there are."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -13,7 +13,7 @@ from gpubench.report.layout import RenderOptions
 from gpubench.result.machine import Fact
 from tests.examples import examples
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
-from tests.unit.report.builders import case, failed, measured, run_of, skipped
+from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
 MAKES = [full_run, cpu_run, software_run, interrupted_run, suite_run, one_op_run, named_run, no_gpu_run]
@@ -58,21 +58,3 @@ def whole():
 @pytest.mark.parametrize("section", sections.names())
 def test_every_section_by_itself(whole, format, section):
     assert not [width for width in (60, 80, 119) if too_long(whole, format, width, sections=[section])]
-
-
-@settings(max_examples=examples(12), deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)), min_size=1, max_size=6, unique_by=lambda x: x[0]),
-    st.integers(60, 120), st.sampled_from(["table", "plain"]),
-)  # fmt: skip
-@example([(10_000, 1.0)], 60, "plain")
-@example([(2**33 + 1, 1.0)], 60, "table")
-def test_no_number_breaks_a_table(times, width, format):
-    outcomes = [measured(case("sigmoid_grad", n), seconds, sessions=1) for n, seconds in times]
-    for n, seconds in times:
-        regimes = [
-            case("sigmoid_grad", n, regime=name, device="cupy:0")
-            for name in ("resident", "transfer-once", "transfer-always")
-        ]
-        outcomes += [measured(what, seconds / 3, sessions=1) for what in regimes]
-    assert not too_long(analysed(run_of(outcomes, sessions=1)), format, width)
