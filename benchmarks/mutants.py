@@ -35,7 +35,7 @@ REPORTS = (
     *(
         f"tests/unit/report/test_{name}.py"
         for name in (
-            "decisions", "compare_shape", "several_files", "time_breakdown", "functions", "cpu_side", "plausibility",
+            "decisions", "several_files", "time_breakdown", "functions", "cpu_side", "plausibility",
             "formats",
         )
     ),

@@ -24,24 +24,19 @@ def test_what_is_unknown_is_a_reason_and_no_number(ran, in_process):
     assert [row["joules"] for row in rows] == [None] * len(ran.outcomes)
 
 
-def test_without_the_option_there_is_none(run, in_process):
-    ran = run(*WORDS)
-    assert not any("energy" in outcome for outcome in ran.outcomes.values())
-    assert "Energy" not in in_process("report", str(ran.folder / "r.json"), "--full").stdout
-
-
-def test_sizes_have_to_be_named(gpubench):
-    done = gpubench("run", "--devices", "fake:cpu", "--ops", "add", "--energy", env={"GPUBENCH_FAKE": "1"})
+def test_sizes_have_to_be_named(in_process):
+    done = in_process("run", "--devices", "fake:cpu", "--ops", "add", "--energy", env={"GPUBENCH_FAKE": "1"})
     assert done.returncode == 2
     assert "--sizes 1M" in done.stderr
 
 
-def test_a_file_with_energy_names_the_sizes(ran, gpubench):
+def test_a_file_with_energy_names_the_sizes(ran, gpubench, in_process):
     path, env = ran.folder / "r.json", {"GPUBENCH_FAKE": "1"}
     done = gpubench("run", "--append", str(path), "--energy", "--sessions", "1", "--no-progress", env=env)
     assert done.returncode == 0, done.stderr
     without = ran.folder / "without.json"
     assert gpubench("run", *WORDS, "--sessions", "1", "-o", str(without), env=env).returncode == 0
+    assert "Energy" not in in_process("report", str(without), "--full").stdout
     done = gpubench("run", "--append", str(without), "--energy", env=env)
     assert done.returncode == 2
     assert "the file's plan has none" in " ".join(done.stderr.split())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
-from gpubench.curves.relatives import fixed_and_per_n, traffic_of
+from gpubench.curves.relatives import traffic_of
 from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of, unsure
 from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
@@ -34,15 +34,6 @@ def blocks_of(seconds, seed, sizes=(*LADDER, *CLOSE), *, count=1, sessions=1, **
     return blocks
 
 
-def relatives(kind, seconds, traffic, seed, sizes=LADDER):
-    """Five ops that move the same bytes, and three that move twice as many, in the same situation."""
-    series = {}
-    for i in range(8):
-        times = blocks_of(lambda n, i=i: seconds(n * (1 + (i > 4))) * (1 + i / 50), seed + i, sizes)
-        series[f"r{i}"] = TimedSizes(kind, times, "f", traffic * (1 + (i > 4)))
-    return series
-
-
 def of(kind, seconds, seed, **more):
     return TimedSizes(kind, blocks_of(seconds, seed, **more))
 
@@ -51,22 +42,6 @@ def sides(case, other, **more):
     """The threshold of one GPU contender over one of the CPU, or of several beside it."""
     fitted = fit({"gpu": case, "cpu": other, **more})
     return compare([fitted["gpu"]], [curve for name, curve in fitted.items() if name != "gpu"])
-
-
-def beside_relatives(kind, seconds, crossing):
-    """An op with few sizes of its own, among relatives on either side."""
-    series = {
-        **{("gpu", name): timed for name, timed in relatives(kind, seconds, 12.0, 20).items()},
-        **{("cpu", name): timed for name, timed in relatives("cpu", lambda n: cpu(n, crossing=crossing, step=1.8), 12.0, 40,
-                                                           FINE).items()},
-    }  # fmt: skip
-    few = [1 << 10, 1 << 16, 1 << 20, 1 << 24]
-    series["gpu", "own"] = TimedSizes(kind, blocks_of(seconds, 60, few), "f", 12.0)
-    series["cpu", "own"] = TimedSizes(
-        "cpu", blocks_of(lambda n: cpu(n, crossing=crossing, step=1.8), 61, LADDER), "f", 12.0
-    )
-    fitted = fit(series, lambda key: key[1] == "own")
-    return compare([fitted["gpu", "own"]], [fitted["cpu", "own"]])
 
 
 def near_relatives(kind, seconds, apart, own=1.0):
@@ -120,9 +95,6 @@ RUNS = {
     "a second one at two sizes": lambda: sides(
         of("waited", gpu, 28), of("cpu", cpu, 29), second=of("cpu", cpu, 30, sizes=[1 << 14, 1 << 23])
     ),
-    "relatives, waited": lambda: beside_relatives("waited", gpu, 300_000),
-    "relatives, queued": lambda: beside_relatives("queued", queued, 300_000),
-    "relatives, copied": lambda: beside_relatives("copied", gpu, 300_000),
 }  # fmt: skip
 
 
@@ -186,29 +158,6 @@ def test_a_belief_after_points_is_that_of_the_textbook(prior, x):
     misfit = rest @ np.linalg.solve(matrix, rest)
     assert belief.misfit == pytest.approx(misfit)
     assert belief.likelihood == pytest.approx(-misfit / 2 - np.linalg.slogdet(matrix)[1] / 2)
-
-
-@pytest.mark.parametrize("power", [1.0, 3.0])
-def test_a_launch_time_moves_with_its_parts_as_its_formula_does(power):
-    """The covariance is that of the formula's derivatives by ln a and ln b, which are taken by steps."""
-    none = Walk(0.0, 0.0, level=0.0, slope=0.0, warp=Warp.even(0.0, 0.0), bend=0.0)
-
-    def height(a, b, x):
-        return math.log((a**power + (b * math.exp(x)) ** power) ** (1 / power))
-
-    a, b, step = 2e-5, 3e-9, 1e-6
-    process = LaunchTime(a, b, fixed=0.2, per_n=0.5, walk=none, power=power)
-    parts = []
-    for x in (6.0, 9.0, 11.0):
-        assert process.mean(process.place(x)) == pytest.approx(height(a, b, x))
-        by_a = (height(a * math.exp(step), b, x) - height(a, b, x)) / step
-        by_b = (height(a, b * math.exp(step), x) - height(a, b, x)) / step
-        parts.append((x, by_a, by_b))
-    for x, u, v in parts:
-        for y, s, t in parts:
-            expected = 0.2**2 * u * s + 0.5**2 * v * t
-            covariances = process.covariances(process.place(x), [process.place(y)])
-            assert covariances == [pytest.approx(expected, rel=1e-4)]
 
 
 class Fixed(TimeCurve):
@@ -292,19 +241,6 @@ def test_a_doubt_counts_what_is_more_than_five_percent_faster(beside, in_common)
     wide = fit({"it": TimedSizes("waited", exact(gpu, [1 << 10, 1 << 24]))})["it"]
     reach = 1.96 * math.sqrt(wide.at(x).variance + 0.03 + wide.offset + wide.case_variance(x))
     assert math.log(interval(wide, x)[2]) == pytest.approx(wide.at(x).mean + reach), "nothing was timed near it"
-
-
-@pytest.mark.parametrize(("kind", "power"), [("waited", 1.0), ("queued", 3.0)])
-def test_a_launch_and_its_bytes_are_found_in_their_times(kind, power):
-    for i in range(40):
-        a, b = 1.3e-5, 1e-12 * 1.31**i
-        places = [
-            Point(math.log(n), math.log(a**power + (b * n) ** power) / power, 0.01)
-            for n in (1 << 10, 1 << 14, 1 << 18, 1 << 24)
-        ]
-        found = fixed_and_per_n(kind, places)
-        assert math.log(found[1] / found[0]) == pytest.approx(math.log(b / a), abs=0.03)
-        assert found[0] == pytest.approx(a, rel=0.03)
 
 
 @pytest.mark.parametrize(("kind", "blocks", "own"), [

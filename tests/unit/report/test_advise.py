@@ -82,6 +82,8 @@ def test_near_a_break_even_in_a_wide_gap_nothing_is_told_and_the_command_measure
         ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2048, "numpy:0", "alone"),
         ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2047, None, "none"),
         ([failed(case(n=1024, regime=ALWAYS, device="cupy:0"))], 512, "numpy:0", "alone"),
+        *(([skipped(case(n=8192)), *(gpu(n, 1e-4) for n in (1024, 4096, 16384))], n, device, confidence) for n, device, confidence in (
+            (8191, None, "none"), (8192, "cupy:0", "alone"), (16385, None, "none"))),
     ],
 )  # fmt: skip
 def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, device, confidence):
@@ -89,12 +91,6 @@ def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, devi
     assert (found.device_id, found.confidence) == (device, confidence)
     assert more or "Gain: not known: no GPU was measured here." in render(found, "table")
     assert n != 3000 or found.candidates[1].reason == "skip at n = 2048: out-of-memory"
-
-
-@pytest.mark.parametrize(("n", "device"), [(2047, None), (2048, "cupy:0"), (4097, None)])
-def test_a_cpu_without_room_takes_no_part_from_that_size_on(n, device):
-    rows = [*CPU_SIZES[:2], skipped(case(n=2048)), *(gpu(n, 1e-4) for n in (256, 1024, 4096))]
-    assert ask(rows, n).device_id == device
 
 
 def test_a_regime_that_was_not_measured_is_unknown():
@@ -123,23 +119,18 @@ def two_gpus(ratios):
 
 
 @pytest.mark.parametrize(
-    ("ratios", "n", "device"),
+    ("ratios", "n", "device", "confidence"),
     [
-        ({256: 2.0, 512: 2.0, 1024: 0.5, 2048: 0.5, 4096: 2.0}, 1448, "cupy:0"),
-        ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0"),  # as measured
-        ({256: 0.4, 65536: 0.4}, 8192, "cupy:0"),  # a gap of 256, by the sizes at its ends
-        ({256: 3.0, 65536: 3.0}, 8192, "wgpu:0"),
+        ({256: 2.0, 512: 2.0, 1024: 0.5, 2048: 0.5, 4096: 2.0}, 1448, "cupy:0", "clear"),
+        ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0", "close"),
+        ({256: 0.4, 65536: 0.4}, 8192, "cupy:0", "close"),  # a gap of 256, by the sizes at its ends
     ],
 )
-def test_of_two_devices_of_one_side_the_faster_one_at_the_size_is_advised(ratios, n, device):
+def test_of_two_devices_of_one_side_the_faster_one_at_the_size_is_advised(ratios, n, device, confidence):
     found = ask(n=n, **two_gpus(ratios))
     assert found.device_id == found.candidates[0].device_id == device, "the advised one stands first"
+    assert found.confidence == confidence
     assert Policy([run_of(**two_gpus(ratios))]).choose("matmul", shape=n).device_id == device
-
-
-@pytest.mark.parametrize(("ratio", "confidence"), [(3.0, "clear"), (1.03, "close")])
-def test_a_third_device_that_may_be_faster_makes_the_answer_less_than_clear(ratio, confidence):
-    assert ask(n=700, **two_gpus(dict.fromkeys((256, 512, 1024, 2048), ratio))).confidence == confidence
 
 
 def test_software_variants_and_overheads_advise_nothing():
@@ -219,17 +210,6 @@ def test_the_document_follows_its_schema(n):
     assert (found["name"], found["schema_version"]) == ("gpubench-advise", 2)
     assert list(found) == [field.name for field in msgspec.structs.fields(Advice)]
     assert (found["device_id"] is None) == (found["basis"] == "unknown") == (n == 2**30)
-
-
-def test_the_variables_are_none_that_an_option_reads():
-    from gpubench.cli.command import Group
-    from gpubench.cli.options import commands
-
-    values = dict(line.split("=", 1) for line in shlex.split(render(ask(RISING, 1024), "env")))
-    assert (values["GPUBENCH_ADVICE_DEVICE"], values["GPUBENCH_ADVICE_BASIS"]) == ("cupy:0", "measured")
-    params = [param for name in commands() for param in Group().get_command(None, name).params]
-    options = {text.removeprefix("--").upper().replace("-", "_") for param in params for text in param.opts}
-    assert not {f"GPUBENCH_{option}" for option in options} & set(values)
 
 
 # ---------------------------------------------------------------- splits
@@ -335,11 +315,10 @@ def test_an_answer_fits_80_columns_whatever_a_device_is_called(name, n):
     assert all("[" in line for line in table[2:] if line[0] != " ")  # no time is cut
 
 
-@pytest.mark.parametrize("width", [20, 33, 50, 79, 80])
-@pytest.mark.parametrize("n", [2048, 3000, 2**30])
-def test_a_narrow_terminal_gets_lines_of_its_width(width, n):
-    """Below 20 columns lines have 20."""
-    text, wide = (render(ask(RISING, n), "table", *at) for at in ((width,), ()))
-    assert max(map(len, text.splitlines())) <= width
-    assert [word in text for word in ("numpy:0", "cupy:0")] == [word in wide for word in ("numpy:0", "cupy:0")]
+@pytest.mark.parametrize("n", [2048, 2**30])
+def test_a_narrow_terminal_gets_lines_of_its_width(n):
+    for width in (20, 33, 79):
+        text, wide = (render(ask(RISING, n), "table", *at) for at in ((width,), ()))
+        assert max(map(len, text.splitlines())) <= width
+        assert all((name in text) == (name in wide) for name in ("numpy:0", "cupy:0"))
     assert render(ask(RISING, n), "table", 200) == wide

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.analysis import claims as claims_room
@@ -32,11 +30,6 @@ def claimed(cases=(MATMUL,), **fields):
 def verdict(claim, outcomes, **more):
     (analysis,) = analyse_runs([run_of(outcomes, **more)], claims=[claim])
     return claims(analysis)[0]
-
-
-def section(outcomes, *claims, format="plain", devices=(CPU, GPU), **look):
-    analyses = analyse_runs([run_of(outcomes, devices=devices)], claims=claims)
-    return draw_report(analyses, format, RenderOptions(sections=["claims"], **look))
 
 
 RISING = {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}
@@ -95,23 +88,15 @@ def test_verdicts(said, claim, outcomes, more):
     )
 
 
-@given(st.floats(0.01, 1e4), st.floats(0.01, 1e4), st.floats(0, 0.99))
-def test_a_verdict_follows_its_interval(claim, ratio, tolerance):
-    found = verdict(claimed(speedup=claim, tolerance=tolerance), curve({1024: ratio}))
-    bound, interval = claim * (1 - tolerance), found.measured.interval
-    expected = "confirmed" if interval.low >= bound else "refuted" if interval.high < bound else "undecided"
-    assert (found.verdict, found.measured.ratio) == (expected, pytest.approx(ratio))
-
-
 def test_the_kindest_case_answers_and_copies_stand_beside_it():
     rows = [
         *curve({1024: 40.0}, regime=ALWAYS),
         measured(case(device="wgpu:0"), 1e-5),
         measured(case(device="cupy:0"), 1e-4),
     ]
-    found = verdict(claimed(speedup=90), rows)
+    found = verdict(claimed(speedup=90, also="matmul/*/*/*/transfer-always"), rows)
     assert (found.measured.case.case.device_id, found.verdict) == ("wgpu:0", "confirmed")
-    assert found.with_copies.ratio == pytest.approx(40)
+    assert (found.with_copies.ratio, found.also_ratio) == pytest.approx((40, 40))
     found = verdict(claimed(("matmul/*/*/*/resident",), speedup=5), [measured(case(), 1e-3), *KINDS])
     assert (found.verdict, found.ids) == (
         "confirmed",
@@ -140,11 +125,6 @@ def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
     assert found.ratio == pytest.approx(2e-3 / (1e-3 / 40 + 1e-3))
     assert found.measured.case.device_kind == "gpu", "the table says GPU"
     assert verdict(claimed(("relu",), speedup=0.5), rows).measured.headline
-
-
-def test_an_undecided_break_even_says_why():
-    found = verdict(claimed(("matmul",), break_even=(60, 70), tolerance=0), curve({64: 1.0, 256: 4.0}))
-    assert (found.verdict, found.reason) == ("undecided", "noise")
 
 
 def test_a_claim_may_be_held_against_the_gpu_alone():
@@ -232,11 +212,6 @@ def test_what_a_claim_may_say(tmp_path, text):
     path.write_text(f'tolerance = 0.3\n[[claims]]\nclaim = "a"\n{text}')
     (claim,) = claims_room.load(str(path))
     assert claim.tolerance == (0 if "tolerance" in text else 0.3)
-
-
-def test_what_stands_beside_a_claim_decides_nothing():
-    found = verdict(claimed(also="matmul/n=512", speedup=30), curve({512: 2.0, 1024: 40.0}))
-    assert (found.verdict, found.also_ratio) == ("confirmed", pytest.approx(2))
 
 
 def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):

@@ -1,8 +1,6 @@
 """Comparing: verdicts that are known beforehand, invariances, false alarms and power by simulation."""
 
 import math
-import random
-import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -10,13 +8,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import analyse
 from gpubench.base.errors import InputError
 from gpubench.compare import judge
 from gpubench.compare.comparison import CompareOptions
-from gpubench.compare.judge import CasePair, CaseValues, smallest_effect
 from gpubench.compare.pairing import print_differences, take_turns
-from gpubench.compare.two_runs import compare
 from gpubench.curves import stats
 from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
@@ -31,7 +26,6 @@ from tests.unit.report.sides import (
     contended,
     first_replaced,
     gate,
-    on_machine,
     pair,
     started_late,
     timed,
@@ -68,20 +62,10 @@ def test_a_slower_and_a_faster_case_among_others():
     assert all(row.ratio == pytest.approx(row.new_s / row.base_s, rel=1e-12) for row in result.cases)
 
 
-@given(st.integers(0, 10_000), st.integers(5, 9))
-@settings(max_examples=examples(20))
-def test_a_file_against_itself_is_the_same_everywhere(seed, k):
-    run, _ = pair(k=k, sigma=0.005, seed=seed)
-    result = compared(run, run)
-    assert {*verdicts(result)} == {"SAME"}
-    assert all(row.ratio == pytest.approx(1) for row in result.cases)
-    assert (result.exit_code, "same-run" in codes(result)) == (0, True)
-
-
 @given(
     st.integers(0, 10_000), st.integers(5, 8), st.floats(0.6, 1.6), st.floats(0.001, 0.1), st.sampled_from([1e-3, 0.5, 1e4]), st.randoms()
 )  # fmt: skip
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(8))
 def test_sides_mirror_and_order_and_scale_do_not_matter(seed, k, factor, sigma, scale, chance):
     """Cases and sessions in another order, all times multiplied: the same verdicts."""
     base, new = pair({FIRST: factor, CASES[3].id: 1.07}, k=k, sigma=sigma, seed=seed)
@@ -99,23 +83,6 @@ def test_sides_mirror_and_order_and_scale_do_not_matter(seed, k, factor, sigma, 
         assert (mirrored.verdict, same.verdict) == (MIRRORED.get(one.verdict, one.verdict), one.verdict)
         assert (mirrored.p, mirrored.p_adjusted) == pytest.approx((one.p, one.p_adjusted))
         assert (same.ratio, same.p, same.p_adjusted) == pytest.approx((one.ratio, one.p, one.p_adjusted))
-
-
-def test_of_several_new_files_each_is_judged_and_their_order_does_not_matter():
-    base, slow = pair({FIRST: 1.4})
-    alike = pair(seed=2)[1]
-    news = [("slow", slow), ("alike", alike), ("few", replace(alike, outcomes=alike.outcomes[1:]))]
-    there, back = (compare(("base", base), order, CompareOptions()) for order in (news, news[::-1]))
-
-    def rows(comparison):
-        named = {i: side.source for i, side in enumerate(comparison.new)}
-        return {(named[row.new], row.id): replace(row, new=0) for row in comparison.cases}
-
-    assert rows(there) == rows(back)
-    assert [rows(there)[name, FIRST].verdict for name in ("slow", "alike")] == ["SLOWER", "SAME"]
-    assert (there.exit_code, there.counts) == (back.exit_code, back.counts)
-    assert there.exit_code == 3
-    assert [{*one.ids} for one in there.gates] == [{*one.ids} for one in back.gates]
 
 
 def test_of_few_sessions_a_change_within_their_priors_is_unsure_and_no_gate_is_applied():
@@ -250,23 +217,6 @@ def test_a_turn_in_which_the_least_disturbed_session_lacks_the_case_takes_anothe
     assert [(row.k_base, row.k_new) for row in compared(*both).cases] == [(5, 5), (5, 5)]
 
 
-def test_busy_moments_do_not_count_three_times():
-    """Half of the sides' variance is of the moment, which a session and its repeats share."""
-    chance, alarms, loose_alarms = random.Random(5), 0, 0
-    five_percent = CompareOptions(thresholds=((None, 0.05),))
-    for _ in range(25):
-        sides = []
-        for second in (0, 1):
-            moments = [chance.gauss(0, 0.06) for _ in range(5)]
-            turns = [[1e-3 * (1 + m + chance.gauss(0, 0.01)) for _ in range(3)] for m in moments]
-            sides.append(busy_turns(CASES[0], turns, second=second))
-        alarms += "SLOWER" in verdicts(compared(*sides))
-        loose = [replace(side, sessions=[replace(s, repeats=None) for s in side.sessions]) for side in sides]
-        loose_alarms += "SLOWER" in verdicts(compared(*loose, five_percent))
-    assert alarms <= 2
-    assert loose_alarms > 2 * alarms
-
-
 def test_the_low_end_is_of_equally_many_samples():
     """One sample more a session would lower every minimum; only as many as the other side has are looked at."""
     more = [1e-3 * f for f in (*QUIET, *QUIET, 0.7)]
@@ -313,15 +263,6 @@ def test_another_protocol_is_bad_input_that_names_the_field(change):
     assert next(iter(change)) in caught.value.why
     more = replace(new, settings=Settings(sessions=5, preset="rigorous", max_samples=200))
     assert compared(base, more).exit_code == 0
-
-
-def test_another_machine_is_bad_input_unless_allowed():
-    here, there = (on_machine(run, cpu="A", usable_cpus=n) for run, n in zip(pair(), "24", strict=True))
-    with pytest.raises(InputError) as caught:
-        compared(here, there)
-    assert caught.value.why == "usable_cpus: '2' against '4'"
-    result = compared(here, there, CompareOptions(allow_different_machine=True))
-    assert ({*verdicts(result)}, "different-machine" in codes(result)) == ({"SAME"}, True)
 
 
 def with_fields(run, **fields):
@@ -400,78 +341,11 @@ def test_other_results_of_a_function_are_a_difference(base, new, off):
     assert [(row.value, row.id) for row in told] == [(value, FIRST) for value in off]
 
 
-def sides_of(logs, slow):
-    """Both sides of as many cases, from the logarithms of their sessions in turns; the first case is slower."""
-    base, new = ([[1e-3 * math.exp(x) for x in row[i::2]] for row in logs] for i in (0, 1))
-    new[0] = [seconds * slow for seconds in new[0]]
-    return [
-        a_run([timed(case(n=n), times) for n, times in enumerate(side, 1)], len(logs[0]) // 2, second=second)
-        for second, side in enumerate((base, new))
-    ]
-
-
-def drifting(m, k, sigma, chance):
-    """Noise model S of docs/comparing.md: log-normal sessions, half of it slow drift, 3 % of them disturbed."""
-    half = sigma * math.sqrt(0.5)
-    drift, logs = chance.gauss(0, half), []
-    for _ in range(m):
-        values = []
-        for _ in range(2 * k):
-            drift = 0.5 * drift + chance.gauss(0, half * math.sqrt(0.75))
-            disturbed = math.log1p(chance.uniform(0.05, 0.2)) if chance.random() < 0.03 else 0.0
-            values.append(drift + chance.gauss(0, half) + disturbed)
-        logs.append(values)
-    return logs
-
-
-@pytest.mark.slow
-def test_false_alarms_and_power_on_simulated_suites():
-    chance, runs = random.Random(5), 20
-    results = [verdicts(compared(*sides_of(drifting(12, 5, 0.02, chance), 1.1))) for _ in range(runs)]
-    assert sum(result[0] == "SLOWER" for result in results) >= 0.8 * runs
-    assert sum("SLOWER" in result[1:] for result in results) <= 0.05 * runs
-
-
-@pytest.mark.slow
-def test_four_of_five_comparisons_find_the_smallest_effect():
-    """By simulation: the share that finds it is 80 %, give or take what the stated rule is off by (70 to 97 %)."""
-    chance, runs, m, k, sigma = random.Random(11), 30, 6, 6, 0.10
-
-    def sides(slow=1.0):
-        return sides_of([[chance.gauss(0, sigma) for _ in range(2 * k)] for _ in range(m)], slow)
-
-    typical = statistics.median(row.smallest_effect for _ in range(4) for row in compared(*sides()).cases)
-    hits = sum(verdicts(compared(*sides(1 + typical)))[0] == "SLOWER" for _ in range(runs))
-    assert 0.70 <= hits / runs <= 0.97
-
-
 def test_the_smallest_effect_has_its_figures():
     effects = [row.smallest_effect for row in compared(*pair(sigma=0.05, seed=4)).cases]
     assert effects == pytest.approx([0.1276104, 0.1031285, 0.1152474, 0.1834158], rel=1e-5)
     few = compared(pair(k=1)[0], pair(k=2)[1]).cases
     assert [row.spread > 0 for row in few] == [True] * 4, "two sessions of one side differ"
-
-
-def test_the_spread_is_that_between_sessions_of_one_side():
-    """A change between the sides is none of it."""
-    result = compared(*pair({FIRST: 3.0}, k=8, sigma=0.05, seed=3))
-    spreads = [row.spread for row in result.cases]
-    assert all(0.02 < share < 0.1 for share in spreads)
-    assert result.pairs[0].spread == pytest.approx(statistics.median(spreads))
-    quiet = compared(*pair(k=8, sigma=0.0))
-    assert [row.spread for row in quiet.cases] == pytest.approx([0.0] * len(CASES))
-    assert [row.smallest_effect for row in quiet.cases] == pytest.approx([0.05] * len(CASES)), "the threshold"
-
-
-@given(st.floats(0.001, 0.3), st.integers(5, 12), st.integers(1, 200), st.floats(0.01, 0.5))
-@settings(deadline=None)
-def test_the_smallest_effect_grows_with_spread_and_cases_and_falls_with_sessions(sigma, k, family, threshold):
-    def effect(sigma=sigma, k=k, family=family, threshold=threshold):
-        low = {i: 1e-3 * math.exp(sigma * (i % 3 - 1)) for i in range(3 * k)}
-        row = analyse(a_run([timed(CASES[0], list(low.values()))], 3 * k)).cases[0]
-        values = CaseValues(row, low, low, low, {})
-        return smallest_effect(CasePair(base=values, new=values, threshold=threshold), 0.05, family)
-
-    assert effect() >= threshold
-    assert min(effect(sigma=2 * sigma), effect(family=2 * family), effect(threshold=2 * threshold)) >= effect()
-    assert effect(k=k + 1) <= effect()
+    quiet = compared(*pair({FIRST: 3.0}, k=8, sigma=0.0)).cases
+    assert [row.spread for row in quiet] == pytest.approx([0.0] * 4), "a change between the sides is none of it"
+    assert [row.smallest_effect for row in quiet] == pytest.approx([0.05] * 4), "the threshold"

@@ -34,15 +34,6 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_a_regression_is_exit_3_and_told_on_stdout_alone(gpubench, folder):
-    done = gpubench("compare", "base.json", "new.json", cwd=folder)
-    assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.startswith("Base: base.json, ")
-    assert f"slower: FAILED: {CASES[1].id}\n" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-
-
 def test_a_page_lists_every_case_and_runs_nothing(gpubench, folder):
     done = gpubench("compare", "base.json", "broken.json", "-o", "found.html", cwd=folder)
     assert (done.returncode, done.stdout) == (3, "")
@@ -64,7 +55,9 @@ def test_a_page_lists_every_case_and_runs_nothing(gpubench, folder):
     ],
 )  # fmt: skip
 def test_gates_and_thresholds(gpubench, folder, options, code):
-    assert gpubench("compare", "base.json", "new.json", *options, cwd=folder).returncode == code
+    done = gpubench("compare", "base.json", "new.json", *options, cwd=folder)
+    assert done.returncode == code
+    assert code == 4 or (done.stderr == "" and "\x1b" not in done.stdout)
 
 
 def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(gpubench, folder):

@@ -12,9 +12,8 @@ from gpubench.cli.options import ComparisonOptions
 from gpubench.compare.comparison import CompareOptions
 from gpubench.report.comparison import render
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.cases import MOST_IDS
 from gpubench.result.case import selector
-from tests.unit.report.builders import case, failed, skipped
+from tests.unit.report.builders import failed, skipped
 from tests.unit.report.sides import (
     CASES,
     compared,
@@ -61,25 +60,6 @@ def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possi
     assert gate(alike, "slower").impossible is not possible
     slow = compared(*pair({FIRST: 3.0}, k=k, cases=CASES[:1]), options)
     assert (slow.exit_code, slow.cases[0].verdict) == ((3, "SLOWER") if possible else (4, "UNSURE"))
-
-
-def test_cases_that_missed_sessions_of_their_own_are_corrected_for_and_can_make_the_gate_impossible():
-    """Each of 13 cases lacks another session: a family of 13 families, in which no p-value stays below 5 %."""
-    cases = [case(n=n) for n in range(1, 14)]
-    base, new = pair({what.id: 3.0 for what in cases}, k=14, cases=cases)
-
-    def lacking(run, kept):
-        rows = [replace(row, blocks=[row.blocks[j] for j in kept(i)]) for i, row in enumerate(run.outcomes)]
-        return replace(run, outcomes=rows)
-
-    ours, whole = (lacking(run, lambda i: range(5)) for run in (base, new))
-    theirs = lacking(new, lambda i: [*range(4), 4 + i % 10])
-    assert compared(ours, whole, ASKED).exit_code == 3
-    shared, groups = compared(ours, theirs, ASKED), 10
-    assert min(row.p_adjusted for row in shared.cases) == pytest.approx(groups / 252)
-    assert shared.exit_code == 3
-    strict = compared(ours, theirs, CompareOptions(fail_on=("slower",), alpha=groups / 252 - 1e-6))
-    assert (strict.exit_code, gate(strict, "slower").impossible) == (4, True)
 
 
 def speedups(*texts, **more):
@@ -149,12 +129,6 @@ def test_a_gate_whose_every_case_is_ignored_is_not_passed(name):
     assert of_comparison(result).verdict == "unsure"
     assert compared(*pair(), replace(everything, fail_on=None)).exit_code == 0, "nobody has asked for it"
     assert compared(*pair(), replace(everything, ignored=(selector("matmul/n=64"),))).exit_code == 0
-
-
-def test_a_long_list_of_cases_is_cut_and_counted():
-    cases = [case(n=n) for n in range(1, MOST_IDS + 4)]
-    (line,) = of_comparison(compared(*pair({one.id: 1.5 for one in cases}, cases=cases))).errors
-    assert line.endswith(f"{cases[MOST_IDS - 1].id} and 3 more")
 
 
 @pytest.mark.parametrize(

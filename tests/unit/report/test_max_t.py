@@ -17,9 +17,9 @@ logs = st.integers(-4000, 4000).map(lambda n: n / 10_000)
 
 
 @st.composite
-def families(draw, most=4):
+def families(draw):
     """(base, new): by case the logarithm of each session's low end; all cases in the same sessions."""
-    cases, k_base, k_new = draw(st.integers(1, 3)), draw(st.integers(3, most)), draw(st.integers(3, most))
+    cases, k_base, k_new = draw(st.integers(1, 3)), draw(st.integers(3, 4)), draw(st.integers(3, 4))
     rows = [
         draw(st.lists(logs, min_size=k_base + k_new, max_size=k_base + k_new, unique=True))
         for _ in range(cases)
@@ -61,30 +61,10 @@ def both(found):
     return [p for side in zip(*found, strict=True) for p in side]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(families())
 def test_p_is_the_share_of_permutations_whose_largest_statistic_reaches_that_of_the_case(family):
     assert both(max_t(*family)) == pytest.approx(both(by_definition(*family)))
-
-
-@settings(max_examples=examples(15), deadline=None)
-@given(families(most=7), st.randoms(use_true_random=False), st.integers(-3, 3))
-def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, chance, shift):
-    """Of more sessions than can be permuted in all ways, too: then the drawn permutations have their mirror images, and
-    stand for the sessions in an order that the cases give; `compare` hands them over by their ids."""
-    base, new = family
-    found = max_t(base, new)
-    order, ours, theirs = (chance.sample(range(n), n) for n in (len(base), len(base[0]), len(new[0])))
-    if math.comb(len(ours) + len(theirs), len(theirs)) > MAX_RELABELLINGS:
-        order.sort()
-    mixed = max_t(
-        [[base[i][j] + shift for j in ours] for i in order],
-        [[new[i][j] + shift for j in theirs] for i in order],
-    )
-    assert both(mixed) == pytest.approx(both([found[i] for i in order]))
-    if len(ours) == len(theirs):
-        mirrored = [(smaller, larger) for larger, smaller in found]
-        assert both(max_t(new, base)) == pytest.approx(both(mirrored))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 turns on that clause alone."""
 
 import math
+import random
 
 import pytest
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from gpubench.compare.comparison import CompareOptions
 from gpubench.curves import stats
 from gpubench.result.case import selector
+from gpubench.result.run import Block
 from tests.unit.report.builders import case
 from tests.unit.report.sides import a_run, clocked, compared, pair, timed
 
@@ -99,3 +101,56 @@ def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_o
             rows[-1] = replace(rows[-1], blocks=rows[-1].blocks[: 6 - second])
         runs.append(a_run(rows, 6, second=second))
     assert judged(*runs).p_adjusted == pytest.approx(p)
+
+
+# ---------------------------------------------------------------- what medians and slow ends say
+
+
+def a_side(second, chance, factor, *, k=5, blocks=4, samples=5):
+    """A run of one case; `factor(session, block, sample)` is by how much that sample differs."""
+
+    def seconds(session, block):
+        return [1e-3 * (1 + chance.gauss(0, 0.01)) * factor(session, block, i) for i in range(samples)]
+
+    measured = [
+        Block(session=session, round=block, position=0, repeat=10, wall_s=seconds(session, block))
+        for session in range(k)
+        for block in range(blocks)
+    ]
+    return a_run([replace(timed(WHAT, [1e-3] * k), blocks=measured)], k, second=second)
+
+
+def unchanged(*_):
+    return 1.0
+
+
+def judge_shape(factor, base=unchanged, *, seed=1, **sizes):
+    chance = random.Random(seed)
+    (row,) = compared(*(a_side(i, chance, which, **sizes) for i, which in enumerate((base, factor)))).cases
+    return row
+
+
+@pytest.mark.parametrize("by", [0.7, 1.3])
+def test_where_only_some_sessions_moved_the_verdict_is_not_same(by):
+    assert judge_shape(lambda session, *_: by if session < 3 else 1.0).verdict != "SAME"
+
+
+@pytest.mark.parametrize(
+    ("factor", "median"), [(lambda _, block, __: 2.0 if block < 3 else 1.0, 2.0), (lambda _, __, i: 2.0 if i == 0 else 1.0, 1.0)]
+)  # fmt: skip
+def test_medians_or_a_slow_end_that_moved_are_no_same(factor, median):
+    """Three quarters of the blocks; a quarter of the samples, whose medians stand still."""
+    found = judge_shape(factor)
+    assert (found.verdict, found.reason, found.sessions_needed) == ("UNSURE", "shape", None)
+    ratios = (found.low_end_ratio, found.median_ratio, found.slow_end_ratio)
+    assert ratios == pytest.approx((1.0, median, 2.0), rel=0.03)
+
+
+@pytest.mark.parametrize("by", [0.6, 1.6])
+def test_low_ends_that_the_medians_deny_are_no_change_of_the_case(by):
+    """One block of four moved on one side alone: its minima, and nothing that a report shows."""
+
+    def moved(_, block, __):
+        return by if block == 0 else 1.0
+
+    assert {judge_shape(moved).verdict, judge_shape(unchanged, moved).verdict} == {"UNSURE"}

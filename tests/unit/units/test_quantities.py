@@ -1,12 +1,15 @@
-"""Durations, percentages and printed quantities."""
+"""Durations, percentages, times of files and printed quantities."""
 
 import contextlib
 import math
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from gpubench import report
 from gpubench.base.errors import UsageError
 from gpubench.base.units import (
     earned_digits,
@@ -16,32 +19,29 @@ from gpubench.base.units import (
     format_size,
     parse_duration,
     parse_percent,
+    parse_time,
 )
+from gpubench.compare.pairing import take_turns
+from gpubench.result.run import SessionRecord
+from tests.unit.report.samples import full_run
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5)],
-)
-def test_durations(text, seconds):
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1s", "2 parsecs", "inf", "nan", "1e9", "1000h", "s"])
-def test_bad_durations(text):
-    with pytest.raises(UsageError, match="--budget"):
-        parse_duration(text, option="--budget")
-
-
-@pytest.mark.parametrize(("text", "share"), [("2", 0.02), ("2%", 0.02), ("0.5", 0.005), ("100 %", 1.0)])
-def test_percentages(text, share):
-    assert parse_percent(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["", "0", "101", "-2", "two", "nan"])
-def test_bad_percentages(text):
-    with pytest.raises(UsageError):
-        parse_percent(text)
+    ("parse", "text", "value"),
+    [
+        *((parse_duration, *case) for case in (
+            ("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5))),
+        *((parse_percent, *case) for case in (("2", 0.02), ("2%", 0.02), ("0.5", 0.005), ("100 %", 1.0))),
+        *((parse_duration, text, None) for text in ("", "0", "-1s", "2 parsecs", "inf", "nan", "1e9", "1000h", "s")),
+        *((parse_percent, text, None) for text in ("", "0", "101", "-2", "two", "nan")),
+    ],
+)  # fmt: skip
+def test_durations_and_percentages(parse, text, value):
+    if value is None:
+        with pytest.raises(UsageError, match="--budget"):
+            parse(text, option="--budget")
+    else:
+        assert parse(text) == pytest.approx(value)
 
 
 @given(st.text(max_size=20))
@@ -52,19 +52,26 @@ def test_arbitrary_text_never_crashes(text):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("text", "said"),
     [
-        (1.234, "1.23 s"), (0.5, "500 ms"), (0.00123456, "1.23 ms"), (0.0009999, "1.00 ms"), (0.001, "1.00 ms"),
-        (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"),
-        (12345.0, "12300 s"),
+        *((format_seconds(seconds), said) for seconds, said in (
+            (1.234, "1.23 s"), (0.5, "500 ms"), (0.00123456, "1.23 ms"), (0.0009999, "1.00 ms"), (0.001, "1.00 ms"),
+            (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"),
+            (12345.0, "12300 s"))),
+        (format_seconds(0.0123, unit="us", digits=2), "12000 us"),
+        *((format_bytes(n), said) for n, said in (
+            (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"))),
+        (format_rate(4.22e12, "B/s"), "4.22 TB/s"), (format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
+        (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
+        *((format_size(n, table=True), said) for n, said in (
+            (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
     ],
 )  # fmt: skip
-def test_seconds(seconds, text):
-    assert format_seconds(seconds) == text
+def test_quantities_in_words(text, said):
+    assert text == said
 
 
-def test_seconds_in_a_given_unit():
-    assert format_seconds(0.0123, unit="us", digits=2) == "12000 us"
+def test_a_unit_that_is_none_is_refused():
     with pytest.raises(ValueError, match="unit of time"):
         format_seconds(1.0, unit="weeks")
 
@@ -75,24 +82,36 @@ def test_seconds_read_back_within_the_digits_shown(seconds, digits):
     assert math.isclose(shown, seconds, rel_tol=10.0 ** (1 - digits))
 
 
-def test_bytes_are_binary():
-    assert [format_bytes(n) for n in (0, 512, 1023, 1024, 1536, 139 * 2**30)] == [
-        "0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "139 GiB",
-    ]  # fmt: skip
-
-
-def test_rates_are_si():
-    assert (format_rate(4.22e12, "B/s"), format_rate(999.9e9, "FLOP/s")) == ("4.22 TB/s", "1.00 TFLOP/s")
-    assert format_rate(12.0, "FLOP/s") == "12.0 FLOP/s"
-
-
-def test_sizes():
-    assert (format_size(16 * 2**20), format_size(16 * 2**20, table=True)) == ("16777216", "16 M")
-    assert [format_size(n, table=True) for n in (4096, 65536)] == ["4096", "64 K"]
-    assert (format_size(2**20 + 1, table=True), format_size(2**32, table=True)) == ("1048577", "4 G")
-
-
 def test_digits_end_at_the_second_uncertain_one():
     assert earned_digits(1.2345, 1.228, 1.240) == 4  # uncertain from the hundredths on
     assert (earned_digits(1.2, 0.9, 1.5), earned_digits(1.0, 1.0, 1.0)) == (3, 4)
     assert earned_digits(1.0, 0.0, 100.0) == 1
+
+
+SEVEN = datetime(2026, 11, 20, 19, tzinfo=UTC)
+TIMES = {
+    **dict.fromkeys(("2026-11-20T19:00:00Z", "2026-11-20T20:00:00+01:00", "2026-11-20T19:00:00"), SEVEN),
+    "2026-11-20": datetime(2026, 11, 20, tzinfo=UTC), "0001-01-01T00:00:00Z": datetime(1, 1, 1, tzinfo=UTC),
+    "9999-12-31T23:00:00Z": datetime(9999, 12, 31, 23, tzinfo=UTC),
+    **dict.fromkeys((
+        "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z",
+        "2026-02-30T00:00:00Z", "yesterday", "", "2026-11-20T19:00:00+99:99", "\x00", "٢٠٢٦-11-20")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_a_time_of_a_file_is_read_or_none(text):
+    assert parse_time(text) == TIMES[text]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "9999-12-31"])
+def test_formats_with_times_take_every_time(text):
+    """Two runs of one machine have a history, by time."""
+    run = full_run()
+    sessions = [SessionRecord(index=one.index, started_at=text) for one in run.sessions]
+    first = replace(run, started_at=text, finished_at=run.started_at, sessions=sessions)
+    second = replace(run, finished_at=text, id="0" * 32)
+    for name in ("json", "pytest-benchmark", "google-benchmark"):
+        assert report.render([first], name)
+    assert report.render([first, second], "plain")
+    assert take_turns(first, second) in (True, False)
