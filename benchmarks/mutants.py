@@ -52,7 +52,7 @@ PARTS = {
             f"gpubench/curves/{name}.py"
             for name in ("relatives", "threshold", "time_curve")
         ),
-        ("tests/unit/curves",), ("tests/unit/report/test_breakeven.py", "tests/unit/report/test_advise.py"),
+        ("tests/unit/curves",), ("tests/unit/report/test_speedup.py", "tests/unit/report/test_advise.py"),
     ),
     "passes": (
         tuple(f"gpubench/measure/{name}.py" for name in ("passes", "points")),
@@ -64,13 +64,13 @@ PARTS = {
         tuple(f"gpubench/compare/{name}.py" for name in ("judge", "pairing", "two_runs")),
         tuple(
             f"tests/unit/report/test_{name}.py"
-            for name in ("verdict_rule", "max_t", "compare_gates", "noise", "compare")
+            for name in ("verdict_rule", "compare_gates", "noise", "compare")
         ),
         REPORTS,
     ),
     "estimate": (
         tuple(f"gpubench/analysis/{name}.py" for name in ("estimate", "speedup")),
-        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup", "breakeven")),
+        tuple(f"tests/unit/report/test_{name}.py" for name in ("estimate", "speedup")),
         REPORTS,
     ),
     "advice": (
@@ -83,7 +83,7 @@ PARTS = {
         tuple(
             f"tests/unit/report/test_{name}.py"
             for name in (
-                "formats", "sentences", "sections", "answer", "answer_so_far", "map", "breakeven", "cost_curves",
+                "formats", "sentences", "sections", "answer", "answer_so_far", "map", "speedup", "cost_curves",
                 "cpu_side", "hybrid", "roofline", "time_breakdown", "functions", "claims", "amortization", "derived",
                 "recommendation", "several_files", "compare_command", "ci", "plausibility", "html", "widths",
             )
@@ -133,6 +133,22 @@ PARTS = {
         tuple(f"gpubench/functions/{name}.py" for name in ("declare", "describe", "loading", "session", "trial")),
         ("tests/functions/test_describe.py", "tests/functions/test_formula.py"),
         ("tests/functions/test_run.py", "tests/functions/test_planted.py"),
+    ),
+    "nouns": (
+        tuple(
+            f"gpubench/analysis/{name}.py"
+            for name in (
+                "analyse", "answer", "samples", "winners", "thresholds", "hybrid", "roofline", "findings", "machine",
+            )
+        ),
+        tuple(
+            f"tests/unit/report/test_{name}.py"
+            for name in (
+                "estimate", "speedup", "policy", "answer", "map", "amortization", "hybrid", "roofline", "derived",
+                "recommendation", "several_files", "plausibility", "ci",
+            )
+        ),
+        REPORTS,
     ),
     "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
     "workloads": (

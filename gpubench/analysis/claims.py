@@ -189,14 +189,16 @@ class _Measured:
 
     def _against_gpu(self, case: Speedup) -> Speedup | str:
         """Return the speedup of a case over the GPU's fastest implementation of the same work."""
-        beside = [
-            other.case
-            for other in self.headlines
-            if other.case.device_kind == "gpu"
-            and other.case.case.workload == case.case.case.workload
-            and other.case.case.regime_id == case.case.case.regime_id
-        ]
-        return pair("headline", fastest(beside), case.case, headline=case.headline) or NO_CASE
+        beside = fastest(other.case for other in self._same_work(case, case.case.case.regime_id, "gpu"))
+        return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
+
+    def _same_work(self, case: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
+        """Return the headlines of the same work in this regime, by id, on devices of this kind."""
+        key = case.case.case.workload, regime, kind
+        return [
+            other for other in self.headlines
+            if (other.case.case.workload, other.case.case.regime_id, other.case.device_kind) == key
+        ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
         """Return the selected case that is fastest beside another on its device: of one op, at the same size."""
@@ -215,13 +217,7 @@ class _Measured:
         """The best speedup of the same work when every call copies both ways."""
         if case.case.device_kind == "cpu":
             return case
-        same = [
-            other
-            for other in self.headlines
-            if other.case.case.workload == case.case.case.workload
-            and other.case.case.regime == "transfer-always"
-            and other.case.device_kind == case.case.device_kind
-        ]
+        same = self._same_work(case, "transfer-always", case.case.device_kind)
         return max(same, key=lambda other: other.ratio, default=None)
 
     def _time(self, claim: Claim) -> ClaimResult:
@@ -303,12 +299,8 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
     """The terms one after the other on either side; None where no session measured all of them."""
     if len(terms) == 1:
         return terms[0]
-    case, baseline = (
-        _one_after_the_other([ratio.case for ratio in terms]),
-        _one_after_the_other([ratio.baseline for ratio in terms]),
-    )
-    if case is None or baseline is None:
-        return None
+    case = _one_after_the_other([ratio.case for ratio in terms])
+    baseline = _one_after_the_other([ratio.baseline for ratio in terms])
     return pair("headline", baseline, case, headline=all(ratio.headline for ratio in terms))
 
 

@@ -11,6 +11,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
+from gpubench.base import group_by
 from gpubench.base.messages import WARNINGS, WarningCode
 from gpubench.base.plugins import wings
 from gpubench.curves import stats
@@ -115,22 +116,27 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 def find_waiting(run: Run) -> list[str]:
     """Return the ids of users' functions whose calls return once their work is done: the host's part of a call grows
     with its size as the whole call does."""
-    times: dict[tuple[str, str, str], dict[int, tuple[float, float, str]]] = {}
-    kinds = {device.id: device.kind for device in run.devices}
+    gpus = {device.id for device in run.devices if device.kind == "gpu"}
+    timed = []
     for outcome in run.outcomes:
-        case = outcome.case
-        if isinstance(outcome, Measurement) and case.group == FUNCTIONS and kinds.get(case.device_id) == "gpu":
+        if (
+            isinstance(outcome, Measurement)
+            and outcome.case.group == FUNCTIONS
+            and outcome.case.device_id in gpus
+        ):
             launches = [second for part in outcome.parts for second in part.launch_s or ()]
             singles = [second for part in outcome.parts for second in part.single_s or ()]
             if launches and singles:
-                by_size = times.setdefault((case.op, case.device_id, case.implementation_id), {})
-                by_size[case.params["n"]] = (stats.median(launches), stats.median(singles), outcome.id)
-    return [
-        largest[2]
-        for by_size in times.values()
-        for smallest, largest in [(by_size[min(by_size)], by_size[max(by_size)])]
-        if largest[0] >= WAITING_SHARE * largest[1] and largest[0] >= WAITING_GROWTH * smallest[0]
-    ]
+                timed.append((outcome.case, stats.median(launches), stats.median(singles)))
+    waiting = []
+    for same in group_by(
+        timed, lambda item: (item[0].op, item[0].device_id, item[0].implementation_id)
+    ).values():
+        same.sort(key=lambda item: item[0].n)
+        (_, shortest_s, _), (case, launch_s, single_s) = same[0], same[-1]
+        if launch_s >= WAITING_SHARE * single_s and launch_s >= WAITING_GROWTH * shortest_s:
+            waiting.append(case.id)
+    return waiting
 
 
 def _session_name(run: Run, index: int) -> str:
@@ -228,14 +234,27 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
     chosen = [
         case.id for case in cases if competes(case) and case.id not in baselines and demand.selects(case.case)
     ]
-    spans = {case_id: ratios[case_id].interval for case_id in chosen if case_id in ratios}
-    low = tuple(case_id for case_id, span in spans.items() if span.high < demand.least)
-    missing = tuple(case_id for case_id in chosen if case_id not in spans)
-    near = tuple(case_id for case_id, span in spans.items() if span.low < demand.least <= span.high)
+    spans = [(case_id, ratios[case_id].lo, ratios[case_id].hi) for case_id in chosen if case_id in ratios]
+    low, near = fall_short(demand, spans)
+    missing = tuple(case_id for case_id in chosen if case_id not in ratios)
     return ReportGate(
         name="min-speedup", selector=demand.text, least=demand.least, passed=not low and not missing,
         low=low, missing=missing, near=near,
     )  # fmt: skip
+
+
+def fall_short(
+    demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the cases whose whole interval lies below what was asked for, and those whose interval contains it.
+
+    `spans` holds (case, low end, high end).
+    """
+    low, near = dict[str, None](), dict[str, None]()
+    for case_id, least, most in spans:
+        if least < demand.least:
+            (low if most < demand.least else near)[case_id] = None
+    return tuple(low), tuple(near)
 
 
 def _on_run(name: FailOn, run: Run, cases: Sequence[CaseResult]) -> ReportGate:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench.analysis.findings import MinSpeedup
+from gpubench.analysis.findings import MinSpeedup, fall_short
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.samples import observations
 from gpubench.base.errors import InputError
@@ -188,20 +188,17 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
     """
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
-    spans = {
-        (case.id, case.new): (1 / case.hi, 1 / case.lo)
+    compared = [
+        (case.id, 1 / case.hi, 1 / case.lo)
         for case in whole.cases
         if case.id in chosen and case.lo is not None and case.hi is not None
-    }
-    low = dict.fromkeys(case_id for (case_id, _), (_, most) in spans.items() if most < demand.least)
-    near = dict.fromkeys(
-        case_id for (case_id, _), (least, most) in spans.items() if least < demand.least <= most
-    )
-    news = range(len(whole.news))
-    missing = tuple(case_id for case_id in chosen if any((case_id, new) not in spans for new in news))
+    ]
+    low, near = fall_short(demand, compared)
+    ratios = Counter(case_id for case_id, *_ in compared)
+    missing = tuple(case_id for case_id in chosen if ratios[case_id] < len(whole.news))
     return Gate(
-        name="min-speedup", selector=demand.text, least=demand.least, ids=tuple(low), missing=missing,
-        impossible=not chosen, passed=bool(chosen) and not low and not missing, near=tuple(near),
+        name="min-speedup", selector=demand.text, least=demand.least, ids=low, missing=missing,
+        impossible=not chosen, passed=bool(chosen) and not low and not missing, near=near,
     )  # fmt: skip
 
 

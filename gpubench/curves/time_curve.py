@@ -13,6 +13,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from operator import add, mul
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -391,12 +392,27 @@ class TimeCurve:
         self, belief: Conditioned, points: Sequence[Point], offset: float, *, kind: Kind, shift: float = 0.0,
     ) -> None:  # fmt: skip
         self._belief, self._shift = belief, shift
-        self.points = tuple(points)
-        self.offset = offset
-        self.kind = kind
-        self._grid: list[tuple[float, float, float]] | None = None
-        self._x: list[float] = []
-        self._means: list[float] = []
+        self.points, self.offset, self.kind = tuple(points), offset, kind
+
+    @cached_property
+    def _grid(self) -> tuple[list[float], list[float], list[float]]:
+        """The places at which the curve is computed, the points and some between them; means and variances there."""
+        places = [self.first]
+        for point in self.points[1:]:
+            start = places[-1]
+            steps = max(1, math.ceil((point.x - start) / STEP - 1e-9))
+            places += [start + (point.x - start) * i / steps for i in range(1, steps + 1)]
+        heights = [self._belief.at(x + self._shift) for x in places]
+        return places, [mean for mean, _ in heights], [variance for _, variance in heights]
+
+    @cached_property
+    def _steps(self) -> list[float]:
+        """The step that each gap between two points holds; GPUs have none."""
+        narrow = [b.x - a.x <= NARROW for a, b in itertools.pairwise(self.points)]
+        return [
+            step(self.points, i, SURE_NARROW_STEP if narrow[i] else SURE_STEP) if self.kind == "cpu" else 0.0
+            for i in range(len(narrow))
+        ]
 
     @property
     def first(self) -> float:
@@ -420,9 +436,7 @@ class TimeCurve:
 
     def mean(self, x: float) -> float:
         """The mean of `at`, where every microsecond counts; at its ends beyond them."""
-        if self._grid is None:
-            self._prepare()
-        grid, means = self._x, self._means
+        grid, means, _ = self._grid
         i = bisect_right(grid, x)
         if i == 0 or i == len(grid):
             return means[max(i - 1, 0)]
@@ -452,40 +466,21 @@ class TimeCurve:
 
         It is computed at the points and at a few places between them, and goes straight between those.
         """
-        grid = self._grid if self._grid is not None else self._prepare()
-        if not grid[0][0] - 1e-9 <= x <= grid[-1][0] + 1e-9:
+        grid, means, variances = self._grid
+        if not grid[0] - 1e-9 <= x <= grid[-1] + 1e-9:
             raise ValueError("a curve says nothing beyond the sizes that were timed")
         if len(grid) == 1:
-            return Height(*grid[0][1:])
-        i = min(max(bisect_right(grid, (x, math.inf)), 1), len(grid) - 1)
-        (a, low, low_variance), (b, high, high_variance) = grid[i - 1], grid[i]
-        share = (x - a) / (b - a)
-        mean, variance = low + (high - low) * share, low_variance + (high_variance - low_variance) * share
+            return Height(means[0], variances[0])
+        i = min(max(bisect_right(grid, x), 1), len(grid) - 1)
+        share = (x - grid[i - 1]) / (grid[i] - grid[i - 1])
+        mean, variance = (values[i - 1] + (values[i] - values[i - 1]) * share for values in (means, variances))
         return self._with_step(x, mean, variance)
 
     def _with_step(self, x: float, mean: float, variance: float) -> Height:
-        i = min(max(bisect_right(self._places, x), 1), len(self._places) - 1)
-        jump = self._steps[i - 1]
+        i = min(max(bisect_right(self.points, (x, math.inf)), 1), len(self.points) - 1)
+        low, high, jump = self.points[i - 1], self.points[i], self._steps[i - 1]
         if not jump:
             return Height(mean, variance)
-        share = min(max((x - self._places[i - 1]) / (self._places[i] - self._places[i - 1]), 0.0), 1.0)
-        least = min(self.points[i - 1].variance, self.points[i].variance)
-        variance = max(variance - jump**2 * share * (1 - share), least)
-        return Height(mean, variance, jump, share, (self._places[i - 1], self._places[i]))
-
-    def _step(self, i: int) -> float:
-        narrow = self.points[i + 1].x - self.points[i].x <= NARROW
-        return step(self.points, i, SURE_NARROW_STEP) if narrow else step(self.points, i)
-
-    def _prepare(self) -> list[tuple[float, float, float]]:
-        places = [self.first]
-        for point in self.points[1:]:
-            steps = max(1, math.ceil((point.x - places[-1]) / STEP - 1e-9))
-            start = places[-1]
-            places += [start + (point.x - start) * i / steps for i in range(1, steps + 1)]
-        self._grid = [(x, *self._belief.at(x + self._shift)) for x in places]
-        self._places = [point.x for point in self.points]
-        self._x, self._means = [x for x, _, _ in self._grid], [mean for _, mean, _ in self._grid]
-        gaps = range(len(self.points) - 1) if self.kind == "cpu" else ()
-        self._steps = [self._step(i) for i in gaps] or [0.0] * (len(self.points) - 1)
-        return self._grid
+        share = min(max((x - low.x) / (high.x - low.x), 0.0), 1.0)
+        variance = max(variance - jump**2 * share * (1 - share), min(low.variance, high.variance))
+        return Height(mean, variance, jump, share, (low.x, high.x))

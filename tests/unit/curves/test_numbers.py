@@ -14,7 +14,7 @@ import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
 from gpubench.curves.relatives import traffic_of
-from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of, unsure
+from gpubench.curves.threshold import fastest_at, normal, threshold_of, unsure
 from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 
@@ -183,12 +183,6 @@ def test_the_fastest_of_several_is_that_of_many_draws(others):
     found = fastest_at([Fixed(*pair) for pair in pairs], 0.5)
     assert found.mean == pytest.approx(least.mean(), abs=2e-3)
     assert found.variance == pytest.approx(least.var(), rel=0.05)
-
-
-@pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.3, 0.2), (0.0, 0.1), (1.5, 0.4)])
-def test_anexpected_loss_is_that_of_many_draws(mean, deviation):
-    lost = np.maximum(0.0, np.expm1(np.random.default_rng(4).normal(mean, deviation, 1_000_000)))
-    assert expected_loss(mean, deviation) == pytest.approx(lost.mean(), rel=0.02)
 
 
 def test_a_stretch_reaches_half_a_step_beyond_the_places_at_which_a_choice_costs_too_much():

@@ -100,15 +100,6 @@ def test_a_regime_that_was_not_measured_is_unknown():
     assert ask(resident, 1024, calls=None).basis == "measured"
 
 
-def test_the_fastest_implementation_at_the_size_counts_and_the_cpu_where_both_are_alike():
-    assert ask([*CPU_SIZES, gpu(256, 1e-3), gpu(4096, 1e-3)], 256).device_id == "numpy:0"
-    both = [
-        gpu(256, 1e-4), gpu(4096, 4e-4), gpu(256, 2e-4, implementation="tuned"),
-        gpu(4096, 2e-4, implementation="tuned"),
-    ]  # fmt: skip
-    assert [ask([*CPU_SIZES, *both], n).implementation for n in (300, 4000)] == ["library", "tuned"]
-
-
 def two_gpus(ratios):
     """wgpu:0 takes 100 us at each size and cupy:0 `ratios` as long; the CPU takes 1 ms."""
     found = []
@@ -157,13 +148,7 @@ def test_the_answer_says_by_which_software_it_was_measured():
 @pytest.mark.parametrize(
     ("cpu_s", "gpu_s", "words", "confidence", "labels"),
     [
-        (
-            1e-2,
-            1e-4,
-            {"factors": WILD},
-            "clear",
-            ("unstable",),
-        ),  # a label makes no answer less clear, near times do
+        (1e-2, 1e-4, {"factors": WILD}, "clear", ("unstable",)),  # a label makes no answer less clear
         (1.1e-4, 1e-4, {"factors": WILD}, "close", ("unstable",)),
         (1e-4, 0.9e-4, {"factors": (0.1, 10.0), "sessions": 1}, "noisy", ("unstable",)),
     ],

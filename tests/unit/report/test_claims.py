@@ -13,7 +13,7 @@ from gpubench.base.errors import InputError
 from gpubench.report import analyse_runs, draw_report
 from gpubench.report.layout import RenderOptions
 from gpubench.result.case import QUEUED, WAITED
-from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, curve, measured, run_of, skipped
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of, skipped
 from tests.unit.report.samples import NOISY
 
 MATMUL = "matmul/n=1k/float32/*/resident"
@@ -49,7 +49,7 @@ WILD = tuple(factor**8 for factor in NOISY)
     [
         # A claim stands from nine tenths of it on; inside the interval it is undecided.
         *((said, claimed(speedup=x), FORTY, {}) for x, said in (
-            (30, "confirmed"), (40, "confirmed"), (44.5, "refuted"), (50, "refuted"), (200, "refuted"))),
+            (40, "confirmed"), (44.5, "refuted"))),
         ("undecided", claimed(speedup=44.4), curve({1024: 40.0}, sessions=3), {}),
         # Two times claim their ratio, and one claims itself.
         ("refuted", claimed(cpu_s=0.1, gpu_s=0.0005), FORTY, {}), ("confirmed", claimed(gpu_s=1e-4), FORTY, {}), ("refuted", claimed(gpu_s=1e-5), FORTY, {}),
@@ -104,19 +104,6 @@ def test_the_kindest_case_answers_and_copies_stand_beside_it():
     )
 
 
-def test_the_times_of_several_cases_add_up():
-    claim = claimed(("matmul/n=512/*/*/resident", "matmul/n=1k/*/*/resident"), speedup=2.5)
-    found = verdict(claim, curve({512: 2.0, 1024: 8.0}, cpu_s=1e-3, sessions=3))
-    assert (found.verdict, len(found.ids), len(found.baseline_ids)) == ("confirmed", 2, 2)
-    assert (found.cpu_s, found.gpu_s) == (pytest.approx(2e-3), pytest.approx(1e-3 / 2 + 1e-3 / 8))
-    assert found.ratio == pytest.approx(found.cpu_s / found.gpu_s)
-    assert found.measured.lo < found.ratio < found.measured.hi
-    assert (
-        verdict(replace(claim, cases=(*claim.cases, "relu")), curve({512: 2.0, 1024: 8.0})).verdict
-        == NOT_MEASURED
-    )
-
-
 def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
     host, gone = case("relu", 64), case("relu", 64, device="cupy:0")
     rows = [*FORTY, measured(host, 1e-3), skipped(gone, "host-stage", "runs on the host alone")]
@@ -125,27 +112,6 @@ def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
     assert found.ratio == pytest.approx(2e-3 / (1e-3 / 40 + 1e-3))
     assert found.measured.case.device_kind == "gpu", "the table says GPU"
     assert verdict(claimed(("relu",), speedup=0.5), rows).measured.headline
-
-
-def test_a_claim_may_be_held_against_the_gpu_alone():
-    gpu, both = (case(device=device, regime=ALWAYS) for device in ("cupy:0", "hybrid:cupy:0"))
-    rows = [measured(case(), 1e-3), measured(gpu, 2e-4), measured(both, 4e-4)]
-    claim = claimed(("matmul/*/*/*/*@hybrid:*",), against="gpu", speedup=0.4)
-    found = verdict(claim, rows, devices=(CPU, GPU, HYBRID))
-    assert (found.verdict, found.ratio) == ("confirmed", pytest.approx(0.5))
-
-
-def test_a_claim_may_be_held_against_other_cases_of_the_device():
-    """Of one op at the same size alone; of another op at any."""
-    ours = case(device="cupy:0", implementation="tuned")
-    tiled, naive = (replace(ours, variant=v) for v in ("tiled", "naive"))
-    elsewhere, larger = replace(naive, device_id="wgpu:0"), replace(naive, params={"n": 2048})
-    rows = [measured(case(), 1e-3), measured(tiled, 1e-4), measured(naive, 4e-4), measured(elsewhere, 9e-4)]
-    claim = claimed(("matmul/*/*/tuned-tiled",), against="matmul/*/*/tuned-naive", speedup=2)
-    assert (verdict(claim, rows).verdict, verdict(claim, rows).ratio) == ("confirmed", pytest.approx(4))
-    assert verdict(claim, [*rows[:2], measured(larger, 9e-4)]).verdict == NOT_MEASURED
-    add = measured(replace(case(device="cupy:0"), op="add", group="vector"), 6e-4)
-    assert verdict(replace(claim, against="add/*/*/library"), [*rows, add]).ratio == pytest.approx(6)
 
 
 def test_of_several_files_the_first_that_measures_a_claim_answers_it():

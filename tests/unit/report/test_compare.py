@@ -12,7 +12,6 @@ from gpubench.base.errors import InputError
 from gpubench.compare import judge
 from gpubench.compare.comparison import CompareOptions
 from gpubench.compare.pairing import print_differences, take_turns
-from gpubench.curves import stats
 from gpubench.result.case import selector
 from gpubench.result.run import Block, Settings
 from tests.examples import examples
@@ -105,16 +104,6 @@ def test_of_one_session_a_side_a_large_change_is_told_unless_others_disturbed_it
     # Half of the CPUs taken may be all that a change of 2x is.
     (change,), (unsure,) = result.pairs[0].devices, disturbed.pairs[0].devices
     assert unsure.hi / unsure.ratio > 3 > change.hi / change.ratio
-
-
-@pytest.mark.parametrize(("place", "verdict"), [(0.98, "UNSURE"), (1.02, "SLOWER")])
-def test_cases_of_one_session_are_judged_together(place, verdict):
-    """The interval of each of 30 cases is as wide as its share of 5 % asks."""
-    cases, asked = [case(n=n) for n in range(1, 31)], CompareOptions(thresholds=((None, 1e-9),))
-    (alone,) = compared(*pair(k=1, sigma=0.0, cases=cases[:1]), asked).cases
-    reach = stats.prior_quantile(1 - 0.05 / 60) / stats.prior_quantile(0.975) * math.log(alone.hi / alone.ratio)
-    sides = pair({cases[0].id: math.exp(place * reach)}, k=1, sigma=0.0, cases=cases)
-    assert verdicts(compared(*sides, asked))[0] == verdict
 
 
 @pytest.mark.parametrize(("k", "ends"), [(2, (1.1395077, 1.7551439)), (4, (1.1525936, 1.7352170))])
@@ -242,15 +231,6 @@ def test_failed_missing_and_added_cases():
     assert (every.exit_code, every.counts.failed) == (3, 4)
 
 
-def test_another_definition_of_an_op_is_not_compared():
-    base, new = pair({FIRST: 2.0})
-    result = compared(base, first_replaced(new, replace(new.outcomes[0], op_hash="f" * 12)))
-    row = result.cases[0]
-    assert (row.verdict, row.reason, row.ratio) == ("not-comparable", "op", None)
-    assert {(row.field, row.id) for row in result.differences} == {("op_hash", FIRST)}
-    assert gate(result, "missing").ids == (FIRST,)
-
-
 # A file without a protocol has the first one.
 @pytest.mark.parametrize(
     "change", [{"inputs": "zeros"}, {"cache": "cold"}, {"warmup_s": 1.0}, {"seed": 2}, {"protocol": 2}]
@@ -279,17 +259,6 @@ def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
     packages = ({"numpy": "2.2", "wgpu": "0.32.0"}, {"numpy": "2.2"})
     prints = [with_fields(pair()[0], device=devices, software=one).fingerprint for one in packages]
     assert [difference.field for difference in print_differences(*prints, 0)] == told
-
-
-def test_other_software_and_kernels_are_listed_and_compared():
-    base, new = pair()
-    other = replace(new, outcomes=[replace(row, kernel_hash="abc") for row in new.outcomes])
-    result = compared(
-        with_fields(base, software={"numpy": "2.1"}), with_fields(other, software={"numpy": "2.2"})
-    )
-    told = {(row.scope, row.field) for row in result.differences}
-    assert told == {("software", "numpy"), ("kernel", "kernel_hash")}
-    assert {*verdicts(result)} == {"SAME"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
 from gpubench.compare.two_runs import MOST_HALVES, noise, permutations
-from gpubench.curves.stats import quantile
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machine, pair, timed
 
@@ -43,28 +42,6 @@ def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
     assert (found.permutations, found.cases[0].spread) == (32, 0)
     with pytest.raises(InputError, match="too few sessions"):
         noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
-
-
-def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdicts_of_compare():
-    """By hand: each of the 32 permutations compared as two files would be."""
-    run = run_of_noise(sigma=0.06, seed=3)
-    found, alarms, ratios = noise(run), 0, {case.id: [] for case in CASES}
-    for chosen in itertools.product((0, 1), repeat=5):
-        base = {p[c] for p, c in zip(pairs_of(5), chosen, strict=True)}
-        result = compared(part(run, base), part(run, set(range(10)) - base))
-        assert result.interleaved
-        alarms += any(row.verdict == "SLOWER" for row in result.cases)
-        for row in result.cases:
-            ratios[row.id].append(abs(row.low_end_ratio - 1))
-    assert (found.permutations, found.false_alarm_share) == (32, alarms / 32)
-    for row in found.cases:
-        assert row.spread == pytest.approx(quantile(sorted(ratios[row.id]), 0.95))
-        assert row.threshold == pytest.approx(max(0.05, 1.2 * row.spread))
-
-
-def part(run, sessions):
-    outcomes = [replace(row, blocks=[b for b in row.blocks if b.session in sessions]) for row in run.outcomes]
-    return replace(run, outcomes=outcomes, sessions=[one for one in run.sessions if one.index in sessions])
 
 
 def test_sessions_are_paired_in_order_of_time():

@@ -1,4 +1,5 @@
-"""Speedups: wall against wall, fastest implementation against fastest implementation, and a baseline that has a name."""
+"""Speedups, wall against wall, over a baseline that has a name; break-evens whose right answer is known, one for each
+verdict and each reason."""
 
 import math
 
@@ -6,11 +7,21 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.speedup import about_equal, baseline_line, blas_text, cpu_limit, cpu_line, cpu_threads
+from gpubench.analysis.speedup import (
+    about_equal,
+    baseline_line,
+    blas_text,
+    cpu_limit,
+    cpu_line,
+    cpu_threads,
+    earliest,
+)
+from gpubench.analysis.thresholds import threshold_text
 from gpubench.base.errors import ExitCode, InputError
+from gpubench.report.document import report_document
 from gpubench.result.machine import Fact
 from gpubench.result.run import Blas, Device, RunWarning
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
+from tests.unit.report.builders import CPU, GPU, case, curve, failed, measured, run_of
 
 ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
 TUNED_CPU, QUICK_GPU = measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4)
@@ -19,33 +30,6 @@ TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api
 
 def headlines(run, **words):
     return [row for row in analyse(run, **words).speedups if row.kind == "headline"]
-
-
-def test_the_headline_pairs_the_fastest_implementations():
-    slower = measured(case(implementation="tuned", device="cupy:0"), 2e-4)
-    run = run_of([measured(case(), 4e-3), TUNED_CPU, QUICK_GPU, slower])
-    rows = {row.kind: row for row in analyse(run).speedups}
-    assert rows["headline"].baseline.id == "matmul/n=1024/float32/tuned/resident@numpy:0"
-    assert rows["headline"].case.id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
-    assert {kind: row.ratio for kind, row in rows.items()} == pytest.approx(
-        {"headline": 20, "library": 40, "case": 10}
-    )
-
-
-@pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
-def test_the_resident_cpu_case_is_the_baseline_of_every_regime_by_wall_time(regime):
-    row = analyse(run_of([ON_CPU, measured(case(regime=regime, device="cupy:0"), 1e-3, cold_s=1e-6)])).speedups[
-        0
-    ]
-    assert (row.ratio, row.baseline.case.regime) == (pytest.approx(2), "resident")
-
-
-def test_software_cases_take_no_headline_and_unstable_ones_do():
-    run = run_of([ON_CPU, measured(case(device="wgpu:0"), 1e-3)], devices=(CPU, SOFTWARE))
-    assert [row.headline for row in headlines(run)] == [False]
-    assert not analyse(run).break_even
-    wild = run_of([measured(case(), 2e-3, factors=[0.5] * 5 + [1.5] * 5), ON_GPU])
-    assert [row.headline for row in headlines(wild)] == [True]
 
 
 def test_a_ratio_uses_the_sessions_that_both_sides_have():
@@ -80,13 +64,6 @@ def test_a_baseline_that_was_not_measured_is_an_input_error():
     assert (caught.value.exit_code, "library@numpy:0" in caught.value.hint) == (ExitCode.INPUT, True)
 
 
-def test_a_gpu_as_baseline_pays_for_its_own_regime():
-    always = {"cupy:0": 8e-4, "wgpu:0": 4e-4}
-    rows = [measured(case(regime="transfer-always", device=device), s) for device, s in always.items()]
-    run = run_of([QUICK_GPU, *rows], devices=(CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")))
-    assert [row.ratio for row in headlines(run, baseline="cupy:0")] == [pytest.approx(2)]
-
-
 def two_cpus(**options):
     """PyTorch is the faster CPU at 128, NumPy's tuned implementation at 64."""
     times = {"numpy:0": (1e-3, 4e-3), "torch:cpu": (2e-3, 2e-3), "cupy:0": (1e-4, 1e-4)}
@@ -109,6 +86,9 @@ def test_each_cpu_is_named_with_its_implementation_blas_and_threads():
     numpy, torch = analyse(run).baseline.removeprefix("vs ").split("; ")
     assert numpy.startswith("numpy tuned, OpenBLAS")
     assert torch == "torch library, MKL 2024.2, 2 of 2 threads"
+    assert (blas_text(Blas(library="blis")), blas_text(Blas(library="Accelerate", kernel="AMX"))) == (
+        "BLIS", "Accelerate (AMX)",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -155,17 +135,6 @@ def test_the_fewest_threads_of_all_sessions_and_cpus_count():
 
 
 @pytest.mark.parametrize(
-    ("blas", "said"),
-    [
-        (None, "BLAS unknown"), (Blas(library="MKL", version="2024.2"), "MKL 2024.2"), (Blas(library="blis"), "BLIS"),
-        (Blas(library="Accelerate", kernel="AMX"), "Accelerate (AMX)"),
-    ],
-)  # fmt: skip
-def test_a_blas_has_a_name_and_what_is_known_of_it(blas, said):
-    assert blas_text(blas) == said
-
-
-@pytest.mark.parametrize(
     ("ratio", "lo", "hi", "state", "equal"),
     [
         (1.1, 1.0, 1.2, "tie", True), (1.1, math.nextafter(1, 2), 1.2, "win", True), (0.9, 0.8, 1.0, "tie", True), (0.9, 0.8, math.nextafter(1, 0), "loss", True),
@@ -178,3 +147,67 @@ def test_a_speedup_is_a_win_a_loss_or_about_none_at_its_very_limits(ratio, lo, h
     row = replace(row, ratio=ratio, lo=lo, hi=hi)
     assert (row.state, row.about_equal) == (state, equal)
     assert about_equal(ratio) or not equal
+
+
+# ---------------------------------------------------------------- break-evens
+
+WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
+BEATEN = measured(case(n=128, device="cupy:0"), 9e-4, factors=WIDE, discarded={"1": "throttled"})
+
+
+def verdict(ratios, **kind):
+    (found,) = analyse(run_of(curve(ratios, **kind))).break_even
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ratios", "n", "mixed"),
+    [
+        ({64: 0.25, 256: 4.0, 1024: 30.0}, 128, False), ({100: 0.5, 400: 8.0}, 100 * 4 ** (1 / 4), False),  # a power of the size
+        # Of several crossings the last one counts; the last curve wins at first, too.
+        ({64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0}, 2048, True), ({64: 4.0, 256: 0.25, 1024: 4.0}, 529, True),
+    ],
+)  # fmt: skip
+def test_a_threshold_lies_where_the_curves_cross(ratios, n, mixed):
+    found, sizes = verdict(ratios), sorted(ratios)
+    assert (found.verdict, found.mixed) == ("at", mixed)
+    assert found.n == pytest.approx(n, rel=0.03)
+    assert sizes[0] < found.lo < found.n < found.hi < sizes[-1]
+    assert threshold_text(found).endswith(", mixed") == mixed
+
+
+@pytest.mark.parametrize(
+    ("ratios", "text"),
+    [
+        ({64: 0.25, 128: 0.98, 256: 4.0}, "129² (113-148²)"), ({64: 0.25, 256: 0.5}, "> 256²"), ({64: 2.0, 256: 4.0}, "< 64²"),
+        ({64: 1.0, 256: 1.0}, "about equal"), ({64: 4.0, 256: 0.25}, "? (wins and loses by turns)"),
+    ],
+)  # fmt: skip
+def test_the_document_says_it_as_tables_do(ratios, text):
+    assert [row.text for row in report_document([analyse(run_of(curve(ratios)))]).break_even] == [text]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reason", "more"),
+    [
+        *((curve(ratios), reason, {}) for ratios, reason in (
+            ({64: 0.5, 16384: 4.0}, "few-sizes"), ({64: 1.0, 256: 1.0}, "about-equal"), ({64: 0.5, 256: 1.0}, "about-equal"), ({64: 1.0, 256: 4.0}, "noise"),
+            ({64: 4.0, 256: 0.25}, "loses-again"))),
+        ([*curve({16: 0.8, 4096: 1.3}), failed(case(n=64, device="cupy:0"))], "failed-cases", {}),
+        (curve({64: 0.8, 16384: 1.3}), "budget", {"exit_reason": "budget"}),
+        ([*curve({64: 0.9}), measured(case(n=128), 1e-3), BEATEN], "throttled", {}),
+    ],
+)  # fmt: skip
+def test_undecided(outcomes, reason, more):
+    (found,) = analyse(run_of(outcomes, **more)).break_even
+    assert (found.verdict, found.reason) == ("undecided", reason)
+
+
+def test_a_bracket_below_a_threshold_is_the_earlier_one():
+    wide, late, none = (
+        verdict(by) for by in ({64: 0.5, 16384: 4.0}, {4096: 0.5, 8192: 4.0}, {64: 0.25, 256: 0.5})
+    )
+    assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
+    assert earliest([none, late, wide]) is wide
+    assert earliest([none, late]) is late
+    assert earliest([verdict({64: 1.0, 256: 4.0}), late]) is late, "where it lies is known"

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.judge import MAX_RELABELLINGS, max_t
 from gpubench.curves import stats
 from gpubench.result.case import selector
 from gpubench.result.run import Block
@@ -101,6 +102,16 @@ def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_o
             rows[-1] = replace(rows[-1], blocks=rows[-1].blocks[: 6 - second])
         runs.append(a_run(rows, 6, second=second))
     assert judged(*runs).p_adjusted == pytest.approx(p)
+
+
+@pytest.mark.parametrize(
+    ("k", "least"), [(5, 1 / 252), (6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))]
+)
+def test_the_smallest_p_is_that_of_one_permutation(k, least):
+    draw = random.Random(k)
+    base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
+    assert max_t(base, new) == [(pytest.approx(least), 1.0)]
+    assert max_t(new, base) == [(1.0, pytest.approx(least))]
 
 
 # ---------------------------------------------------------------- what medians and slow ends say
