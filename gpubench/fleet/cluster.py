@@ -86,7 +86,6 @@ def run_cluster(options: ClusterRunOptions) -> int:
             )  # fmt: skip
             fleet = fleet_of_ends(
                 answers.ends, answers.absent, whole, journal, expected=options.expect,
-                engine={engine.name: engine.version},
             )  # fmt: skip
         store.replace(output, store.dumps(fleet))
         if not options.quiet:

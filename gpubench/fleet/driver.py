@@ -274,13 +274,13 @@ def choose_nodes(
 
 def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
-    *, expected: int | None, engine: Mapping[str, str],
+    *, expected: int | None,
 ) -> Fleet:  # fmt: skip
     """The document of a fleet that was measured; `kept` are nodes of a saved one that are not asked again."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
-    nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
+    nodes += [_node(end, journal, embeds=embeds) for end in ends]
     nodes += [
         Node(key=end.name, label=end.name, status="failed", reason=end.reason, error=end.error)
         for end in absent
@@ -292,7 +292,7 @@ def fleet_of_ends(
     return Fleet(nodes_expected=needed, nodes_collected=brought, complete=complete, nodes=nodes)
 
 
-def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
+def _node(end: NodeEnd, journal: FleetJournal, *, embeds: bool) -> Node:
     """The node's row: what its file says of it, unless its end says worse."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
@@ -306,7 +306,7 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
         status = "ok" if end.reason == "partial" else "failed"
         node = replace(node, status=status, reason=end.reason)
     return replace(
-        node, label=end.name, error=end.error or node.error, engine=dict(engine), last_event=end.last_event,
+        node, label=end.name, error=end.error or node.error, last_event=end.last_event,
     )  # fmt: skip
 
 

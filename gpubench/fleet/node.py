@@ -175,9 +175,6 @@ class Engine(Protocol):
     Only `poll` may wait, and no longer than it is told; `cancel` forgets the task, whatever becomes of it.
     """
 
-    name: str
-    version: str
-
     def nodes(self) -> Sequence[EngineNode]: ...
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None: ...
     def poll(self, timeout_s: float) -> Sequence[Arrival]: ...
@@ -200,8 +197,6 @@ def run_node(arguments: Sequence[str]) -> Iterator[bytes]:
 class RayEngine:
     """A connection to a cluster, or to a Ray of our own on this host."""
 
-    name = "ray"
-
     def __init__(self, address: str) -> None:
         """`local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
         self._tasks: dict[str, Any] = {}
@@ -214,7 +209,6 @@ class RayEngine:
             import ray  # not before: it reads the token once, as it is imported
 
             self._ray: Any = ray
-            self.version = str(ray.__version__)
             # A version of Ray or Python that differs ends here, with Ray's own sentence.
             ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
         except ImportError as error:

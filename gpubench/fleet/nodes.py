@@ -343,9 +343,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # moves those behind it, and two runs that see one GPU each both call it cupy:0.
     others: list[Run] = []
     files: list[NodeFile] = []  # in a large fleet in place of all results, the newest last
-    # Of a node that `run --cluster` asked: what started it, and the last that it reported.
-    engine: dict[str, str] = {}
-    last_event: str | None = None  # the last that it reported
+    last_event: str | None = None  # of a node that `run --cluster` asked: the last that it reported
 
     @property
     def runs(self) -> list[Run]:

@@ -368,7 +368,7 @@ def links_table(analysis: Analysis) -> Table:
 
 
 def links_context(analysis: Analysis) -> str:
-    """`2 x NVIDIA H200, nvlink, 18 lanes via switch, nccl 2.28.9.`: what is joined, how, and by which library."""
+    """`2 x NVIDIA H200, nvlink, 18 lanes via switch, 478 GB/s, nccl 2.28.9.`: what is joined, how, by what."""
     rows = collectives(analysis)
     if not rows:
         return ""
@@ -376,10 +376,8 @@ def links_context(analysis: Analysis) -> str:
     device = next((device for device in analysis.run.devices if device.id == largest.device_id), None)
     pair = next((result.device_id for result in rows if result.ranks == 2), "")
     path = declared_path(analysis.run, pair)
-    lanes = path.lanes.value if path else None
     parts = (
-        shorten(device.name, 40) if device else "", path.kind.value if path else "",
-        f"{lanes} lanes{' via switch' if path and path.via.value == 'switch' else ''}" if lanes else "",
+        shorten(device.name, 40) if device else "", _path_text(path) if path else "",
         *sorted({result.by for result in rows if result.by}),
     )  # fmt: skip
     return printable(", ".join(part for part in parts if part)) + "."

@@ -87,14 +87,14 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
     )
     kept = [Node(key="k", label="kept", status="ok")]
     absent = [NodeEnd(name="gone", reason="unreachable", error="not there")]
-    fleet = fleet_of_ends(ends, absent, kept, journal, expected=None, engine={"fake": "1"})
+    fleet = fleet_of_ends(ends, absent, kept, journal, expected=None)
     rows = {one.name: (one.status, one.reason, one.result is not None) for one in fleet.nodes}
     assert rows == {
         "good": ("ok", None, True), "died": ("failed", "died", True), "skew": ("failed", "version-skew", False),
         "late": ("failed", "failed", False), "gone": ("failed", "unreachable", False), "kept": ("ok", None, False), "cut": ("ok", "partial", True),
     }  # fmt: skip
     assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (7, 3, False)
-    fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None, engine={})
+    fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None)
     journal.close()
     assert (fleet.nodes_collected, fleet.complete) == (1, False), "it was cut short"
 

@@ -37,8 +37,6 @@ def whole(run: Run) -> list[Step]:
 class FakeEngine:
     """`scripts` makes the steps of a node, by its id."""
 
-    name, version = "fake", "1"
-
     def __init__(self, scripts: Callable[[str], Iterable[Step]]) -> None:
         self._scripts = scripts
         self._running: dict[str, Iterator[Step]] = {}
