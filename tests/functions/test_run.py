@@ -367,15 +367,6 @@ def test_a_larger_size_costs_itself_alone(gpubench, tmp_path):
     }  # fmt: skip
 
 
-def test_own_names_on_the_screen(gpubench, tmp_path):
-    write(tmp_path, "@gpubench.function\ndef add(xp, a, b):\n    return a + b\n")
-    for ops, name in (((), "add  "), (("--ops", "add"), "mine.add")):
-        command = "--sizes 256 --backends numpy"
-        ended = gpubench("run", "mine.py", *ops, *command.split(), *BRIEF, "-o", "r.json")
-        assert ended.returncode == 0, ended.stderr
-        assert any(line.startswith(name) for line in ended.stdout.splitlines()), ended.stdout
-
-
 def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-1:]\n")
     measure(gpubench, "mine.py", "--sizes", "256", "--backends", "numpy")

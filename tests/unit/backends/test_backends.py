@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 import weakref
 from pathlib import Path
@@ -21,7 +19,6 @@ from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.base.errors import BackendUnavailable
 from gpubench.base.plugins import wings
 from gpubench.result.case import Case
-from gpubench.result.run import Device
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
@@ -48,28 +45,6 @@ def test_what_is_known_of_a_backend_is_what_it_declares(name, monkeypatch):
         assert {device.kind for device in backends.load(name).devices()} <= {*known.kinds, "software"}
     monkeypatch.setattr(backends, "KNOWN", {})
     assert backends.facts(name) == known, "of one that is not in the table its module tells the same"
-
-
-def test_a_backend_is_named_like_its_file_and_loads_without_its_library():
-    code = (
-        "import sys; from gpubench import backends; names = [*backends.names(), *backends.hidden_names()]\n"
-        "assert [backends.load(name).name for name in names] == names\n"
-        "assert not {'numpy', 'cupy', 'torch', 'wgpu'} & sys.modules.keys(), sorted(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(("device_id", "names", "inner"), [
-    ("torch:cuda:0", ("torch",), None), ("hybrid:cupy:0", ("hybrid", "cupy"), "cupy:0"),
-    ("hybrid:torch:cuda:0", ("hybrid", "torch"), "torch:cuda:0"), ("hybrid:fake:gpu", ("hybrid", "fake"), "fake:gpu"),
-])  # fmt: skip
-def test_a_composed_device_is_known_by_its_backend(device_id, names, inner):
-    assert backends.names_of(device_id) == names
-    case = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", device_id)
-    assert case.shared_with == inner
-    device = Device(id=device_id, backend=names[0], kind="gpu", name="", api="cuda")
-    assert device.composed == (inner is not None)
 
 
 # ------------------------------------------------------------------- wgpu's adapters

@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends.hybrid import gpu_units, reserved_cores
+from gpubench.backends.hybrid import BACKEND, gpu_units, reserved_cores
 from gpubench.backends.shared.sides import CompanionThread, granule
+from gpubench.base.errors import BackendUnavailable
 from gpubench.result.case import Case
 
 
@@ -106,3 +107,12 @@ def test_where_no_core_is_left_the_wait_for_the_gpu_is_asleep(threads, asleep, m
     monkeypatch.setattr(session.gpu, "sync_asleep", lambda: waits.append("asleep"))
     run_split(session, asked, places)
     assert len(waits) == asleep
+
+
+def test_without_a_gpu_the_reasons_of_all_backends_are_told(monkeypatch) -> None:
+    def refuse(name: str) -> None:
+        raise BackendUnavailable(f"no {name}")
+
+    monkeypatch.setattr(backends, "load", refuse)
+    with pytest.raises(BackendUnavailable, match="no numpy; no cupy; no wgpu"):
+        BACKEND.devices()

@@ -3,11 +3,11 @@
 It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the whole
 program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
 GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
-GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
-kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
-GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups are made. There NumPy moves
-the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair, GPUBENCH_FAKE_SLOW="gpu2=1.15"
-makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing, for ever."""
+GPUBENCH_FAKE_SLOWER=1.2 multiplies what kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so
+many seconds of its clock. GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups
+are made. There NumPy moves the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair,
+GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing,
+for ever."""
 
 from __future__ import annotations
 

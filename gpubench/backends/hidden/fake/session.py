@@ -129,7 +129,7 @@ class FakeTransfers(Transfers):
         self._fake = session
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        sent = host + 1 if self._fake._lies else host
+        sent = host + 1 if self._fake._word == "wrong" else host
         self._fake._copy_in(buffer, sent, self._call_s + host.nbytes / self._rate)
 
     def download(self, buffer: Buffer, host: Array) -> None:
@@ -246,7 +246,6 @@ class FakeSession(
 
         self._np = np
         self._word = word
-        self._lies = word == "wrong"
         self._rates = (
             (CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S)
             if word == "cpu"
@@ -264,7 +263,6 @@ class FakeSession(
         self._engines: dict[str, float] = {}  # until when each works for streams
         self._streamed = 0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
-        self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * read_slowness(word)
         self._hot_s = read_scripted_time("GPUBENCH_FAKE_HEAT").get(word, math.inf)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
@@ -455,9 +453,7 @@ class FakeSession(
 
     def _factor(self) -> float:
         factor = math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
-        factor *= 1.25 if self._host.seconds > self._hot_s else 1.0
-        outlier = self._outliers > 0 and self._random.random() < self._outliers
-        return factor * self._random.uniform(1.5, 5.0) if outlier else factor
+        return factor * (1.25 if self._host.seconds > self._hot_s else 1.0)
 
     def _act_out(self) -> None:
         if self._word == "crash":
