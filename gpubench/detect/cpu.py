@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from gpubench.base import group_by
+from gpubench.base.units import count_noun
 from gpubench.detect import proc
 from gpubench.detect.facts import (
     ABSENT,
@@ -60,16 +61,15 @@ def read_cpu(
     available, limited_by = usable(listed.online, affinity, cpus.cpuset, quota)
     complete = listed.present.value is None or listed.present.value <= online
     traits = Traits(online, cores.value, clocks.tables, caches.private if complete else {})
-    note = cpus.online.note if cpus.renumbered else UNSET
     return Cpu(
         model=derive(blocks, proc.model), vendor=derive(blocks, proc.vendor),
-        packages=blind or read_packages(root, info, online), cores=_with_note(derive(cores, len), note),
-        logical=_with_note(derive(cpus.online, len), note),
+        packages=blind or read_packages(root, info, online), cores=derive(cores, len),
+        logical=derive(cpus.online, len),
         online_cpus=_listed_form(cpus.online), possible=listed.possible,
         present=derive(listed.present, len), offline=_offline(listed.present, cpus.online),
-        smt=smt(cores, hypervisor), kinds=_with_note(blind or tell_kinds(root, info, traits), note),
+        smt=smt(cores, hypervisor), kinds=blind or tell_kinds(root, info, traits),
         available=available, affinity=derive(affinity, list_form), cpuset=_listed_form(cpus.cpuset),
-        quota_cpus=quota, limited_by=limited_by, caches=_with_note(blind or caches.fact, note),
+        quota_cpus=quota, limited_by=limited_by, caches=blind or caches.fact,
         isa=derive(blocks, lambda _: proc.isa(info, cpus.online.value) if info else None),
         governor=blind or clocks.merge(GOVERNOR, governor),
         now_hz=clock if clock.value is not None else blind or clocks.merge(NOW, max),
@@ -148,13 +148,6 @@ def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
     return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
 
 
-def _with_note(fact: Fact[Any], note: str | UnsetType) -> Fact[Any]:
-    """The fact with a note where it has a value and none of its own."""
-    if fact.value is None or note is UNSET or fact.note is not UNSET:
-        return fact
-    return replace(fact, note=note)
-
-
 def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
     if present.value is None or online.value is None:
         return lost(present if present.value is None else online)
@@ -205,14 +198,11 @@ def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[Cp
     return make_fact(rank_kinds([_kind(group, part, capacity, traits) for group in groups]), first_source)
 
 
-def alike(marks: Mapping[int, object], cpus: CpuSet) -> list[CpuSet]:
+def alike(marks: Mapping[int, Hashable], cpus: CpuSet) -> list[CpuSet]:
     """CPUs with equal marks; nothing unless every CPU has one."""
     if not cpus <= set(marks):
         return []
-    groups: dict[object, set[int]] = {}
-    for cpu in sorted(cpus):
-        groups.setdefault(marks[cpu], set()).add(cpu)
-    return [frozenset(group) for group in groups.values()]
+    return [frozenset(group) for group in group_by(sorted(cpus), marks.__getitem__).values()]
 
 
 def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
@@ -301,23 +291,15 @@ def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
-            text=f"{blas.library} starts {_count(blas.threads, 'thread')}, but "
-            f"{_count(cpu.available.value, 'CPU')} may be kept busy; gpubench run sets the number itself, for other "
-            f"programs set {_variable(blas)}={cpu.available.value}.",
+            text=f"{blas.library} starts {count_noun(blas.threads or 0, 'thread')}, but "
+            f"{count_noun(cpu.available.value or 0, 'CPU')} may be kept busy; gpubench run sets the number itself, for "
+            f"other programs set {_OWN_VARIABLES.get(blas.library, 'OMP_NUM_THREADS')}={cpu.available.value}.",
         )
         for blas in cpu.blas.value or () if misfits(blas, cpu)
     ]  # fmt: skip
 
 
-def _count(number: int | None, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _variable(blas: CpuBlas) -> str:
-    own = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "blis": "BLIS_NUM_THREADS"}
-    return own.get(blas.library, "OMP_NUM_THREADS")
-
-
+_OWN_VARIABLES = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "blis": "BLIS_NUM_THREADS"}
 CPUS = "/sys/devices/system/cpu"
 CpuSet = frozenset[int]
 CacheType = Literal["data", "instruction", "unified"]
@@ -429,92 +411,58 @@ class Caches(NamedTuple):
     """The caches of the online CPUs."""
 
     fact: Fact[list[Cache]]  # the document's entry
-    private: dict[int, tuple[tuple[int, str, int], ...]]  # level, type and size of each CPU's L1 and L2
-
-
-class CacheCensus:
-    """The caches of the online CPUs. An index that an earlier CPU shares is not read again."""
-
-    def __init__(self, online: CpuSet) -> None:
-        self.online = online
-        self.sizes: dict[tuple[int, CacheType, CpuSet], int] = {}  # some hypervisors list a cache twice
-        self.seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
-        self.gaps: list[tuple[str, int, str]] = []  # an index of a CPU that is "invalid" or "absent"
-        self.unshared: list[tuple[str, int, tuple[int, CacheType, int]]] = []
-
-    def read(self, root: Root, cpu: int) -> None:
-        for name in (f"index{number}" for number in range(32)):
-            if cpu in self.seen.get(name, ()):
-                continue
-            entry = _read_cache(root, f"{CPUS}/cpu{cpu}/cache/{name}", cpu)
-            if entry == "end":
-                break
-            if isinstance(entry, str):
-                self.gaps.append((name, cpu, entry))
-                continue
-            level, kind, amount, members = entry
-            if members is None:
-                self.unshared.append((name, cpu, (level, kind, amount)))
-            else:
-                self.seen.setdefault(name, set()).update(members)
-                self.sizes.setdefault((level, kind, members), amount)
-
-    def finish(self) -> bool:
-        """Count what no CPU shares, and tell whether each index that cannot be read is another CPU's too.
-
-        What one CPU lacks and others tell is not absent, its file is gone.
-        """
-        gaps = [(name, cpu) for name, cpu, reason in self.gaps if reason == "invalid" or name in self.seen]
-        for name, cpu, (level, kind, amount) in self.unshared:
-            if name in self.seen:
-                gaps.append((name, cpu))
-            else:
-                self.sizes.setdefault((level, kind, frozenset({cpu})), amount)
-        return all(cpu in self.seen.get(name, ()) for name, cpu in gaps)
+    private: Mapping[int, object]  # level, type and size of each CPU's L1 and L2
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    census = CacheCensus(online)
-    for cpu in sorted(online):
-        census.read(root, cpu)
+    """Read the caches. An index that an earlier CPU shares is not read again.
+
+    An index that cannot be read spoils them, unless another CPU that shares it tells: one that some CPUs lack and
+    others have is gone.
+    """
     source = f"{CPUS}/cpu*/cache/index*"
-    if not census.finish():
+    sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
+    seen: dict[str, set[int]] = {}  # the CPUs of which an index is known
+    gaps: list[tuple[str, int, bool]] = []  # an index, a CPU, and whether a file is spoiled
+    for cpu in sorted(online):
+        for name in (f"index{number}" for number in range(32)):
+            if cpu in seen.get(name, ()):
+                continue
+            folder = f"{CPUS}/cpu{cpu}/cache/{name}"
+            facts = root.facts(folder, _CACHE_FILES)
+            if all(fact.status == "absent" for fact in facts.values()):
+                break
+            sharing = root.fact(f"{folder}/shared_cpu_list", parse_list)
+            if not sharing.value:
+                sharing = first(root.fact(f"{folder}/shared_cpu_map", parse_mask), sharing)
+            members = frozenset({cpu}) if sharing.status == "absent" else sharing.value or ()
+            spoiled = cpu not in members or bool({fact.status for fact in facts.values()} - {"ok", "absent"})
+            level, kind, amount = (cast("Any", fact.value) for fact in facts.values())
+            if spoiled or None in (level, kind, amount):
+                gaps.append((name, cpu, spoiled))
+            else:
+                seen.setdefault(name, set()).update(members)
+                sizes.setdefault((level, kind), {}).setdefault(frozenset(members), amount)
+    lost = any((spoiled or name in seen) and cpu not in seen.get(name, ()) for name, cpu, spoiled in gaps)
+    if lost or any(sum(map(len, sets)) > len(frozenset().union(*sets)) for sets in sizes.values()):
         return Caches(missing("invalid", source), {})
-    counts = Counter((level, kind, amount) for (level, kind, _), amount in census.sizes.items())
+    counts = Counter((*cache, amount) for cache, sets in sizes.items() for amount in sets.values())
     listed = [
         Cache(level=level, type=kind, size_bytes=amount, instances=instances)
         for (level, kind, amount), instances in sorted(counts.items())
     ]
-    private: dict[int, list[tuple[int, str, int]]] = {}
-    for (level, kind, members), amount in census.sizes.items():
-        for cpu in members & online if level <= 2 else ():
-            private.setdefault(cpu, []).append((level, kind, amount))
-    return Caches(make_fact(listed or None, source), {cpu: tuple(sorted(own)) for cpu, own in private.items()})
-
-
-def _read_cache(root: Root, folder: str, cpu: int) -> tuple[int, CacheType, int, CpuSet | None] | str:
-    """One index folder: level, type, size and CPUs of the cache (None: not reported), or "end", "absent" (not reported)
-    or "invalid"."""
-    facts = root.facts(folder, {"level": ("level", size), "type": ("type", _cache_type)})
-    if all(fact.status == "absent" for fact in facts.values()):
-        return "end"
-    facts["size"] = root.fact(f"{folder}/size", cache_size)
-    if {fact.status for fact in facts.values()} - {"ok", "absent"}:
-        return "invalid"
-    level, kind, amount = (cast("Any", fact.value) for fact in facts.values())
-    if None in (level, kind, amount):
-        return "absent"
-    sharing = root.fact(f"{folder}/shared_cpu_list", parse_list)
-    if not sharing.value:
-        sharing = first(root.fact(f"{folder}/shared_cpu_map", parse_mask), sharing)
-    if sharing.status != "absent" and cpu not in (sharing.value or ()):
-        return "invalid"
-    return level, kind, amount, sharing.value
+    private: dict[int, list[object]] = {}
+    for cache, sets in sorted(sizes.items()):
+        for members, amount in sets.items():
+            for cpu in members & online if cache[0] <= 2 else ():
+                private.setdefault(cpu, []).append((*cache, amount))
+    return Caches(make_fact(listed or None, source), {cpu: tuple(own) for cpu, own in private.items()})
 
 
 _cache_type = matching("Data|Instruction|Unified", lambda match: match[0].lower())
 # Bytes of "48K" or "32M".
 cache_size = matching(r"(\d{1,9})([KMG]?)", lambda match: int(match[1]) * _UNITS[match[2]] or None)
+_CACHE_FILES = {"level": ("level", size), "type": ("type", _cache_type), "size": ("size", cache_size)}
 
 
 class Frequencies(NamedTuple):

@@ -6,13 +6,14 @@ never lead out of the root. A fact without a value carries the most telling reas
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
@@ -414,51 +415,45 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
-
-
-# How the fields of a record are read from JSON: None, or no item, for what cannot be understood.
-_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "driver": _text, "ordinal": lambda value: value if isinstance(value, int | str) else None, "bdf": address,
-    "uuid": uuid, "vendor_id": pci_id, "device_id": pci_id, "pci_class": pci_id, "vendor": _text,
-    "name": lambda value: None if (text := _text(value)) is None or is_placeholder(text) else text,
-    "adapter_type": lambda value: value if value in get_args(AdapterType) else None,
-    "memory_bytes": lambda value: size if (size := _number(value)) and size > 0 else None, "partition_of": _text,
-    "version": _text, "checked": _flag, "throttle": _texts, "peers": _texts, "why_not": _texts,
-    "virtual": lambda value: tuple(bdf for text in _texts(value) if (bdf := address(text))), "renders": _flag,
+# How fields of a record are read from JSON where their type does not tell; None or no item: it is not understood.
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "bdf": address, "uuid": uuid, "vendor_id": pci_id, "device_id": pci_id, "pci_class": pci_id,
+    "name": lambda name: None if not isinstance(name, str) or is_placeholder(name) else name,
+    "memory_bytes": lambda value: size if (size := _number(value)) and size > 0 else None,
+    "virtual": lambda texts: tuple(filter(None, map(address, texts))) if isinstance(texts, list) else (),
 }  # fmt: skip
 # Fields that a record may state as a fact with its source too.
 _AS_FACTS = ("bdf", "uuid", "vendor_id", "device_id", "pci_class")
+_FIELDS = {
+    field.name: field
+    for field in msgspec.structs.fields(DeviceRecord)
+    if field.name not in ("facts", "partitions")
+}
 
 
 def parse_record(raw: object) -> DeviceRecord:
     """A record from its JSON object. What cannot be understood is left out; raises ValueError without `source`."""
-    if not isinstance(raw, dict) or not (source := _text(raw.get("source"))):
-        raise ValueError("a record needs a `source`")
-    fields = {}
-    for name, parse in _FIELDS.items():
+    if not isinstance(raw, dict):
+        raise ValueError("a record is an object")
+    fields: dict[str, Any] = {}
+    for name, field in _FIELDS.items():
         value = raw.get(name)
         if name in _AS_FACTS and isinstance(value, dict):
             value = value.get("value")
-        fields[name] = parse(value)
-    return DeviceRecord(
-        source=source, paths=tuple(_paths(raw.get("paths"), source)), facts=dict(_facts(raw, source)), **fields
-    )
+        if name in _PARSERS:
+            fields[name] = _PARSERS[name](value) if value is not None else field.default
+        elif value not in (None, ""):
+            with contextlib.suppress(msgspec.ValidationError):
+                fields[name] = msgspec.convert(value, field.type)
+    if "source" not in fields:
+        raise ValueError("a record needs a `source`")
+    return DeviceRecord(**fields, facts=dict(_facts(raw, fields["source"])))
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
     """The JSON object of a record, as a child writes it and `--records` reads it."""
     raw: dict[str, Any] = {
-        name: value for name in ("source", *_FIELDS) if (value := getattr(record, name)) not in (None, ())
+        name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, ())
     }
     raw |= {name: f"{raw[name]:04x}" for name in ("vendor_id", "device_id", "pci_class") if name in raw}
     if record.bdf is not None:
@@ -481,16 +476,6 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
         for path, leaf in leaves.items():
             if path in fact_types() and (fact := _fact(fact_types()[path], leaf, source)):
                 yield path, fact
-
-
-def _paths(raw: object, source: str) -> Iterator[LinkPath]:
-    """The paths to other GPUs; one that names no address is left out."""
-    types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
-    for entry in raw if isinstance(raw, list) else ():
-        if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
-            facts = {name: fact for name, kind in types.items()
-                     if name in entry and (fact := _fact(kind, entry[name], source))}  # fmt: skip
-            yield LinkPath(to=str(to), **facts)
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:

@@ -43,7 +43,6 @@ from gpubench.result.machine import (
     Partition,
     Power,
     SoftwareRenderer,
-    Status,
 )
 
 _KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
@@ -125,16 +124,13 @@ def _facts_of(device: MergedDevice, path: str) -> list[Fact[Any]]:
     return [record.facts[path] for record in _rank(device, path) if path in record.facts]
 
 
-def _id_facts(records: Sequence[DeviceRecord], name: str) -> list[Fact[str]]:
-    """A PCI id as the records state it beside their facts, in the document's form."""
-    return [make_fact(f"{n:04x}", r.source) for r in records if (n := getattr(r, name)) is not None]
-
-
 def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
     """PCI ids as the document writes them."""
-    identity = {
-        name: first(*_facts_of(device, name), *_id_facts(device.records, name), ABSENT) for name in _IDS
-    }
+    identity = {}
+    for name in _IDS:
+        stated = [(record.source, getattr(record, name)) for record in device.records]
+        numbers = [make_fact(f"{number:04x}", source) for source, number in stated if number is not None]
+        identity[name] = first(*_facts_of(device, name), *numbers)
     if identity["vendor_id"].value is None and device.vendor is not None:
         identity["vendor_id"] = make_fact(f"{device.vendor:04x}", _source(device))
     more = ("subvendor_id", "subdevice_id", "revision")
@@ -307,17 +303,17 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
             for path in record.paths:
                 if (other := others.get(address(path.to))) is not None:
                     reported.setdefault(other, []).append(path)
-        paths = [_merge_path(other.id, reported[other.id]) for other in gpus if other.id in reported]
+        # Each fact is the best source's that knows it.
+        paths = [
+            LinkPath(to=other.id, **{
+                name: first(*(getattr(path, name) for path in reported[other.id]))
+                for name in LinkPath.__struct_fields__ if name != "to"
+            }) for other in gpus if other.id in reported
+        ]  # fmt: skip
         names |= {path.to for path in paths if path.kind.value in ("nvlink", "xgmi")}
         link = replace(gpu.link, peers=[g.id for g in gpus if g.id in names], paths=paths)
         linked.append(replace(gpu, link=link))
     return linked
-
-
-def _merge_path(to: str, reported: Sequence[LinkPath]) -> LinkPath:
-    """Each fact from the best source that knows it."""
-    names = [name for name in LinkPath.__struct_fields__ if name != "to"]
-    return LinkPath(to=to, **{name: first(*(getattr(path, name) for path in reported)) for name in names})
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
@@ -357,12 +353,10 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
     """The fields of a device that is no GPU."""
 
-    def pick(path: str) -> Fact[Any]:
-        stated = (record.facts[path] for record in records if path in record.facts)
-        return first(*stated, *(_id_facts(records, path) if path in _IDS else ()), ABSENT)
-
-    driver = Driver(name=pick("driver.name"), version=pick("driver.version"))
-    identity: Mapping[str, Any] = {name: pick(name) for name in _IDS}
+    device = MergedDevice(records[0])
+    device.records = records
+    driver = Driver(**{name: first(*_facts_of(device, f"driver.{name}")) for name in ("name", "version")})
+    identity: dict[str, Any] = {name: _identity(device)[name] for name in _IDS}
     return {"id": f"pci:{bdf}", "bdf": make_fact(str(bdf), records[0].source), "driver": driver, **identity}
 
 
@@ -375,15 +369,6 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 
 # ---------------------------------------------------------------- which GPUs the environment hides
-
-MASK, SELECTOR, BY_BUS = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-# A term is `backend:devices`, accepted or, after "!", refused.
-_TERM = re.compile(r"(!?)(\*|[a-z_]+):([*a-z0-9.,]+)", re.I)
-# Intel GPUs are reached through the first three; a term for another backend leaves none of them.
-_KNOWN = ("*", "level_zero", "opencl", "cuda", "hip", "native_cpu", "esimd_emulator", "offload")
-_DEVICE = re.compile(r"(\*|cpu|gpu|fpga|acc|\d{1,4})(\.(\*|\d{1,4}))*", re.I)
-
-Seen = tuple[bool, ...] | None  # by number; None: the text names no device that could be recognised
 
 
 class Visible(NamedTuple):
@@ -420,12 +405,12 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     The first variable of a vendor filters, and the next one counts what is visible.
     """
     verdicts = {gpu.id: ABSENT for gpu in gpus}
-    for vendor, (judge, variables) in _FILTERS.items():
+    for vendor, variables in _FILTERS.items():
         visible = [gpu for gpu in gpus if gpu.vendor.value == vendor]
         for variable in variables:
             if variable not in environ or not visible:
                 continue
-            shown = judge(variable, visible, environ)
+            shown = _shown(variable, visible, environ)
             if isinstance(shown, Fact):
                 verdicts |= {gpu.id: shown for gpu in visible}
                 break
@@ -434,8 +419,14 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
     return verdicts
 
 
-def _cuda(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """The GPUs that the list shows, or the reason why nobody knows."""
+_CUDA = "CUDA_VISIBLE_DEVICES"
+_FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")}
+
+
+def _shown(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
+    """The GPUs that a list shows, or the reason why nobody knows."""
+    if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
+        return gpus  # the numbers count partitions, whose order no file tells
     owners = {
         uuid: gpu.id
         for gpu in gpus
@@ -443,89 +434,11 @@ def _cuda(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gp
         if uuid
     }
     seen = parse_visible(environ[variable], len(gpus), list(owners))
-    if not seen.ordinals:
-        shown = {owners[uuid] for uuid in seen.uuids}
-        return [gpu for gpu in gpus if gpu.id in shown]
-    # The default order is fastest first: position is known only where all models are equal.
+    # CUDA's default order is fastest first: position is known only where all models are equal.
     alike = len({(gpu.device_id.value, gpu.name.value) for gpu in gpus}) == 1
-    if alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(seen.ordinals) == len(gpus):
-        return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals]
-    note = f"{variable}={environ[variable]}: its numbers follow speed, not the bus"
-    return missing("not_probed", variable, note)
-
-
-def _rocm(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
-    if any(gpu.compute.partitions for gpu in gpus):
-        return gpus  # the numbers count partitions, whose order no file tells
-    seen = parse_visible(environ[variable], len(gpus), [gpu.uuid.value for gpu in gpus if gpu.uuid.value])
-    keys = set(map(uuid_key, seen.uuids))
-    return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals or uuid_key(gpu.uuid.value or "") in keys]
-
-
-def _oneapi(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Numbers follow the driver's order, which is the bus order only where it is asked for, or where all GPUs are of
-    one model."""
-    seen = (read_mask if variable == MASK else read_selector)(environ[variable], len(gpus))
-    ordered = environ.get(BY_BUS) == "1" or len({gpu.device_id.value for gpu in gpus}) == 1
-    if seen is None or not (ordered or len(set(seen)) == 1):
-        why = "its numbers follow the driver's order, not the bus" if seen else "cannot be understood"
-        status: Status = "not_probed" if seen else "invalid"
-        return missing(status, variable, f"{variable}={environ[variable]}: {why}")
-    return [gpu for gpu, shown in zip(gpus, seen, strict=True) if shown]
-
-
-_Judge = Callable[[str, list[Gpu], Mapping[str, str]], "list[Gpu] | Fact[str]"]
-_FILTERS: Mapping[str, tuple[_Judge, Sequence[str]]] = {
-    "nvidia": (_cuda, ("CUDA_VISIBLE_DEVICES",)),
-    "amd": (_rocm, ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")),
-    "intel": (_oneapi, (MASK, SELECTOR)),
-}
-
-
-def read_mask(text: str, count: int) -> Seen:
-    """ZE_AFFINITY_MASK: devices, or tiles of them ("0,1.0"); numbers beyond the last are ignored."""
-    items = [item.strip() for item in text.split(",")]
-    if not all(re.fullmatch(r"\d{1,4}(\.\d{1,4})*", item) for item in items):
-        return None
-    numbers = {int(item.partition(".")[0]) for item in items}
-    return tuple(n in numbers for n in range(count))
-
-
-def read_selector(text: str, count: int) -> Seen:
-    """ONEAPI_DEVICE_SELECTOR: shown if, on one backend, a term accepts it and none refuses it.
-
-    Refusals alone accept all the rest.
-    """
-    terms: dict[bool, list[tuple[str, set[int]]]] = {True: [], False: []}  # that accept, and that refuse
-    for text_of_term in text.split(";"):
-        term = _TERM.fullmatch(text_of_term.strip())
-        numbers = _numbers(term[3], count) if term else None
-        if term is None or numbers is None or term[2].lower() not in _KNOWN:
-            return None
-        terms[not term[1]].append((term[2].lower(), numbers))
-    terms[True] = terms[True] or [("*", set(range(count)))]
-
-    def lists(n: int, backend: str, *, accepts: bool) -> bool:
-        return any(name in ("*", backend) and n in numbers for name, numbers in terms[accepts])
-
-    return tuple(
-        any(
-            lists(n, backend, accepts=True) and not lists(n, backend, accepts=False)
-            for backend in ("level_zero", "opencl")
-        )
-        for n in range(count)
-    )
-
-
-def _numbers(devices: str, count: int) -> set[int] | None:
-    """The GPUs that a list of devices names; None if it is no such list."""
-    numbers: set[int] = set()
-    for item in devices.lower().split(","):
-        device = _DEVICE.fullmatch(item)
-        if device is None:
-            return None
-        if device[1] in ("*", "gpu"):
-            numbers |= set(range(count))
-        elif device[1].isdigit() and int(device[1]) < count:
-            numbers.add(int(device[1]))
-    return numbers
+    ordered = variable != _CUDA or alike or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not ordered and len(seen.ordinals) not in (0, len(gpus)):
+        note = f"{variable}={environ[variable]}: its numbers follow speed, not the bus"
+        return missing("not_probed", variable, note)
+    named = {owners[uuid] for uuid in seen.uuids}
+    return [gpu for n, gpu in enumerate(gpus) if n in seen.ordinals or gpu.id in named]

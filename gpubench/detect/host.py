@@ -243,8 +243,9 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name from /proc/meminfo. Raises ValueError if MemTotal is not among them."""
-    table = {key: int(amount) * 1024 for key, amount in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.M)}
+    """Bytes by name, of the machine or of a node. Raises ValueError if MemTotal is not among them."""
+    lines = re.findall(r"^(?:Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
+    table = {key: int(amount) * 1024 for key, amount in lines}
     if not table.get("MemTotal"):
         raise ValueError("no MemTotal")
     return table
@@ -279,16 +280,10 @@ NUMA_NODES = "/sys/devices/system/node"
 
 def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
     """Read the total and the free bytes of one node."""
-    reading = root.read(f"{NUMA_NODES}/node{node}/meminfo")
-    total, free = (reading.fact(functools.partial(_line, key=key)) for key in ("MemTotal", "MemFree"))
-    return total, free
-
-
-def _line(text: str, key: str) -> int:
-    match = re.search(rf"^Node \d+ {key}:\s+(\d{{1,15}}) kB$", text, re.M)
-    if not match:
-        raise ValueError(f"no {key}")
-    return int(match[1]) * 1024
+    table = root.fact(f"{NUMA_NODES}/node{node}/meminfo", parse_meminfo)
+    return derive(table, lambda entries: entries["MemTotal"]), derive(
+        table, lambda entries: entries.get("MemFree")
+    )
 
 
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
@@ -456,27 +451,27 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     count = _count(logical)
     usable = derive(allowed, len) if allowed.value is not None else count
     bound = "affinity" if usable is not count and usable.value != count.value else "online"
-    now, highest = _clocks(psutil)
+    clock = swap = None
+    with contextlib.suppress(
+        Exception
+    ):  # some Macs tell none; Windows tells the nominal clock as the current one
+        clock = psutil.cpu_freq()
+    with contextlib.suppress(Exception):
+        swap = psutil.swap_memory().total
+    unsupported = missing("unsupported", _PSUTIL)
     cpu = replace(
         cpu, logical=count, cores=_count(cores), available=usable, limited_by=make_fact(bound, _PSUTIL),
-        online_cpus=derive(count, lambda number: list_form(range(number))), now_hz=now, max_hz=highest,
+        online_cpus=derive(count, lambda number: list_form(range(number))),
+        now_hz=_count(_hertz(clock.current)) if clock else unsupported,
+        max_hz=_count(_hertz(clock.max)) if clock else unsupported,
         smt=make_fact(("on" if logical > cores else "off") if logical and cores else None, _PSUTIL),
     )  # fmt: skip
     memory = replace(
         memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
-        limited_by=make_fact("host", _PSUTIL), swap_total_bytes=_swap(psutil),
+        limited_by=make_fact("host", _PSUTIL),
+        swap_total_bytes=unsupported if swap is None else make_fact(swap, _PSUTIL),
     )  # fmt: skip
     return cpu, memory
-
-
-def _clocks(psutil: Any) -> tuple[Fact[int], Fact[int]]:
-    """The current and the highest clock. Windows tells the nominal one as the current; some Macs tell none."""
-    frequency = None
-    with contextlib.suppress(Exception):
-        frequency = psutil.cpu_freq()
-    if frequency is None:
-        return missing("unsupported", _PSUTIL), missing("unsupported", _PSUTIL)
-    return _count(_hertz(frequency.current)), _count(_hertz(frequency.max))
 
 
 def _hertz(megahertz: object) -> int | None:
@@ -484,12 +479,6 @@ def _hertz(megahertz: object) -> int | None:
     if not isinstance(megahertz, int | float) or not 100 <= megahertz <= 100_000:
         return None
     return round(megahertz * 1e6)
-
-
-def _swap(psutil: Any) -> Fact[int]:
-    with contextlib.suppress(Exception):
-        return make_fact(psutil.swap_memory().total, _PSUTIL)
-    return missing("unsupported", _PSUTIL)
 
 
 def _count(value: int | None) -> Fact[int]:

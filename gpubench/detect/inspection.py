@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
@@ -32,7 +33,7 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.pci import ASLEEP, CARDS, Names
+from gpubench.detect.pci import ASLEEP, CARDS, may_be_gpu, name_of
 from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify
 from gpubench.result.machine import (
     NOT_PROBED,
@@ -130,13 +131,13 @@ def assemble(
     """The document without its recommendation; `extra` are the caller's records."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
-    context = GpuContext(files.memory, files.soc.value is not None, Names(gathered.root), debug)
+    context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
     gpus = build_gpus(merged.devices, context)
-    reach = {}
+    reach: list[tuple[Access, list[str]]] = [(Access(), [])] * len(gpus)
     if live and gathered.root is not None:
         nodes = render_nodes(gathered.root)
         reach = read_access(gathered.providers, os.environ, gpus, merged.devices, nodes)
-    gpus = [judge_access(gpu, reach.get(gpu.id), live) for gpu in gpus]
+    gpus = [judge_access(gpu, *doors, live) for gpu, doors in zip(gpus, reach, strict=True)]
     listed = [p.name for p in gathered.providers if p.name == "wgpu" and p.status == "ok"]
     sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices), *listed]
     count = missing("absent", None, "no folder of the system lists all GPUs")
@@ -299,7 +300,7 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     def skip(why: str, *names: str) -> None:
         skipped.extend(Provider(name=name, status="not_probed", hint=why) for name in names)
 
-    gpus = [record for record in files.records if _is_gpu(record)]
+    gpus = [record for record in files.records if may_be_gpu(record)]
     asleep = [] if wake else [record for record in gpus if _sleeps(record)]
     nvidia = [record for record in gpus if record.vendor_id == NVIDIA]
     unseen, wsl = not files.gpu_folders, os.path.exists(WSL_NODE)
@@ -321,10 +322,6 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     elif unseen:
         requests.append(ProbeRequest("wgpu", options={"check": False}))
     return requests, skipped
-
-
-def _is_gpu(record: DeviceRecord) -> bool:
-    return record.source == "proc-nvidia" or (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)
 
 
 def _sleeps(record: DeviceRecord) -> bool:
@@ -433,64 +430,48 @@ def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | No
 # ---------------------------------------------------------------- whether a GPU can be used from here
 
 WSL_NODE = "/dev/dxg"
-_BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}
 
 
-class Said(NamedTuple):
-    """The findings of live sources about one GPU."""
+def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
+    """The GPU with `usable`, `why_not` and `access`; `failed` are the codes of probes that did not reach it.
 
-    device_node: Fact[str] = NOT_PROBED  # present, absent or no_permission
-    hidden_by_env: Fact[str] = NOT_PROBED  # the variable that hides it
-    codes: tuple[str, ...] = ()  # of failed probes
-
-
-def judge_access(gpu: Gpu, reach: Said | None, live: bool) -> Gpu:
-    """The GPU with `usable`, `why_not` and `access`."""
-    reach = reach or Said()
-    codes, source = [], ""
-    driver, node, hiding = gpu.driver.name, reach.device_node, reach.hidden_by_env
-    if driver.status == "absent" and driver.source:
-        codes, source = ["NO_DRIVER"], driver.source
-    elif driver.value == "vfio-pci":
-        codes, source = ["PASSED_THROUGH"], driver.source or ""
-    elif node.value in _BLOCKED_NODE:
-        codes, source = [_BLOCKED_NODE[node.value]], node.source or ""
-    codes += [code for code in (*gpu.why_not, *reach.codes) if code not in codes]
-    for blocked, code, fact in (
-        (hiding.value is not None, "HIDDEN_BY_ENV", hiding),
-        (gpu.compute.mode.value == "prohibited", "COMPUTE_PROHIBITED", gpu.compute.mode),
-    ):
-        if blocked:
-            codes.append(code)
-            source = source or fact.source or ""
-    usable = make_fact(False, source or "probe") if codes else _positive(gpu, node, live)
-    access = Access(device_node=node, hidden_by_env=hiding)
-    return replace(gpu, usable=usable, why_not=codes, access=access)
-
-
-def _positive(gpu: Gpu, node: Fact[str], live: bool) -> Fact[Any]:
-    """Usable: an API lists it, or live, its device node can be opened; recorded input cannot tell."""
-    if not live:
-        return NOT_PROBED
-    sources = [*gpu.apis, *([node.source] if node.value == "present" else [])]
-    return make_fact(True, sources[0]) if sources else ABSENT
+    Usable: an API lists it, or its device node can be opened; recorded input cannot tell.
+    """
+    driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
+    doors = (
+        ("NO_DRIVER", driver, driver.status == "absent" and driver.source is not None),
+        ("PASSED_THROUGH", driver, driver.value == "vfio-pci"),
+        ("NOT_EXPOSED", node, node.value == "absent"), ("NO_PERMISSION", node, node.value == "no_permission"),
+        *((code, NOT_PROBED, True) for code in (*gpu.why_not, *failed)),
+        ("HIDDEN_BY_ENV", hiding, hiding.value is not None), ("COMPUTE_PROHIBITED", mode, mode.value == "prohibited"),
+    )  # fmt: skip
+    closed = {code: fact for code, fact, holds in reversed(doors) if holds}
+    usable: Fact[Any] = NOT_PROBED
+    if closed:
+        usable = make_fact(
+            False, next((fact.source for _, fact, holds in doors if holds and fact.source), "probe")
+        )
+    elif live:
+        sources = [*gpu.apis, *([node.source] if node.value == "present" else [])]
+        usable = make_fact(True, sources[0]) if sources else ABSENT
+    return replace(gpu, usable=usable, why_not=list(closed)[::-1], access=access)
 
 
 def read_access(
     providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
-) -> dict[str, Said]:  # fmt: skip
-    """Return by id what live sources say about reaching each GPU; `nodes` are the names of the render nodes."""
+) -> list[tuple[Access, list[str]]]:  # fmt: skip
+    """Return the doors of each GPU and the codes of failed probes; `nodes` are the names of the render nodes."""
     statuses = {provider.name: provider.status for provider in providers}
     hiding = hidden(gpus, environ)
-    reach = {}
+    reach = []
     for gpu, device in zip(gpus, devices, strict=True):
-        codes: tuple[str, ...] = ()
-        if gpu.vendor.value == "nvidia":
-            codes = ("DRIVER_MISMATCH",) if statuses.get("nvml") == "mismatch" else ()
-            if statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
-                codes += ("RUNTIME_MISSING",)
-        reach[gpu.id] = Said(_node_state(gpu, device, nodes), hiding[gpu.id], codes)
+        nvidia = gpu.vendor.value == "nvidia"
+        failed = ["DRIVER_MISMATCH"] if nvidia and statuses.get("nvml") == "mismatch" else []
+        if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
+            failed.append("RUNTIME_MISSING")
+        access = Access(device_node=_node_state(gpu, device, nodes), hidden_by_env=hiding[gpu.id])
+        reach.append((access, failed))
     return reach
 
 

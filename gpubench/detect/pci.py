@@ -7,6 +7,7 @@ Module names are no driver names, and a card may be the display beside its GPU: 
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gpubench.base import AMD, APPLE, INTEL, NVIDIA
+from gpubench.base import AMD, APPLE, INTEL, NVIDIA, group_by
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -90,12 +91,10 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
 
     In a guest a virtual function has no link to its physical function: it is a device of its own.
     """
-    devices: dict[Address, list[Function]] = {}
-    for function in functions:
-        physical = address(root.link(f"{function.folder}/physfn"))
-        devices.setdefault(physical or _place(function), []).append(function)
     leads = []
-    for physical, own in devices.items():
+    for physical, own in group_by(
+        functions, lambda function: address(root.link(f"{function.folder}/physfn")) or _place(function)
+    ).items():
         lead = next((function for function in own if function.bdf == physical), own[0])
         virtual = tuple(_place(function) for function in own if function is not lead)
         leads.append(lead._replace(record=replace(lead.record, virtual=virtual)))
@@ -232,7 +231,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
     """The display functions with their paths to each other: the deepest bridge that two have in common, else the NUMA
     node."""
-    routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None and _may_link(f.record)}
+    routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None and may_be_gpu(f.record)}
     if len(routes) < 2:
         return list(functions)
     by_address = {f.bdf: f for f in functions}
@@ -245,8 +244,9 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
     ]  # fmt: skip
 
 
-def _may_link(record: DeviceRecord) -> bool:
-    return (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)  # one that cannot be read may be a GPU
+def may_be_gpu(record: DeviceRecord) -> bool:
+    """Whether the class is that of a display device or an accelerator, or cannot be read."""
+    return (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)
 
 
 def route(root: Root, bdf: Address) -> list[str]:
@@ -257,22 +257,19 @@ def route(root: Root, bdf: Address) -> list[str]:
 
 
 def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
-    common = _common(own, other, here, there)
-    kinds = {"switch": "pcie", "host-bridge": "pcie"}
-    kind = ABSENT if common.value is None else make_fact(kinds.get(common.value, "host"), common.source)
-    return LinkPath(to=str(other.bdf), kind=kind, common=common)
-
-
-def _common(own: Function, other: Function, here: list[str], there: list[str]) -> Fact[str]:
-    if not here or not there:
-        return missing("absent", own.folder)
-    if here[0] == there[0]:
-        return make_fact("switch" if here[1:2] == there[1:2] != [] else "host-bridge", own.folder)
+    """The deepest part that two functions share: a switch, the host bridge, a NUMA node or the system."""
     mine, others = (function.record.facts["numa_node"] for function in (own, other))
-    if mine.value is None or others.value is None:
+    kind = "pcie" if here[:1] == there[:1] else "host"
+    if not here or not there:
+        common: Fact[str] = missing("absent", own.folder)
+    elif kind == "pcie":
+        common = make_fact("switch" if here[1:2] == there[1:2] != [] else "host-bridge", own.folder)
+    elif mine.value is None or others.value is None:
         note = "the two are below two host bridges, and their NUMA nodes are unknown"
-        return missing("absent", mine.source, note)
-    return make_fact("numa-node" if mine.value == others.value else "system", mine.source)
+        common = missing("absent", mine.source, note)
+    else:
+        common = make_fact("numa-node" if mine.value == others.value else "system", mine.source)
+    return LinkPath(to=str(other.bdf), common=common, kind=derive(common, lambda _: kind))
 
 
 # ---------------------------------------------------------------- names
@@ -292,28 +289,20 @@ class Book(NamedTuple):
     text: str  # all of it
 
 
-class Names:
-    """Names by vendor and device id, for the machine below `root`; without one, from our table alone."""
-
-    def __init__(self, root: Root | None = None) -> None:
-        self.root = root
-        self._books: list[Book] | None = None
-
-    def __call__(self, vendor: int, device: int) -> tuple[str, str] | None:
-        """The name and where it stands, or None."""
-        if self._books is None:
-            self._books = books(self.root)
-        for book in self._books:
-            if book.source in PLACES:
-                name = ids_names(book.text, vendor).get(device)
-            else:
-                line = re.search(f"^{vendor:04x}{device:04x}(.*)$", book.text, re.M)
-                name = line and line[1]
-            if name is not None:
-                return name, book.source
-        return None
+def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
+    """The name of a PCI id and where it stands, for the machine below `root`; without one, from our table alone."""
+    for book in books(root):
+        if book.source in PLACES:
+            name = ids_names(book.text, vendor).get(device)
+        else:
+            line = re.search(f"^{vendor:04x}{device:04x}(.*)$", book.text, re.M)
+            name = line and line[1]
+        if name is not None:
+            return name, book.source
+    return None
 
 
+@functools.lru_cache(1)
 def books(root: Root | None) -> list[Book]:
     """The machine's own files that are newer than our table, newest first; then our table."""
     own = table()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpubench.base import group_by
 from gpubench.base.installation import installs, locate
 from gpubench.base.messages import DETECTION
 from gpubench.base.streams import escape, fill
@@ -271,14 +272,14 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """One section per GPU; three and more that differ in nothing but their address are one."""
+    """One section per GPU; those that differ in nothing but their address are one."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
-    groups: dict[tuple[object, ...], list[tuple[int, Gpu]]] = {}
-    for place, gpu in enumerate(machine.gpus):
-        looks = (title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id), now=False))
-        groups.setdefault(looks, []).append((place, gpu))
-    small = [[entry] for group in groups.values() if len(group) < 3 for entry in group]
-    for group in sorted(small + [group for group in groups.values() if len(group) >= 3]):
+
+    def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
+        gpu = entry[1]
+        return title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id), now=False)
+
+    for group in group_by(enumerate(machine.gpus), looks).values():
         yield _gpu(group, rejected)
 
 

@@ -187,7 +187,7 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
         paired = [likeness.gpus[gpu_id] for gpu_id in measured_gpus(head.devices) if gpu_id in likeness.gpus]
         # Of a run whose devices bear no ids the advised GPUs are taken.
         gpus = [name for name in paired if name in usable] if paired else advice.device_ids or usable[:1]
-        evidence = (_lacking(head) or _read(path, read)) if gpus else "its GPU cannot be used now"
+        evidence = _read(path, read) if gpus else "its GPU cannot be used now"
         decided = None if isinstance(evidence, str) else decide(machine, advice, evidence, gpus)
         if decided is not None and decided.measured is not None:
             measured = replace(decided.measured, file=path.name)
@@ -299,18 +299,9 @@ def _both_situations(evidence: Measured) -> str:
     """`GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x 820`."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
-    situations = [measured[regime] for regime in (WAITED, host) if regime in measured]
-    sides = [situation.winner for situation in situations]
-    if sides in (["gpu", "gpu"], ["cpu", "cpu"]) and not any(situation.exceptions for situation in situations):
-        there = "there" if sides[0] == "gpu" else "on the GPU"
-        copies = "each call copies" if host == ALWAYS else "in host memory"
-        clauses = [f"{_SIDES[str(sides[0])]}, whether the data stays {there} or {copies}"]
-    else:
-        clauses = [_situation_words(situation) for situation in situations]
-        if len(sides) == 2 and sides[0] == sides[1]:
-            clauses[1] = clauses[1].replace(_SIDES.get(str(sides[1]), ""), "also", 1)
-        missing = [regime for regime in (WAITED, host) if clauses and regime not in measured]
-        clauses += [_UNMEASURED[regime] for regime in missing]
+    regimes = [regime for regime in (WAITED, host) if regime in measured]
+    clauses = [_situation_words(measured[regime]) for regime in regimes]
+    clauses += [_UNMEASURED[regime] for regime in (WAITED, host) if regimes and regime not in measured]
     if winners.get(QUEUED) == "gpu" and winners.get(WAITED) != "gpu":
         clauses.append(f"only {_WHERE[QUEUED]}, are faster on the GPU")
     return "; ".join(clauses).removeprefix("the ")
@@ -353,10 +344,6 @@ def _say_what_is_missing(evidence: Measured) -> str:
         equal = waited.winner == "equal"
         sides = "are about equal" if equal else f"share the ops ({waited.gpu} and {waited.cpu})"
         return f"GPU and CPU {sides} where the data stays on the GPU"
-    measured = [situation.regime for situation in evidence.situations]
-    only = {QUEUED: "only queued calls were measured", ALWAYS: "only calls that copy were measured"}
-    if len(measured) == 1:
-        return f"{only[measured[0]]}, none that is waited for with the data on the GPU"
     return "no call that is waited for was measured with the data on the GPU"
 
 
@@ -373,20 +360,6 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
         words = [f"{name}: {difference}" for name, difference in likeness.differences.items()]
         what = "; ".join(words) or "nothing in it identifies this machine"
         return Reason(code="RESULT_OTHER_MACHINE", text=f"{path.name} is of another machine ({what}).")
-    return None
-
-
-def _lacking(head: Run) -> str | None:
-    """Say why a run cannot tell the mode, where its head shows it: the rest need not be read."""
-    kinds = {device.kind for device in head.devices}
-    if not {"cpu", "gpu"} <= kinds:
-        return "it compares no GPU with a CPU"
-    if (
-        head.selection.regimes
-        and not {WAITED, ALWAYS, MAPPED} & set(head.selection.regimes)
-        and "hybrid" not in kinds
-    ):
-        return "only queued calls were measured, none that is waited for with the data on the GPU"
     return None
 
 

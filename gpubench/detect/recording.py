@@ -16,17 +16,13 @@ from gpubench.detect import proc
 from gpubench.detect.facts import DeviceRecord, Root, TouchedFiles
 from gpubench.detect.host import read_files
 from gpubench.detect.pci import books, excerpt
-from gpubench.detect.proc import CPUSET, MOUNTINFO, MOUNTS, OWN, Numbers, parse_table
+from gpubench.detect.proc import CONTROLLERS, CPUSET, MOUNTINFO, MOUNTS, OWN, Numbers, parse_table
 from gpubench.result.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
 _NVIDIA_KEPT = ("Model", "GPU UUID", "Device Minor")
 _FIRST = (OWN, CPUSET, MOUNTINFO, *MOUNTS)
 _SPOILED = "?"  # stands for a line that is none: reading it must fail as before
-_OPTION = re.compile(
-    r"rw|ro|noprefix|clone_children|nsdelegate|xattr|memory_\w+|cpu|cpuacct|cpuset|memory|blkio|pids|devices|freezer"
-    r"|net_cls|net_prio|perf_event|hugetlb|rdma|misc|name=systemd"
-)
 
 
 def save_recording(target: Path, sysroot: Path | None) -> None:
@@ -142,7 +138,7 @@ def _own_line(line: str, numbers: Numbers) -> str:
     number, controllers, path = [*line.split(":", 2), "", ""][:3]
     if not path.startswith("/") or not proc.plausible(path) or not number.isdigit():
         return _SPOILED
-    options = ",".join(name for name in controllers.split(",") if _OPTION.fullmatch(name))
+    options = ",".join(name for name in controllers.split(",") if name in CONTROLLERS)
     return f"{number}:{options if options or not controllers else 'other'}:{numbers.rename(path)}"
 
 
@@ -151,7 +147,7 @@ def _table(path: str, text: str, numbers: Numbers) -> str:
     lines = [] if proc.is_table(text) else [_SPOILED]
     for mount in parse_table(path, text):
         point, root = (_escape(numbers.rename(part)) for part in (mount.point, mount.root))
-        options = ",".join(sorted(name for name in mount.controllers if _OPTION.fullmatch(name))) or "rw"
+        options = ",".join(sorted(mount.controllers & set(CONTROLLERS))) or "rw"
         if path == MOUNTINFO:
             lines.append(f"1 0 0:1 {root} {point} rw - {mount.kind} {mount.kind} {options}")
         else:

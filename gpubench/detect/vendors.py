@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpubench.base import AMD, NVIDIA
+from gpubench.base import AMD, NVIDIA, group_by
 from gpubench.detect.facts import (
     ABSENT,
     Address,
@@ -42,21 +42,16 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
     return facts if asleep else facts | _running(root, folder, "power1_cap", "power1_cap_default")
 
 
-def clock_max(text: str) -> int | None:
-    """The highest step of a table of lines such as "1: 2371Mhz *", in hertz. Raises ValueError."""
-    return max(hertz for hertz, _ in _steps(text)) or None
+def clock(text: str, mark: str = "") -> int | None:
+    """The highest step, in hertz, of a table of lines such as "1: 2371Mhz *", of those that end in `mark`.
 
-
-def clock_now(text: str) -> int | None:
-    """The step that is marked as the current one, in hertz. Raises ValueError."""
-    return next((hertz for hertz, marked in _steps(text) if marked), 0) or None
-
-
-def _steps(text: str) -> list[tuple[int, bool]]:
-    step = matching(
-        r"\w: *(\d{1,5})[Mm][Hh][Zz] *(\*?)", lambda match: (int(match[1]) * 1_000_000, bool(match[2]))
+    Raises ValueError.
+    """
+    step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
+    return (
+        max((step(line.strip()) for line in text.splitlines() if line.rstrip().endswith(mark)), default=0)
+        or None
     )
-    return [step(line.strip()) for line in text.splitlines() or [""]]
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
@@ -64,13 +59,12 @@ def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fac
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
-        path: first(*(root.fact(f"{sensor}/{file}", _watts) for sensor in sensors), ABSENT)
+        path: first(
+            *(root.fact(f"{sensor}/{file}", lambda text: size(text) / 1_000_000 or None) for sensor in sensors),
+            ABSENT,
+        )
         for path, file in files.items()
     }
-
-
-def _watts(text: str) -> float | None:
-    return size(text) / 1_000_000 or None
 
 
 def _megahertz(text: str) -> int | None:
@@ -89,7 +83,7 @@ _AMD_TOTALS = {
 _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "memory.free_bytes": ("mem_info_vram_used", size), "name": ("product_name", parse_name),
     "uuid": ("unique_id", matching("[0-9a-fA-F]{1,16}", _unique_id)),
-    "compute.now_hz": ("pp_dpm_sclk", clock_now), "compute.max_hz": ("pp_dpm_sclk", clock_max),
+    "compute.now_hz": ("pp_dpm_sclk", lambda text: clock(text, "*")), "compute.max_hz": ("pp_dpm_sclk", clock),
 }  # fmt: skip
 
 
@@ -173,11 +167,7 @@ def _tiles(root: Root, folder: str) -> Fact[int]:
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
         return ABSENT
-    lost = [fact for fact in facts if fact.value is None]
-    source = f"{folder}/tile*/physical_vram_size_bytes"
-    return (
-        missing(lost[0].status, lost[0].source) if lost else make_fact(sum(f.value or 0 for f in facts), source)
-    )
+    return _sum(facts, f"{folder}/tile*/physical_vram_size_bytes")
 
 
 # Unified memory has a second proof: the firmware names the chip (a discrete card may refuse its size too).
@@ -331,10 +321,7 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
         stated = root.fact(f"{KFD_NODES}/{number}/properties", properties)
         if stated.value is None or stated.value.get("simd_count", 0):  # the others are CPUs
             nodes.append(KfdNode(number, stated, _banks(root, f"{KFD_NODES}/{number}/mem_banks")))
-    groups: dict[tuple[str, object], list[KfdNode]] = {}
-    for node in nodes:
-        if node.table:
-            groups.setdefault(node.gpu, []).append(node)
+    groups = group_by((node for node in nodes if node.table), lambda node: node.gpu)
     alone: list[KfdNode] = []
     for node in [node for node in nodes if not node.table]:
         owners = _owners(node, [other for other in nodes if other.table])
@@ -403,25 +390,24 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
         stated |= {"kind": "integrated", "memory.unified": True}
     facts: dict[str, Fact[Any]] = {path: make_fact(value, source) for path, value in stated.items() if value}
     facts |= {
-        "memory.dedicated_bytes": _sum([node.memory for node in nodes]),
-        "compute.units": _sum([node.units for node in nodes]),
+        "memory.dedicated_bytes": _sum([node.memory for node in nodes], nodes[0].memory.source),
+        "compute.units": _sum([node.units for node in nodes], source),
         "compute.arch": make_fact(gfx(table.get("gfx_target_version", 0)), source),
         "compute.max_hz": make_fact(table.get("max_engine_clk_fcompute", 0) * 1_000_000 or None, source),
     }
     return DeviceRecord(
         source="kfd", bdf=lead.address, uuid=unique, vendor_id=vendor, device_id=device, facts=facts, paths=paths,
-        partitions=tuple(map(_partition, nodes)) if len(nodes) > 1 else (),
+        partitions=tuple(
+            Partition(id=f"kfd:{node.number}", units=node.units, memory_bytes=node.memory)
+            for node in nodes if len(nodes) > 1
+        ),
     )  # fmt: skip
 
 
-def _partition(node: KfdNode) -> Partition:
-    return Partition(id=f"kfd:{node.number}", units=node.units, memory_bytes=node.memory)
-
-
-def _sum(facts: list[Fact[int]]) -> Fact[int]:
+def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
     """All or nothing: a partial sum would be a wrong size."""
     unknown = [fact for fact in facts if fact.value is None]
-    return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), facts[0].source)
+    return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
 
 
 def _banks(root: Root, folder: str) -> Fact[int]:

@@ -2,12 +2,7 @@
 
 import pytest
 
-from gpubench.detect import facts as records
 from gpubench.detect import proc
-from gpubench.detect.facts import Root
-from gpubench.measure import worker_pool
-from gpubench.measure.worker_pool import Worker, WorkerGone
-from gpubench.result.run import Settings
 from tests.detect import trees
 from tests.detect.trees import (
     CPU,
@@ -216,6 +211,9 @@ MEMORY = {
         {"memory.limit_bytes": "invalid", "memory.usable_bytes": "invalid", "cpu.quota_cpus": "invalid", "cpu.available": 2,
          "cpu.available.note": "quota"}),
     "a period that is none": (HOST | group("0::/", V2, {"cpu.max": "max fast"}), {"cpu.quota_cpus": "invalid"}),
+    **{f"the group {path} outside of the mount": (
+        HOST | group(f"0::{path}", ["30 23 0:26 /docker/abc /my\\040cg rw - cgroup2 cgroup2 rw"], {"cpu.max": "150000 100000"}, "/my cg"),
+        {"cpu.quota_cpus": 1.5}) for path in ("/../../elsewhere", "/other")},
     "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}),
     "a spoiled table of mounts": (
         HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
@@ -305,47 +303,6 @@ def test_clusters_of_cores_are_no_packages(look, tree, packages):
     check(look(tree), {"cpu.packages": packages})
 
 
-@pytest.mark.parametrize("path", ["/../../elsewhere", "/other"])
-def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
-    files = group(f"0::{path}", ["30 23 0:26 /docker/abc /cg rw - cgroup2 cgroup2 rw"], {})
-    assert [level.folder for level in proc.read_groups(Root(str(plant(files)))).cpu] == ["/cg"]
-
-
-def test_escaped_mount_points_are_understood():
-    table = "cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0"
-    assert [mount.point for mount in proc.parse_table("/proc/mounts", table)] == ["/my groups"]
-
-
-def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, monkeypatch, tmp_path):
-    """Its processors are 16; more than two busy threads would be stopped for a part of each period."""
-    tree = HOST | group("0::/", V2, {"cpu.max": "150000 100000"})
-    machine = look(tree | {f"{CPU}/online": "0-15", f"{CPU}/present": "0-15"})
-    check(machine, {"cpu.logical": 16, "cpu.available": 2})
-    asked = set()
-
-    class Recorded(Worker):
-        next_id = 1
-
-        def __init__(self, threads=None):
-            asked.add(threads)
-
-        def send(self, request):
-            asked.add(request.cpus)
-
-        def wait(self, request, deadline_s):
-            raise WorkerGone("worker-crashed", "enough", None, "")
-
-        def kill(self):
-            pass
-
-    monkeypatch.setattr(worker_pool, "Worker", Recorded)
-    pool = worker_pool.WorkerPool(Settings(threads=machine.cpu.available.value), tmp_path, {}, (), machine)
-    with pytest.raises(worker_pool.DeviceGone):
-        pool.worker("numpy:0")
-    pool.close()
-    assert asked == {2}
-
-
 # Keys of /proc/cpuinfo have spellings: text, model, architecture, vendor, MHz.
 SPARC = "cpu : TI UltraSparc IIIi (Jalapeno)\ntype : sun4u\nState:\nCPU0: online\nCPU1: online"
 SPELLINGS = [
@@ -378,11 +335,3 @@ def test_each_kernel_spells_its_keys_in_its_own_way(text, model, arch, vendor, m
     assert (proc.model(info), proc.arch(info), proc.vendor(info)) == (model, arch, vendor)
     assert round((proc.clock_hz(info) or 0) / 1e6) == mhz
     assert info.cpus.keys() == {0, 1} or text != SPARC, "where only their state is listed"
-
-
-@pytest.mark.parametrize(
-    ("name", "placeholder"), [("OEM", True), ("AMD Radeon 780M", False), ("NUC12WSKi7", False), ("EV56", False), ("Nonesuch X", False)]
-)  # fmt: skip
-def test_a_placeholder_is_no_name(name, placeholder):
-    assert records.is_placeholder(name) == placeholder
-    assert records.parse_record({"source": "nvml", "name": name}).name == (None if placeholder else name)

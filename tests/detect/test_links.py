@@ -1,6 +1,5 @@
 """How GPUs reach each other: from the folders of PCI and KFD, and from a scripted NVML."""
 
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +8,7 @@ from gpubench import detect
 from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
 from tests.detect.recorded import last_answer
-from tests.detect.test_nvml import library
-from tests.detect.trees import check
+from tests.detect.trees import GIB, check
 from tests.nvml import Nvml
 
 BUS = "sys/bus/pci/devices"
@@ -47,20 +45,6 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
     assert first.link.peers == []
 
 
-def test_a_folder_that_is_no_link_tells_nothing(look):
-    names = ("0000:01:00.0", "0000:02:00.0")
-    files = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335"}
-    tree = {f"{BUS}/{bdf}/{name}": text for bdf, (name, text) in product(names, files.items())}
-    for gpu in look(tree).gpus:
-        assert [(path.kind.status, path.common.status) for path in gpu.link.paths] == [("absent", "absent")]
-
-
-def test_a_sleeping_card_has_its_place_all_the_same(look):
-    tree = card("0000:13:00.0", "pci0000:00") | card("0000:23:00.0", "pci0000:00")
-    tree["sys/devices/pci0000:00/0000:13:00.0/power/runtime_status"] = "suspended"
-    check(look(tree), {"gpus.*.link.paths.0.common": ["host-bridge"] * 2})
-
-
 def kfd(links):
     """Two AMD GPUs, nodes 1 and 2; `links` are those of node 1 by folder."""
     nodes = "sys/class/kfd/kfd/topology/nodes"
@@ -71,34 +55,45 @@ def kfd(links):
     return tree | {f"{nodes}/1/{folder}/properties": text for folder, text in links.items()}
 
 
-def test_kfd_tells_xgmi_with_its_rate(look):
-    link = "type 11\nnode_from 1\nnode_to 2\nweight 15\nmax_bandwidth 50000\nflags 1"
-    first, second = look(kfd({"io_links/1": link, "io_links/0": "type 2\nnode_from 1\nnode_to 0"})).gpus
-    (path,) = first.link.paths
-    assert (path.to, path.kind.value, path.via.value) == (second.id, "xgmi", "direct")
-    assert path.max_bytes_per_s.value == 50_000_000_000
-    assert (path.read.value, path.write.value, path.atomics.value) == (True, True, True)
-    assert path.kind.source == "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"
-    assert first.link.peers == [second.id]
-    assert second.link.peers == []  # its own folder says nothing
+XGMI = {
+    "io_links/1": "type 11\nnode_from 1\nnode_to 2\nmax_bandwidth 50000\nflags 1",
+    "io_links/0": "type 2\nnode_from 1\nnode_to 0",
+}
+PCIE = {"p2p_links/0": "type 2\nnode_to 2\nflags 12"}
+SENSELESS = {"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk", "p2p_links/0": "?"}
 
 
-def test_kfd_tells_peer_access_over_pcie_and_a_link_that_makes_no_sense_is_none(look):
-    path = "gpus.0.link.paths.0."
-    expected = {"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}
-    check(
-        look(kfd({"p2p_links/0": "type 2\nnode_to 2\nflags 12"})),
-        {path + name: value for name, value in expected.items()},
-    )
-    assert (
-        look(kfd({"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk", "p2p_links/0": "?"}))
-        .gpus[0]
-        .link.paths
-        == []
-    )
+@pytest.mark.parametrize(
+    ("links", "paths"),
+    [
+        (XGMI, [{"kind": "xgmi", "via": "direct", "max_bytes_per_s": 50_000_000_000, "read": True, "write": True, "atomics": True,
+                 "kind.source": "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"}]),
+        (PCIE, [{"kind": "pcie", "read": True, "atomics": False, "via": "absent", "max_bytes_per_s": "absent"}]), (SENSELESS, []),
+    ],
+)  # fmt: skip
+def test_kfd_tells_the_links_of_a_node(look, links, paths):
+    first, second = look(kfd(links)).gpus
+    assert len(first.link.paths) == len(paths)
+    for path, expected in zip(first.link.paths, paths, strict=True):
+        check(path, {"to": second.id, **expected})
+    assert first.link.peers == [second.id] * (links is XGMI)
+    assert second.link.peers == [], "its own folder says nothing"
 
 
 SWITCHED, DIRECT = 2, 0
+
+
+def library(**answers):
+    """An NVML of GPUs of 100 GiB; a number is an error, where no number is the answer."""
+    numbers = ("nvmlDeviceGetCount", "nvmlSystemGetCudaDriverVersion_v2")
+    answers = {
+        "nvmlSystemGetCudaDriverVersion_v2": 13000, "nvmlDeviceGetUUID": "GPU-00000000-1111-2222-3333-444444444444",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
+    } | answers  # fmt: skip
+    return Nvml(**{
+        name: Nvml.NVMLError(answer) if isinstance(answer, int) and name not in numbers else answer
+        for name, answer in answers.items()
+    })  # fmt: skip
 
 
 def host(links, **answers):
@@ -172,13 +167,11 @@ def test_the_matrix_shows_each_pair_and_needs_two_gpus(look):
 
 
 def test_records_carry_their_paths_there_and_back():
-    records = last_answer(nvml.probe_nvml, library(nvmlDeviceGetCount=1))["records"]
-    spoiled = [
-        {"to": "no address"},
-        "junk",
-        {"to": "00:07.0", "kind": 3, "lanes": {"value": 4, "status": "ok"}},
-    ]
-    record = parse_record(records[0] | {"paths": spoiled})
+    records = last_answer(nvml.probe_nvml, library(nvmlDeviceGetCount=2))["records"]
+    record = parse_record(
+        records[0] | {"paths": [{"to": "00:07.0", "lanes": {"value": 4, "status": "ok", "source": "x"}}]}
+    )
     (path,) = record.paths
-    assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "nvml")
+    assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "x")
     assert parse_record(record_to_json(record)).paths == record.paths
+    assert parse_record(records[0] | {"paths": [{"to": 3}, "junk"]}).paths == ()

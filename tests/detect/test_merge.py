@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gpubench import detect
 from gpubench.detect import merge
-from gpubench.detect.facts import make_fact, parse_record, record_to_json
-from gpubench.result.machine import Gpu, Machine
+from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.result.run import Identity
 from tests.detect.trees import check
 from tests.examples import examples
@@ -35,7 +34,7 @@ RECORDS = st.lists(RECORD, max_size=10)
 
 
 # Records at random reach some branches of the merging rarely: each property has as many examples as usual.
-MANY = settings(max_examples=examples(200))
+MANY = settings(max_examples=examples(60))
 
 
 @MANY
@@ -65,20 +64,6 @@ def test_records_survive_json(records):
     for raw in records:
         record = parse_record(raw)
         assert parse_record(msgspec.json.decode(msgspec.json.encode(record_to_json(record)))) == record
-
-
-@pytest.mark.parametrize("kind", ["discrete", "integrated"])
-def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disagrees(kind):
-    other = {"discrete": "integrated", "integrated": "discrete"}[kind]
-    on_bus = [{"source": "drm", "bdf": f"0000:0{n}:00.0", "vendor_id": "1002"} for n in (1, 2)]
-    reported = {"source": "wgpu:vulkan", "vendor_id": "1002", "name": "reported", "adapter_type": kind}
-
-    def named(first):
-        gpus = detect.inspect(records=[on_bus[0] | first, on_bus[1], reported]).gpus
-        return [gpu.bdf.value for gpu in gpus if "wgpu:vulkan" in gpu.apis]
-
-    assert named({"adapter_type": other}) == ["0000:02:00.0"]
-    assert named({"adapter_type": kind}) == ["0000:01:00.0"]
 
 
 INSTANCE = "MIG-11111111-2222-3333-4444-555555555555"
@@ -229,9 +214,6 @@ def test_unlike_gpus_of_one_vendor_keep_their_own_facts(name):
         told = [(gpu.bdf.value, gpu.device_id.value, gpu.name.value if gpu.name_precision == "exact" else None,
                  gpu.memory.dedicated_bytes.value) for gpu in machine.gpus]  # fmt: skip
         assert sorted(told, key=str) == sorted(expected, key=str)
-    if "blind" in name:  # both are listed, and by no number
-        assert [gpu.apis["wgpu:vulkan"].ordinal for gpu in machine.gpus] == [None, None]
-        assert machine.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -249,25 +231,6 @@ def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
     check(machine, {"gpus.*.device_id": ["2684", "2504"], SIZES: [24 << 30, 12 << 30]})
 
 
-def test_equal_gpus_take_records_without_device_ids_in_turn():
-    models = [(f"0000:0{n}:00.0", "15f8", 16 << 30) for n in (1, 2, 3, 4)]
-    machine = detect.inspect(records=bus(*models) + blind(listed(*models, source="opencl")))
-    assert [gpu.apis["opencl"].ordinal for gpu in machine.gpus] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("ids", "role"),
-    [
-        ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
-        ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
-        ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
-    ],
-)  # fmt: skip
-def test_what_a_display_adapter_is_there_for(ids, role):
-    """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
-    assert merge.role_of_display(*ids) == role
-
-
 @pytest.mark.parametrize(
     ("vendor", "number"),
     [
@@ -279,36 +242,20 @@ def test_a_vendor_in_words_is_its_number(vendor, number):
     assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
 
 
-MODELS = st.lists(st.sampled_from(["2684", "2504", "2335"]), min_size=1, max_size=4)
-
-
-@MANY
-@given(MODELS, st.randoms())
-def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models, random):
-    """Each record bears its model in its size; of any mix of models each address has its own."""
-    places = [(f"0000:0{n}:00.0", device, int(device, 16) << 20) for n, device in enumerate(models, 1)]
-    reported = listed(*random.sample(places, len(places))) + listed(
-        *random.sample(places, random.randint(0, len(places))), source="cuda"
-    )
-    for gpu in detect.inspect(records=bus(*places) + reported).gpus:
-        assert gpu.memory.dedicated_bytes.value == int(gpu.device_id.value, 16) << 20
-        assert gpu.name.value == f"model {gpu.device_id.value}"
-
-
-def identical(**facts):
-    return Machine(
-        gpus=[Gpu(id=name, **{key: make_fact(value, "t") for key, value in facts.items()}) for name in "ab"]
-    )
+H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id": "2335"}
+OF_MODEL = Identity(vendor_id=0x10DE, device_id=0x2335)
 
 
 @pytest.mark.parametrize(
-    ("machine", "identity"),
+    ("records", "identity", "bdf"),
     [
-        (identical(vendor_id="10de", device_id="2335"), Identity(vendor_id=0x10DE, device_id=0x2335)),
-        (identical(bdf="0000:01:00.0"), Identity(pci="0000:01:00.0")),
+        ([H200], Identity(uuid=UUIDS[0].upper()), "0000:01:00.0"), ([H200], Identity(uuid=UUIDS[1], pci="0000:01:00.0"), "0000:01:00.0"),
+        ([H200], Identity(pci="00000000:01:00.0"), "0000:01:00.0"), ([H200], OF_MODEL, "0000:01:00.0"),
+        ([H200], Identity(vendor_id=0x10DE, device_id=0x2336), None), ([H200], Identity(pci="0000:07:00.0"), None), ([H200], Identity(), None),
+        ([H200, H200 | {"uuid": UUIDS[1], "bdf": "0000:02:00.0"}], OF_MODEL, None),  # it may be either
     ],
-)
-def test_a_device_that_may_be_either_of_two_gpus_is_told_to_be_none(machine, identity):
-    assert detect.gpu_for(machine, identity) is None
-    alone = Machine(gpus=machine.gpus[:1])
-    assert detect.gpu_for(alone, identity) == "a"
+)  # fmt: skip
+def test_a_backends_device_finds_its_gpu(records, identity, bdf):
+    machine = detect.inspect(records=[record | {"source": "nvml"} for record in records])
+    gpu_id = detect.gpu_for(machine, identity)
+    assert [gpu.bdf.value for gpu in machine.gpus if gpu.id == gpu_id] == ([bdf] if bdf else [])

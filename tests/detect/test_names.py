@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from gpubench import detect
-from gpubench.detect import pci, picture
+from gpubench.detect import pci
 from gpubench.detect.facts import Root
-from gpubench.detect.pci import Names
+from gpubench.detect.pci import name_of
 
 BOOK = """#
 #\tVersion: {date}
@@ -39,37 +39,28 @@ def name(root):
     return gpu.name.value, gpu.name_precision, gpu.name.source
 
 
-def test_a_gpu_that_no_driver_names_gets_the_name_of_its_family(card):
-    root = card()
-    reported, precision, source = name(root)
-    assert "H100" in reported
-    assert (precision, source) == ("family", SHIPPED)
-    assert f"NVIDIA {reported}" in picture.render(detect.inspect(sysroot=root), "markdown")
+NEWER, OLDER, OTHER = (
+    BOOK.format(date="2099-01-01"),
+    BOOK.format(date="2001-01-01"),
+    BOOK.format(date="2098-01-01"),
+)
+MODEL = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
+BOARD, (HWDATA, MISC) = "/proc/driver/nvidia/gpus/0000:01:00.0/information", pci.PLACES
 
 
-def test_the_drivers_name_is_exact_and_comes_first(card):
-    information = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
-    reported = name(card(**{"/proc/driver/nvidia/gpus/0000:01:00.0/information": information}))
-    assert reported[:2] == ("NVIDIA H100 PCIe", "exact")
-
-
-@pytest.mark.parametrize("place", pci.PLACES)
-@pytest.mark.parametrize(("date", "newer"), [("2099-01-01", True), ("2001-01-01", False)])
-def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
-    reported, precision, source = name(card(**{place: BOOK.format(date=date)}))
-    assert (reported == "GH100 [H100 of tomorrow]") is (source == place) is newer
-    assert precision == "family"
-
-
-def test_the_newest_of_two_files_counts(card):
-    older = BOOK.format(date="2098-01-01").replace("tomorrow", "yesterday")
-    newer = BOOK.format(date="2099-01-01")
-    assert name(card(**{pci.PLACES[0]: older, pci.PLACES[1]: newer}))[2] == pci.PLACES[1]
-
-
-@pytest.mark.parametrize("text", ["", "nothing", "# Date: soon", b"\xff\x00\xfe"])
-def test_a_spoiled_file_costs_nothing(card, text):
-    assert name(card(**{pci.PLACES[0]: text}))[2] == SHIPPED
+@pytest.mark.parametrize(
+    ("files", "text", "precision", "source"),
+    [
+        ({}, "H100", "family", SHIPPED), ({BOARD: MODEL, HWDATA: NEWER}, "NVIDIA H100 PCIe", "exact", BOARD),
+        ({HWDATA: NEWER}, "of tomorrow", "family", HWDATA), ({MISC: NEWER}, "of tomorrow", "family", MISC),
+        ({HWDATA: OTHER, MISC: NEWER}, "of tomorrow", "family", MISC), ({HWDATA: OLDER}, "H100", "family", SHIPPED),
+        *(({HWDATA: spoiled}, "H100", "family", SHIPPED) for spoiled in ("nothing", "# Date: soon", b"\xff\x00\xfe")),
+    ],
+)  # fmt: skip
+def test_which_source_names_a_gpu(card, files, text, precision, source):
+    reported = name(card(**files))
+    assert text in reported[0]
+    assert reported[1:] == (precision, source)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +70,7 @@ def test_a_spoiled_file_costs_nothing(card, text):
      (0x1002, 0x744C, "Navi 31")],
 )  # fmt: skip
 def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
-    reported, source = Names()(vendor, device) or ("", "")
+    reported, source = name_of(None, vendor, device) or ("", "")
     assert product in reported
     assert source == SHIPPED
 
@@ -95,11 +86,13 @@ def test_the_notice_and_the_documentation_name_the_day_of_the_table():
 
 def test_without_a_machine_no_file_is_read_and_a_spoiled_table_costs_the_names_only(monkeypatch, tmp_path):
     monkeypatch.setattr(Root, "read", lambda *_: pytest.fail("a file of the host was read"))
-    assert "H100" in Names()(0x10DE, 0x2330)[0]
+    assert "H100" in name_of(None, 0x10DE, 0x2330)[0]
     for content in (b"junk", zlib.compress(b"")):
         (tmp_path / "table").write_bytes(content)
         monkeypatch.setattr(pci, "TABLE", tmp_path / "table")
-        assert Names()(0x10DE, 0x2330) is None
+        pci.books.cache_clear()
+        assert name_of(None, 0x10DE, 0x2330) is None
+    pci.books.cache_clear()
 
 
 def test_names_decide_nothing(card):

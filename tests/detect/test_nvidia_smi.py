@@ -7,11 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import detect
-from gpubench.detect.facts import DeviceRecord
-from gpubench.detect.inspection import read_access
-from gpubench.detect.merge import MergedDevice
 from gpubench.detect.probes import nvml
-from gpubench.result.machine import Provider
 from tests.detect.recorded import last_answer
 from tests.detect.trees import check
 from tests.nvml import Nvml
@@ -101,24 +97,6 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
 
 
-def test_unified_memory_by_the_second_proof_needs_both_halves():
-    """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
-    card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
-    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, library(card))["records"]).gpus
-    assert (gpu.memory.unified.value, gpu.memory.usable_bytes.status) == (None, "unsupported")
-    assert machine_of("gb10").gpus[0].memory.unified.value is True
-
-
-def test_unified_memory_by_the_first_proof_is_what_cuda_says(look, host):
-    """CUDA's INTEGRATED needs no name of a chip; the size it tells is the system's."""
-    listed = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
-    unnamed = [{**record, "device_id": "ffff"} for record in listed]
-    cuda = {"source": "cuda", "uuid": listed[0]["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
-            "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
-    (gpu,) = detect.inspect(records=[*unnamed, cuda]).gpus
-    check(gpu, {"memory.unified": True, "kind": "integrated", "memory.dedicated_bytes.value": None})
-
-
 def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
     host |= {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}
@@ -128,13 +106,3 @@ def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     (gpu,) = machine.gpus
     assert gpu.memory.usable_bytes.value == machine.memory.usable_bytes.value == 6 << 30
     assert (gpu.memory.dedicated_bytes.value, gpu.kind.value) == (None, "integrated")
-
-
-@pytest.mark.parametrize(
-    ("status", "codes"), [("mismatch", ("DRIVER_MISMATCH",)), ("ok", ()), ("timeout", ()), ("crashed", ())]
-)
-def test_driver_and_library_that_differ_make_a_listed_gpu_unusable(plant, host, pci, status, codes):
-    machine = detect.inspect(sysroot=plant(host | pci("0000:01:00.0", "10de", "2330", "nvidia")))
-    devices = [MergedDevice(DeviceRecord(source="pci-sysfs"))]
-    (said_of,) = read_access([Provider(name="nvml", status=status)], {}, machine.gpus, devices, {}).values()
-    assert said_of.codes == codes

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.platforms.conftest import SIMULATED, SYSTEMS
-from tests.platforms.test_runs import FAKE
 
 
 def describe(here, *options):
@@ -64,12 +63,3 @@ def test_without_any_library_the_number_of_gpus_is_unknown(computer, system):
     assert machine["recommendation"]["reasons"][0]["code"] == "GPU_UNKNOWN"
     shown = here.run("detect")
     assert (shown.returncode, "wgpu is not installed" in shown.stderr) == (0, True)
-
-
-def test_results_of_a_run_decide_the_mode(computer):
-    """On Windows too the folder of results is found: test_runs.py."""
-    here = computer("darwin")
-    large = [{"64": "1M"}.get(word, word) for word in FAKE]
-    assert here.run("run", *large, "1").returncode == 0
-    advice = describe(here)["recommendation"]
-    assert (advice["mode"], advice["confidence"]) == ("gpu", "measured")

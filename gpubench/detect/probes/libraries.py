@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpubench.base import AMD, NVIDIA
 from gpubench.base.child_main import Messages
 from gpubench.detect.probes import FactJson, ProbeFailure, ask_each, fact, require
 
@@ -119,7 +120,7 @@ def _device(cupy: Any, index: int) -> dict[str, Any]:
     # `gfx90a:sramecc+:xnack-`: the chip, and how it is set up.
     arch = _text(table.get("gcnArchName")).partition(":")[0] if hip else f"sm_{table['major']}{table['minor']}"
     record: dict[str, Any] = {
-        "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": "1002" if hip else "10de",
+        "source": "hip" if hip else "cuda", "ordinal": index, "bdf": bdf, "vendor_id": AMD if hip else NVIDIA,
         "version": str(cupy.cuda.runtime.runtimeGetVersion()),
         "name": _text(table.get("name")) or None,
         "memory_bytes": int(table["totalGlobalMem"]),
@@ -202,10 +203,7 @@ def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
         record["vendor"] = info.get("device")
         if record["adapter_type"] == "integrated":
             record["memory.unified"] = True
-    for key in ("vendor_id", "device_id"):
-        if isinstance(info.get(key), int) and info[key]:
-            record[key] = f"{info[key]:04x}"
-    return record
+    return record | {key: info[key] for key in ("vendor_id", "device_id") if info.get(key)}
 
 
 def _check_adapter(adapter: Any) -> bool:
@@ -272,22 +270,16 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
     until = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    outcomes = [(node["node"], answers.get(node["node"])) for node in nodes]
-    records = [answer for _, answer in outcomes if isinstance(answer, dict)]
-    errors = [
-        (name, answer)
-        for name, answer in sorted(outcomes, key=lambda entry: entry[0])
-        if isinstance(answer, Exception)
-    ]
-    late = [name for name, answer in outcomes if answer is None]
-    refused = [error for _, error in errors if isinstance(error, PermissionError)]
+    told = {node["node"]: answers.get(node["node"]) for node in nodes}
+    records = [answer for answer in told.values() if isinstance(answer, dict)]
+    errors = {name: told[name] for name in sorted(told) if isinstance(told[name], Exception)}
+    late = [name for name, answer in told.items() if answer is None]
+    refused = [error for error in errors.values() if isinstance(error, PermissionError)]
     if refused and not records and not late:
         raise ProbeFailure("permission", str(refused[0].strerror), "join the groups render and video")
-    result: dict[str, Any] = {"records": records}
-    if late:
-        result |= {"status": "timeout", "error_code": f"no answer in {limit_s:.3g} s"}
-    notes = [*(f"{name}: {error}" for name, error in errors), *(f"{name}: no answer" for name in late)]
-    return result | ({"hint": "; ".join(notes)} if notes else {})
+    notes = [*(f"{name}: {error}" for name, error in errors.items()), *(f"{name}: no answer" for name in late)]
+    result = {"records": records, "hint": "; ".join(notes) or None}
+    return result | ({"status": "timeout", "error_code": f"no answer in {limit_s:.3g} s"} if late else {})
 
 
 def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
@@ -311,25 +303,6 @@ def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def region_bytes(data: bytes, header: int, size_at: int) -> int | None:
-    """Sum of the regions that are the device's own; None if there is none. Raises struct.error."""
-    count = struct.unpack_from("=I", data, 0)[0]
-    total = 0
-    for number in range(count):
-        start = header + number * _REGION_BYTES
-        if struct.unpack_from("=H", data, start)[0] == _DEVICE_MEMORY:
-            total += struct.unpack_from("=Q", data, start + size_at)[0]
-    return total or None
-
-
-def intel_facts(size: int | None) -> dict[str, Any]:
-    """Facts of the memory regions of Intel's drivers; `size` is None where all of them are the system's."""
-    return {
-        "kind": "discrete" if size else "integrated", "memory.unified": not size,
-        "memory.dedicated_bytes": fact(size, "absent"),
-    }  # fmt: skip
-
-
 def request(direction: int, number: int, size: int) -> int:
     """The ioctl number of a DRM command."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
@@ -348,33 +321,44 @@ def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Asked twice: with length 0 the kernel fills in the length."""
-    answer = array.array("B")
-    for _ in range(2):
-        item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, len(answer), 0, _at(answer)))
-        ioctl(handle, request(_READ_WRITE, 0x39, 16), struct.pack("=IIQ", 1, 0, _at(item)))
-        length = struct.unpack_from("=i", item.tobytes(), 8)[0]
-        if not 0 < length <= _MOST_BYTES:
-            raise OSError(f"the query answered {length}")
-        answer = answer if len(answer) == length else array.array("B", bytes(length))
-    return intel_facts(region_bytes(answer.tobytes(), 16, 8))
+    """DRM_IOCTL_I915_QUERY."""
+
+    def query(length: int, target: int) -> int:
+        item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, length, 0, target))
+        ioctl(handle, request(_READ_WRITE, 0x39, 16), struct.pack("=IIQ", 1, 0, item.buffer_info()[0]))
+        return int(struct.unpack_from("=i", item.tobytes(), 8)[0])
+
+    return _region_facts(query, 16)
 
 
 def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Asked twice, as i915 is."""
-    answer = array.array("B")
-    for _ in range(2):
-        command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, len(answer), _at(answer)))
+    """DRM_IOCTL_XE_DEVICE_QUERY."""
+
+    def query(length: int, target: int) -> int:
+        command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, length, target))
         ioctl(handle, request(_READ_WRITE, 0x00, len(command)), command, True)
-        length = struct.unpack_from("=I", command.tobytes(), 12)[0]
-        if not 0 < length <= _MOST_BYTES:
-            raise OSError(f"the query answered {length}")
-        answer = answer if len(answer) == length else array.array("B", bytes(length))
-    return intel_facts(region_bytes(answer.tobytes(), 8, 8))
+        return int(struct.unpack_from("=I", command.tobytes(), 12)[0])
+
+    return _region_facts(query, 8)
 
 
-def _at(buffer: array.array[int]) -> int:
-    return buffer.buffer_info()[0] if len(buffer) else 0
+def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
+    """Facts of the memory regions of Intel's drivers. Asked twice: with length 0 the kernel tells the length.
+
+    Raises OSError for a length that makes no sense, and struct.error for an answer that is cut.
+    """
+    length = query(0, 0)
+    if not 0 < length <= _MOST_BYTES:
+        raise OSError(f"the query answered {length}")
+    answer = array.array("B", bytes(length))
+    query(length, answer.buffer_info()[0])
+    regions = [struct.unpack_from("=H6xQ", answer, header + number * _REGION_BYTES)
+               for number in range(struct.unpack_from("=I", answer, 0)[0])]  # fmt: skip
+    size = sum(size for kind, size in regions if kind == _DEVICE_MEMORY) or None
+    return {
+        "kind": "discrete" if size else "integrated", "memory.unified": not size,
+        "memory.dedicated_bytes": fact(size, "absent"),
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- Windows' registry

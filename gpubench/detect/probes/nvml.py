@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from gpubench.base import NVIDIA
 from gpubench.detect.facts import Address, address, uuid_key
 from gpubench.detect.probes import FactJson, ProbeFailure, fact, require
 
@@ -169,7 +170,7 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
     code = getattr(error, "value", -1)
     size = {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
     return {
-        "source": "nvml", "ordinal": index, "bdf": None, "uuid": None, "vendor_id": "10de",
+        "source": "nvml", "ordinal": index, "bdf": None, "uuid": None, "vendor_id": NVIDIA,
         "memory": {"dedicated_bytes": size},
         "why_not": [_WHY_NOT.get(code, "UNUSABLE")] if hasattr(error, "value") else [],
     }  # fmt: skip
@@ -200,8 +201,8 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
     record = {
         "source": "nvml", "ordinal": index, "bdf": handle.bdf, "version": driver, "uuid": handle.uuid,
         "name": handle.value("nvmlDeviceGetName", read=text),
-        "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
-        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": fact(driver),
+        "vendor_id": pci.pciDeviceId & 0xFFFF if pci else NVIDIA,
+        "device_id": pci.pciDeviceId >> 16 if pci else None, "driver.version": fact(driver),
         "kind": ask("nvmlDeviceGetVirtualizationMode", read=lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
         "display_attached": ask("nvmlDeviceGetDisplayActive", read=bool), "throttle": throttle_words(handle),
         "memory": _memory(handle),
@@ -333,22 +334,21 @@ def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
 def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Address) -> dict[str, Any]:
     (other,) = peer.first
     lanes = mine.to.get(to, 0) or min(mine.to_switch, yours.to_switch)
-    path: dict[str, Any] = {
-        "to": str(to), "common": own.ask("nvmlDeviceGetTopologyCommonAncestor", other, read=_COMMON.get),
-    } | {
+    facts = {"common": own.ask("nvmlDeviceGetTopologyCommonAncestor", other, read=_COMMON.get)} | {
         name: own.ask("nvmlDeviceGetP2PStatus", other, index, read=lambda status: status == _P2P_OK)
         for name, index in (("read", _P2P_READ), ("write", _P2P_WRITE), ("atomics", _P2P_ATOMICS))
-    }  # fmt: skip
+    }
     if lanes:
-        path |= {
-            "kind": "nvlink", "lanes": lanes, "version": mine.version, "via": "direct" if to in mine.to else "switch",
+        facts |= {
+            "kind": fact("nvlink"), "lanes": fact(lanes), "version": mine.version,
+            "via": fact("direct" if to in mine.to else "switch"),
             "max_bytes_per_s": fact(lanes * mine.mbps * 1_000_000 if mine.mbps else None),
         }  # fmt: skip
     elif own.value("nvmlDeviceGetP2PStatus", other, _P2P_NVLINK) == _P2P_OK:
         # The driver says that a link is there, and no more: a guest sees none of its lanes.
         status = mine.asked["status"]
-        path |= {"kind": "nvlink", "lanes": fact(None, "unsupported" if status == "ok" else status)}
-    return path
+        facts |= {"kind": fact("nvlink"), "lanes": fact(None, "unsupported" if status == "ok" else status)}
+    return {"to": str(to)} | {name: stated | {"source": "nvml"} for name, stated in facts.items()}
 
 
 # ---------------------------------------------------------------- while a run goes on
@@ -409,25 +409,24 @@ def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[
     """
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
-        with contextlib.suppress(Exception):  # an answer of another form costs its GPU alone
-            if not handle.partitioned:
-                users[name] = _users(handle)
+        if handle.partitioned:
+            continue
+        computing, drawing = (
+            handle.value(
+                f"nvmlDeviceGet{what}RunningProcesses",
+                read=lambda running: {process.pid for process in running},
+            )
+            or set()
+            for what in ("Compute", "Graphics")
+        )
+        used = None
+        version = getattr(handle.nvml, "nvmlMemory_v2", None)  # which separates what the driver reserves
+        mode = handle.value("nvmlDeviceGetAddressingMode")
+        if version is not None and getattr(mode, "value", mode) != _ATS:
+            used = handle.value("nvmlDeviceGetMemoryInfo", version, read=lambda memory: int(memory.used))
+        users[name] = {
+            "computing": len(computing),
+            "drawing": len(drawing - computing),
+            "used_bytes": used or 0,
+        }
     return users
-
-
-def _users(handle: Handle) -> dict[str, int]:
-    computing, drawing = (
-        {process.pid for process in handle.value(f"nvmlDeviceGet{what}RunningProcesses") or ()}
-        for what in ("Compute", "Graphics")
-    )
-    drawing -= computing
-    return {"computing": len(computing), "drawing": len(drawing), "used_bytes": _used_bytes(handle)}
-
-
-def _used_bytes(handle: Handle) -> int:
-    """Without what the driver reserves; 0 where the driver does not separate it."""
-    version = getattr(handle.nvml, "nvmlMemory_v2", None)
-    mode = handle.value("nvmlDeviceGetAddressingMode")
-    if version is None or getattr(mode, "value", mode) == _ATS:
-        return 0
-    return handle.value("nvmlDeviceGetMemoryInfo", version, read=lambda memory: int(memory.used)) or 0

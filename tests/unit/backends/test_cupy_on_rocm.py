@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpubench import backends, detect, kernels
+from gpubench.base import AMD
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.detect.probes.libraries import probe_cuda as probe
 from gpubench.result.case import Case
@@ -68,7 +69,7 @@ def case(op="add", implementation="library", variant=None, n=8):
 
 def test_the_probe_of_detection_calls_it_hip(rocm):
     (record,) = last_answer(probe, rocm, check=False)["records"]
-    assert (record["source"], record["vendor_id"]) == ("hip", "1002")
+    assert (record["source"], record["vendor_id"]) == ("hip", AMD)
     assert record["compute.arch"] == "gfx942"
     assert "uuid" not in record
     (gpu,) = detect.inspect(records=[record]).gpus
