@@ -149,7 +149,10 @@ PARTS = {
         ),
         REPORTS,
     ),
-    "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
+    "detect": (
+        ("gpubench/detect",), ("tests/detect",),
+        ("tests/unit/measure/test_gpu_users.py", "tests/unit/measure/test_telemetry.py"),
+    ),
     "workloads": (
         ("gpubench/workloads",), ("tests/unit/workloads",),
         ("tests/fake/workloads", "tests/unit/report/test_hybrid.py"),

@@ -34,12 +34,6 @@ def each() -> list[Any]:
     ]
 
 
-def files(archive: Path) -> list[str]:
-    """What its regular files are called, below its root."""
-    with tarfile.open(archive) as stream:
-        return [member.name.removeprefix("./") for member in stream if member.isfile()]
-
-
 def unpack(archive: Path, target: Path) -> Path:
     """The machine's tree in `target`."""
     with tarfile.open(archive) as stream:

@@ -1,3 +1,5 @@
+"""A result of this machine, as `detect` quotes it and as the report reads it."""
+
 import json
 
 import msgspec
@@ -10,43 +12,22 @@ from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import Gpu, GpuMemory, Machine, MeasuredBreakEven, Recommendation
-from gpubench.result.store import load, save
-from tests.forking import environment
-
-
-def point(**words):
-    return MeasuredBreakEven(op="matmul", dtype="float32", backend="cupy", **words)
+from gpubench.result.store import save
+from tests.detect.test_mode_by_results import COPIES_LOSE, GPU_WINS, once
+from tests.unit.report.builders import run_of
 
 
 def test_break_even_points_are_quoted_in_words():
+    point = MeasuredBreakEven(op="matmul", dtype="float32", backend="cupy", regime="resident-waited", size=128)
     points = [
-        point(regime="resident-waited", size=128), point(regime="transfer-always", size=194),
-        point(regime="transfer-once-10", size=None, note="never up to n = 64"),
+        point, replace(point, regime="transfer-always", size=194),
+        replace(point, regime="transfer-once-10", size=None, note="never up to n = 64"),
+        replace(point, params="m=3", size=64, note="the smallest size measured"),
     ]  # fmt: skip
     assert picture.quote(points) == [
-        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy"
-    ]
-    for given, line in (
-        ({"size": 64, "note": "the smallest size measured"}, "matmul float32: GPU from n = 64 (the smallest size measured)"),
-        ({"params": "m=3", "size": None, "note": "undecided (between 9742 and 65536)"},
-         "matmul m=3 float32: GPU undecided (between 9742 and 65536)"),
-    ):  # fmt: skip
-        assert picture.quote([point(regime="resident-waited", **given)]) == [f"{line} with data on the GPU"]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory, starter):
-    """A result file of the scripted devices, as if they were this machine's; and what the report says of it."""
-    folder = tmp_path_factory.mktemp("results")
-    environ = environment(folder)
-    ran = starter.run(
-        "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul,saxpy", "--sizes", "matmul=64:1k",
-        "--sizes", "saxpy=1k:1M", "--sessions", "1", "--min-samples", "5", "--max-samples", "10", "--no-progress",
-        "-o", "r.json", cwd=folder, env=environ,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    reported = starter.run("report", "r.json", "--format", "json", cwd=folder, env=environ)
-    return folder / "r.json", json.loads(reported.stdout)
+        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 copied at every call, never up to n = 64 with 10 calls a copy",
+        "matmul m=3 float32: GPU from n = 64 (the smallest size measured) with data on the GPU",
+    ]  # fmt: skip
 
 
 def card(name, *, usable=True):
@@ -55,32 +36,9 @@ def card(name, *, usable=True):
     return Gpu(id=name, **ids, usable=make_fact(usable, "t"), memory=memory)
 
 
-def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results, tmp_path):
-    path, reported = results
-    document = json.loads(path.read_text())
-    document["machine"]["gpus"] = [msgspec.to_builtins(card("g0"))]
-    (tmp_path / "r.json").write_text(json.dumps(document))
-    here = msgspec.convert(document["machine"], Machine)
-    advice = recommend.apply_results(here, here.recommendation, tmp_path, read_result)
-    assert (advice.confidence, advice.measured.file) == ("measured", "r.json")
-    rows = {(row["op"], row["regime"]): row for row in reported["break_even"]}
-    sizes = {key: row["first"] if row["verdict"] == "all-sizes" else row["n"] for key, row in rows.items()}
-    assert {(p.op, p.regime): p.size for p in advice.measured.break_even} == sizes
-    assert "at" in {row["verdict"] for row in rows.values()}
-    text = json.dumps(msgspec.to_builtins(advice.measured))
-    quoted = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
-    assert quoted == {**reported["recommendation"]["measured"], "file": "r.json"}
-    assert advice.mode == reported["recommendation"]["mode"]
-    drawn = picture.render(replace(here, recommendation=advice), "markdown")
-    at = rows["matmul", "resident-waited"]
-    assert (
-        f"matmul float32: GPU from n = {at['n']} (measured up to n = {at['last']}) with data on the GPU"
-        in drawn
-    )
-
-
-def with_gpus(run, cards, *, gpu_id):
-    """The run on a machine of eight CPUs with these GPUs, of which it measured one."""
+def with_gpus(*cards, gpu_id):
+    """A run on a machine of eight CPUs with these GPUs, of which it measured one."""
+    run = run_of(once([*GPU_WINS, *COPIES_LOSE]))
     advice = Recommendation(mode="gpu", device_ids=[cards[0].id])
     cpu = replace(run.machine.cpu, available=make_fact(8, "t"))
     machine = replace(run.machine, gpus=list(cards), cpu=cpu, recommendation=advice)
@@ -94,8 +52,24 @@ def advised(run, folder, here=None):
     return recommend.apply_results(here, here.recommendation, folder, read_result)
 
 
-def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(results, tmp_path):
-    run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
+def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(in_process, tmp_path):
+    run = with_gpus(card("g0"), gpu_id="g0")
+    advice = advised(run, tmp_path)
+    reported = json.loads(in_process("report", str(tmp_path / "r.json"), "--format", "json").stdout)
+    rows = {(row["op"], row["regime"]): row for row in reported["break_even"]}
+    sizes = {key: row["first"] if row["verdict"] == "all-sizes" else row["n"] for key, row in rows.items()}
+    assert {(p.op, p.regime): p.size for p in advice.measured.break_even} == sizes
+    text = json.dumps(msgspec.to_builtins(advice.measured))
+    quoted = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
+    assert quoted == {**reported["recommendation"]["measured"], "file": "r.json"}
+    assert (advice.mode, advice.confidence) == (reported["recommendation"]["mode"], "measured")
+    assert "matmul float32: GPU from n = " in picture.render(
+        replace(run.machine, recommendation=advice), "markdown"
+    )
+
+
+def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(tmp_path):
+    run = with_gpus(card("g0"), card("g1"), gpu_id="g1")
     advice = advised(run, tmp_path)  # not the GPU that the static rule likes; and the report says the same
     assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
     assert replace(advice, measured=None) == replace(recommend_mode(analyse(run)), measured=None)
@@ -103,25 +77,22 @@ def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(results, tmp_
     advice = advised(run, tmp_path, hidden)
     assert (advice.mode, advice.device_ids, advice.measured) == ("gpu", ["g0"], None)
     assert [reason.code for reason in advice.reasons] == ["RESULT_SILENT"]
+    nobodys = with_gpus(card("g0"), card("g1"), gpu_id="of another machine")
+    assert advised(nobodys, tmp_path).device_ids == ["g0"], "it speaks for the advised GPUs"
 
 
-def test_a_result_without_the_ids_of_this_machine_speaks_for_the_advised_gpus(results, tmp_path):
-    run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="of another machine")
-    assert advised(run, tmp_path).device_ids == ["g0"]
-
-
-def test_an_experiment_is_no_reason(results):
-    """What takes zeros for inputs, or a single thread, says nothing of how a call usually runs."""
-    path, _ = results
-    run = load(path)
+@pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}])
+def test_an_experiment_is_no_reason(odd):
+    """It says nothing of how a call usually runs."""
+    run = with_gpus(card("g0"), gpu_id="g0")
     assert not isinstance(read_result(run), str)
-    for odd in ({"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}):
-        changed = replace(run, settings=replace(run.settings, **odd))
-        assert "it is an experiment" in read_result(changed)
+    assert "it is an experiment" in read_result(replace(run, settings=replace(run.settings, **odd)))
 
 
-def test_a_folder_without_results_changes_nothing(tmp_path, look, host):
-    machine = look(host)
+def test_a_folder_without_results_changes_nothing(tmp_path):
     (tmp_path / "notes.json").write_text("{}")
-    advice = recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
-    assert advice is machine.recommendation
+    machine = Machine(gpus=[card("g0")])
+    assert (
+        recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
+        is machine.recommendation
+    )

@@ -66,6 +66,13 @@ ADVICE = {
     # A late source overrules nothing that is known.
     "late beside a known size": (
         advise(card(8 * GIB), card(None, 1, vendor="nvidia"), late="nvml"), {MODE: "gpu", IDS: ["g0"], REJECTED: ["SOURCE_LATE"]}),
+    **{f"{vendor} and a late {late}": (
+        advise(card(None, vendor=vendor), card(None, 1, vendor=vendor), late=late),
+        {MODE: "gpu", CODES: ["SOURCE_LATE"] * 2, IDS: ["g0", "g1"], "rejected": []})
+       for vendor, late in (("nvidia", "nvml"), ("nvidia", "cuda"), ("amd", "drm"), ("intel", "drm"))},
+    **{f"{vendor} and a late {late}, which tells nothing of it": (
+        advise(card(None, vendor=vendor), late=late), {MODE: "cpu", CODES: ["VRAM_UNKNOWN"], REJECTED: ["VRAM_UNKNOWN"]})
+       for vendor, late in (("nvidia", "blas"), ("amd", "nvml"))},
     "late and refused": (advise(card(None, vendor="nvidia", usable=NO, why_not=["NOT_EXPOSED"]), late="nvml"), {MODE: "cpu"}),
     "late and asleep": (
         advise(card(None, vendor="nvidia", power=Power(state=make_fact("suspended", "t"))), late="nvml"), {"reasons.0.code": "GPU_ASLEEP"}),
@@ -82,22 +89,6 @@ ADVICE = {
 @pytest.mark.parametrize("name", ADVICE)
 def test_what_is_recommended(name):
     check(*ADVICE[name])
-
-
-@pytest.mark.parametrize(
-    ("vendor", "late", "mode", "code"),
-    [
-        ("nvidia", "nvml", "gpu", "SOURCE_LATE"), ("nvidia", "cuda", "gpu", "SOURCE_LATE"),
-        ("amd", "drm", "gpu", "SOURCE_LATE"), ("intel", "drm", "gpu", "SOURCE_LATE"),
-        ("nvidia", "blas", "cpu", "VRAM_UNKNOWN"), ("amd", "nvml", "cpu", "VRAM_UNKNOWN"),
-    ],
-)  # fmt: skip
-def test_a_source_that_is_late_has_not_said_no(vendor, late, mode, code):
-    advice = advise(card(None, vendor=vendor), card(None, 1, vendor=vendor), late=late)
-    assert (advice.mode, [reason.code for reason in advice.reasons]) == (mode, [code] * 2)
-    assert advice.device_ids == (["g0", "g1"] if mode == "gpu" else [])
-    assert [refused.code for refused in advice.rejected] == ([] if mode == "gpu" else [code] * 2)
-    assert ("nvidia-smi -pm 1" in advice.reasons[0].text) == (mode == "gpu")
 
 
 def test_verified_needs_every_listed_device_and_the_documentation_lists_every_code():

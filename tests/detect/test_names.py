@@ -95,15 +95,6 @@ def test_without_a_machine_no_file_is_read_and_a_spoiled_table_costs_the_names_o
     pci.books.cache_clear()
 
 
-def test_names_decide_nothing(card):
-    plainly = detect.inspect(sysroot=card())
-    book = BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")
-    named = detect.inspect(sysroot=card(**{pci.PLACES[0]: book}))
-    assert named.gpus[0].name.value != plainly.gpus[0].name.value
-    assert named.recommendation == plainly.recommendation
-    assert named.gpus[0].memory == plainly.gpus[0].memory
-
-
 def test_a_recording_keeps_the_names_of_its_devices_and_no_others(card, tmp_path, plain):
     root = card(**{pci.PLACES[0]: BOOK.format(date="2099-01-01")})
     detect.save_recording(tmp_path / "copy", root)

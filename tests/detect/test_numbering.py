@@ -60,7 +60,7 @@ def test_what_is_told_of_cpus_is_told_of_ours(cpu_of, cpuset, affinity):
     assert cpu.online_cpus.alternatives[0].value == "0-3"
     assert (cpu.cores.value, cpu.smt.value, cpu.caches.value[0].instances) == (3, "on", 3)
     check(cpu, {"kinds.*.cpus": ["4-5,13", "24"], "kinds.*.max_hz": [3_000_000_000, 2_000_000_000]})
-    assert "numbers otherwise" in cpu.kinds.note
+    assert "numbers otherwise" in cpu.online_cpus.note
     assert (cpu.offline.value, cpu.offline.status) == (None, "invalid")
     assert cpu.isa.value == ["avx", "avx2"]  # of blocks that are numbered from 0
 

@@ -14,7 +14,6 @@ import pytest
 from tests.forking import environment
 
 HERE = Path(__file__).parent
-SYSTEMS = ("win32", "darwin")
 SIMULATED = sys.platform == "linux"
 
 
