@@ -410,7 +410,7 @@ def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[st
         for variable in variables:
             if variable not in environ or not visible:
                 continue
-            shown = _shown(variable, visible, environ)
+            shown = _list_visible(variable, visible, environ)
             if isinstance(shown, Fact):
                 verdicts |= {gpu.id: shown for gpu in visible}
                 break
@@ -423,7 +423,7 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 _FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")}
 
 
-def _shown(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
+def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
     """The GPUs that a list shows, or the reason why nobody knows."""
     if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells

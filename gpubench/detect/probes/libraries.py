@@ -261,7 +261,7 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
     def ask(node: dict[str, str]) -> None:
         try:
             answers[node["node"]] = _record(fcntl.ioctl, node)
-        except Exception as error:  # what goes wrong with a node is told by its name
+        except Exception as error:  # what goes wrong with a node is outcomes by its name
             answers[node["node"]] = error
 
     threads = [threading.Thread(target=ask, args=(node,), daemon=True) for node in nodes]
@@ -270,10 +270,10 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
     until = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    told = {node["node"]: answers.get(node["node"]) for node in nodes}
-    records = [answer for answer in told.values() if isinstance(answer, dict)]
-    errors = {name: told[name] for name in sorted(told) if isinstance(told[name], Exception)}
-    late = [name for name, answer in told.items() if answer is None]
+    outcomes = {node["node"]: answers.get(node["node"]) for node in nodes}
+    records = [answer for answer in outcomes.values() if isinstance(answer, dict)]
+    errors = {name: outcomes[name] for name in sorted(outcomes) if isinstance(outcomes[name], Exception)}
+    late = [name for name, answer in outcomes.items() if answer is None]
     refused = [error for error in errors.values() if isinstance(error, PermissionError)]
     if refused and not records and not late:
         raise ProbeFailure("permission", str(refused[0].strerror), "join the groups render and video")
