@@ -261,7 +261,7 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
     def ask(node: dict[str, str]) -> None:
         try:
             answers[node["node"]] = _record(fcntl.ioctl, node)
-        except Exception as error:  # what goes wrong with a node is outcomes by its name
+        except Exception as error:  # what goes wrong with a node is told by its name
             answers[node["node"]] = error
 
     threads = [threading.Thread(target=ask, args=(node,), daemon=True) for node in nodes]
