@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from gpubench import kernels
+from gpubench import backends, kernels
 from gpubench.base import processes
 from gpubench.base.errors import UsageError
 from gpubench.base.plugins import PluginError
@@ -21,7 +21,7 @@ from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
 from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, trace_pure
-from gpubench.functions.session import place_tensors, program_library
+from gpubench.functions.session import CallSession, place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series
 from gpubench.measure.points import Rungs
@@ -180,6 +180,18 @@ def test_a_sparse_matrix_is_compared_by_its_elements_sorted_and_summed():
     assert (len(matrix.data), len(sorted_matrix.data)) == (4, 3)
     assert not equal(matrix, 2 * sorted_matrix)
     assert not equal(matrix, sorted_matrix[:, [1, 0, 2]])
+
+
+def test_an_input_is_refilled_in_the_array_that_is_there():
+    session = CallSession(backends.load("numpy").open("numpy:0", 1), UserFunction(lambda xp, x: x))
+    buffer = session.allocate((3,), "float32")
+    session.upload(buffer, np.ones(3))
+    there = buffer.value
+    session.refill(buffer, np.zeros(3))
+    assert (buffer.value is there, there.any()) == (True, False)
+    session.refill(buffer, np.ones(4))
+    assert (buffer.value is there, buffer.value.shape) == (False, (4,))
+    session.close()
 
 
 def test_counts_may_differ_where_numpy_differs_from_itself():

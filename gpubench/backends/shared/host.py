@@ -434,12 +434,11 @@ def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Para
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
         return
-    below = drawn.below(params) if isinstance(drawn, Ids) else 0
     terms = array.shape[0] if array.ndim < 3 else math.prod(array.shape[1:])
 
     def values(generator: Any, size: int, kind: Any) -> Array:
         if isinstance(drawn, Ids):
-            return generator.integers(0, below, size)
+            return generator.integers(0, drawn.below(params), size)
         if isinstance(drawn, Range) and drawn.whole:
             return generator.integers(int(drawn.low), int(drawn.high), size)
         if isinstance(drawn, Range) or drawn == "uniform":

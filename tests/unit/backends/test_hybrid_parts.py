@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends.hybrid import BACKEND, gpu_units, reserved_cores
+from gpubench.backends.hybrid import BACKEND, CHUNK, gpu_units, reserved_cores
 from gpubench.backends.shared.sides import CompanionThread, granule
 from gpubench.base.errors import BackendUnavailable
 from gpubench.result.case import Case
@@ -94,6 +94,18 @@ def run_split(session: Any, asked: list[Any], places: list[Any]) -> None:
         session.download(place, got)
         assert (got == 2).all()
     session.close()
+
+
+def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypatch) -> None:
+    session, [(case, inputs, place)], _ = split(2048)
+    launch, counts = session.compile(kernels.load("add"), case, inputs, place), []
+    for buffer in inputs:
+        session.upload(buffer, np.ones(2048, np.float32))
+    session.run(launch)
+    session.sync()
+    monkeypatch.setattr(session.gpu, "run", lambda launch, count: counts.append(count))
+    session.run(launch, 2 * CHUNK + 3)
+    assert counts == [CHUNK, CHUNK, 3]
 
 
 def test_a_launch_that_was_put_off_is_not_forgotten_for_the_next() -> None:
