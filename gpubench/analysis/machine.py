@@ -43,7 +43,8 @@ def machine_line(run: Run) -> str:
 
 
 def _host_text(run: Run) -> str:
-    model = fact(run.machine, "cpu", "model") or _cpu_name(run) or "unknown CPU"
+    names = (device.name for device in run.devices if device.kind == "cpu" and device.name)
+    model = fact(run.machine, "cpu", "model") or next(names, "unknown CPU")
     parts = [" ".join(str(model).split())]
     available, logical = fact(run.machine, "cpu", "available"), fact(run.machine, "cpu", "logical")
     if available is not None and logical is not None and available != logical:
@@ -54,10 +55,6 @@ def _host_text(run: Run) -> str:
     if total:
         parts.append(f"{format_bytes(total)} RAM")
     return ", ".join(parts)
-
-
-def _cpu_name(run: Run) -> str | None:
-    return next((device.name for device in run.devices if device.kind == "cpu" and device.name), None)
 
 
 def _gpu_texts(run: Run) -> list[str]:

@@ -26,7 +26,6 @@ from gpubench.result.run import (
     Peak,
     Run,
     RunWarning,
-    Theoretical,
     WorkerRecord,
 )
 
@@ -333,7 +332,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
-    measured, vendors = list(_peaks(run, case.device_id, kind)), _theoretical(run, case.device_id)
+    measured = list(_peaks(run, case.device_id, kind))
+    vendors = [device.theoretical for device in _same_hardware(run, case.device_id)]
     why = None
     if case.variant != TF32:  # tensor cores: the peaks of float32 are none of theirs
         best = [peak.flops_per_s for peak in measured if peak.dtype in (None, case.dtype)]
@@ -434,10 +434,6 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
         or answer.kind == other.kind == "cpu"
         or (not answer.gpu_id and answer.kind == other.kind == "gpu" and other.name == answer.name)
     ]
-
-
-def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
-    return [device.theoretical for device in _same_hardware(run, device_id)]
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:

@@ -98,7 +98,11 @@ def speedups(
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
     ratios: list[Speedup | None] = []
-    for group in _contenders(numbered, is_baseline):
+    contenders = group_by(
+        (item for item in numbered if not is_baseline(item) and item.device_kind != "cpu"),
+        lambda item: (item.case.workload, item.case.regime_id, item.case.device_id),
+    )
+    for group in contenders.values():
         if not any(shows(item.case) for item in group):
             continue
         bases = _baselines(references.get(group[0].case.workload, []), group[0])
@@ -148,17 +152,6 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
             hint=f"choose one of: {', '.join(op)}" if op else "run again; this file holds no estimate",
         )  # fmt: skip
     return lambda case: case.id in chosen
-
-
-def _contenders(
-    cases: Sequence[CaseResult], is_baseline: Callable[[CaseResult], bool]
-) -> Iterable[list[CaseResult]]:
-    """The implementations of one workload, regime and device together, for all that is no baseline and no CPU."""
-    groups = group_by(
-        (item for item in cases if not is_baseline(item) and item.device_kind != "cpu"),
-        lambda item: (item.case.workload, item.case.regime_id, item.case.device_id),
-    )
-    return groups.values()
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:

@@ -49,7 +49,7 @@ class SessionValues(NamedTuple):
 
     def logs(self) -> tuple[list[float], list[float]]:
         """Return the logarithms of both sides, in the order of the sessions."""
-        base, new = ([math.log(side[session]) for session in sorted(side)] for side in self)
+        base, new = ([math.log(seconds) for _, seconds in sorted(side.items())] for side in self)
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:

@@ -148,7 +148,8 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
     if relatives and (kind == "cpu" or len(places) > 1):
         result += _beside(kind, places, relatives)
     if kind != "cpu" and len(places) > 2:  # through two sizes there is always one
-        result.append(_launch(kind, places))
+        cost = fixed_and_per_n(kind, places)
+        result.append(_ease(_launch_process(kind, places[0].x, *cost, ALONE_LAUNCH), places, 2))
     return max(result, key=lambda belief: belief.likelihood)
 
 
@@ -234,11 +235,6 @@ def _together(near: Sequence[Point], level: float) -> Point:
     x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
     y = sum(w * point.y for w, point in zip(weights, near, strict=True)) / total
     return Point(x, y, 1 / total)
-
-
-def _launch(kind: Kind, places: Sequence[Point]) -> Conditioned:
-    cost = fixed_and_per_n(kind, places)
-    return _ease(_launch_process(kind, places[0].x, *cost, ALONE_LAUNCH), places, 2)
 
 
 def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own: Own) -> LaunchTime:

@@ -159,7 +159,7 @@ def _median_rank(n: int) -> int:
     if n > MOST_EXACT:
         return math.floor((n + 1 - Z * math.sqrt(n)) / 2)
     rank, below = 1, 1
-    while 2 * (rank + 1) <= n + 1 and (below := below + math.comb(n, rank)) <= ALPHA / 2 * 2**n:
+    while (below := below + math.comb(n, rank)) <= ALPHA / 2 * 2**n:
         rank += 1
     return rank
 
@@ -389,7 +389,7 @@ def shift_ratio(
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
     least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
     rank = 1
-    while 2 * (rank + 1) <= len(ratios) + 1 and sum(ways[least : least + rank + 1]) <= allowed:
+    while sum(ways[least : least + rank + 1]) <= allowed:
         rank += 1
     return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
 

@@ -6,7 +6,7 @@ import statistics
 import pytest
 from msgspec.structs import replace
 
-from gpubench.curves import TimedSizes, fit, kind_of
+from gpubench.curves import TimedSizes, fit
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu
 
 
@@ -60,17 +60,6 @@ def test_relatives_tell_what_lies_in_a_wide_gap_of_a_gpu(kind, known):
     assert not fit({"own": ends})["own"].knows(math.log(1 << 17))
 
 
-def test_two_sizes_of_a_gpu_are_no_launch_and_bytes():
-    """What grows with another power of the size goes through them as well."""
-
-    def rising(n):
-        return 2e-5 * (n / 64) ** 0.6
-
-    curve = fit({"it": TimedSizes("waited", exact(rising, [64, 4096]))})["it"]
-    assert seconds(curve, 512) == pytest.approx(rising(512), rel=0.1)
-    assert spread(curve, 512) > 0.3
-
-
 def test_the_mean_is_that_of_the_height_and_beyond_the_ends_that_of_the_end():
     curve = fit({"it": TimedSizes("cpu", exact(cpu, [1 << 12, 1 << 16, 1 << 20]))})["it"]
     for n in (1 << 12, 5000, 60_000, 70_000, 1_000_000, 1 << 20):
@@ -90,17 +79,6 @@ def test_sessions_that_lie_apart_shift_the_whole_curve():
     assert spread(loud, 1 << 18) == pytest.approx(spread(quiet, 1 << 18), rel=0.5), (
         "that is no scatter of a size"
     )
-
-
-@pytest.mark.parametrize(
-    ("device_kind", "regime", "kind"),
-    [
-        ("cpu", "resident", "cpu"), ("gpu", "resident-waited", "waited"), ("gpu", "resident-queued", "queued"),
-        ("gpu", "transfer-always", "copied"), ("gpu", "transfer-once-10", "copied"), ("software", "resident-waited", "waited"),
-    ],
-)  # fmt: skip
-def test_the_kind_of_a_call(device_kind, regime, kind):
-    assert kind_of(device_kind, regime) == kind
 
 
 @pytest.mark.parametrize("more", [{"traffic": 0.0}, {"relation": None}])

@@ -90,6 +90,7 @@ def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, devi
     found = ask([*CPU_SIZES, *more], n)
     assert (found.device_id, found.confidence) == (device, confidence)
     assert more or "Gain: not known: no GPU was measured here." in render(found, "table")
+    assert confidence == "none" or f"no {'CPU' if device == 'cupy:0' else 'GPU'} " in found.why
     assert n != 3000 or found.candidates[1].reason == "skip at n = 2048: out-of-memory"
 
 

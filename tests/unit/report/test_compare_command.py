@@ -6,8 +6,6 @@ import json
 import jsonschema
 import pytest
 
-from gpubench.report import FORMATS as REPORT_FORMATS
-from gpubench.report.comparison import FORMATS
 from gpubench.result.store import save
 from tests.unit.report import comparisons
 from tests.unit.report.sides import CASES, on_machine, pair
@@ -114,12 +112,3 @@ def test_json_follows_its_schema(gpubench, folder):
     jsonschema.validate(document, schema)
     assert (document["name"], document["exit_code"], document["exit_reason"]) == ("gpubench-compare", 3, "gate")
     assert [row["verdict"] for row in document["cases"]] == ["SAME", "SLOWER", "FASTER", "SAME"]
-
-
-def test_labels_standard_input_and_several_files(gpubench, folder):
-    text = (folder / "base.json").read_text(encoding="utf-8")
-    done = gpubench("compare", "-", "release=new.json", "alike.json", cwd=folder, input=text)
-    assert done.returncode == 3
-    assert all(said in done.stdout for said in ("Base: standard input", "New: release, ", "New: alike.json, "))
-    assert done.stdout.count("\nGates\n") == 1
-    assert set(FORMATS) <= set(REPORT_FORMATS)

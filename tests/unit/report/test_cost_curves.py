@@ -78,16 +78,15 @@ def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
 
 
 def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
-    found = times(upload_s=1e-4, resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
-    assert "transfer-mismatch" in found["transfer-always"].findings
+    for upload_s, misses in (
+        (8.92e-3, False),
+        (8.48e-3, True),
+        (1e-4, True),
+    ):  # of 11 ms 8, 12 and 88 % are missing
+        found = times(upload_s=upload_s, resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
+        assert ("transfer-mismatch" in found["transfer-always"].findings) == misses
     b = (10 * 2e-3 - 11e-3) / 9
     assert seconds_of(found, 5) == pytest.approx(((11e-3 - b) + b * 5) / 5)
-
-
-def test_more_calls_come_closer_to_resident_and_never_below():
-    found = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
-    many = [seconds_of(found, calls) for calls in (11, 100, 10**6)]
-    assert many == [pytest.approx(1e-3 + 1e-3 * 10 / calls) for calls in (11, 100, 10**6)]
 
 
 def test_calls_outside_of_what_was_measured_are_unknown():

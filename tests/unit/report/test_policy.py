@@ -20,14 +20,13 @@ from tests.architecture.test_imports import HEAVY, NEVER
 from tests.unit.report.builders import (
     CPU,
     GPU,
-    HYBRID,
     case,
     curve,
     measured,
     regime_of,
     run_of,
-    split,
 )
+from tests.unit.report.test_advise import SPLIT, splitting
 
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of([
@@ -143,21 +142,10 @@ def test_unknown_regimes_are_refused(regime):
         POLICY.choose("matmul", shape=1024, regime=regime)
 
 
-def splitting(seconds):
-    """A run that splits matmul of 1024, resident: 3 ms on the CPU, 1 ms on the GPU, `seconds` on both."""
-    found = [
-        measured(case(n=n, device=device), s, sessions=5)
-        for n in (512, 1024)
-        for device, s in (("numpy:0", 3e-3), ("cupy:0", 1e-3))
-    ]
-    found.append(split(case(implementation="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), seconds, sessions=5))
-    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=5)
-
-
 def test_a_caller_that_can_split_gets_the_split_and_its_share():
-    agreed(splitting(0.78e-3), "matmul", 1024, QUEUED, hybrid=True)
-    agreed(splitting(1.2e-3), "matmul", 1024, QUEUED, hybrid=True)
-    policy = Policy([splitting(0.78e-3)])
+    agreed(run_of(splitting(0.78e-3), **SPLIT), "matmul", 1024, QUEUED, hybrid=True)
+    agreed(run_of(splitting(1.2e-3), **SPLIT), "matmul", 1024, QUEUED, hybrid=True)
+    policy = Policy([run_of(splitting(0.78e-3), **SPLIT)])
     found = policy.choose("matmul", shape=(1024, 1024), regime=QUEUED, hybrid=True)
     assert (found.device_id, found.backend, found.implementation) == ("hybrid:cupy:0", "hybrid", "tuned")
     assert (found.basis, found.gpu_share, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))

@@ -21,7 +21,7 @@ from gpubench.base.errors import ExitCode, InputError
 from gpubench.report.document import report_document
 from gpubench.result.machine import Fact
 from gpubench.result.run import Blas, Device, RunWarning
-from tests.unit.report.builders import CPU, GPU, case, curve, failed, measured, run_of
+from tests.unit.report.builders import CPU, GPU, case, curve, failed, measured, run_of, skipped
 
 ON_CPU, ON_GPU = measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3)
 TUNED_CPU, QUICK_GPU = measured(case(implementation="tuned"), 2e-3), measured(case(device="cupy:0"), 1e-4)
@@ -195,6 +195,8 @@ def test_the_document_says_it_as_tables_do(ratios, text):
             ({64: 4.0, 256: 0.25}, "loses-again"))),
         ([*curve({16: 0.8, 4096: 1.3}), failed(case(n=64, device="cupy:0"))], "failed-cases", {}),
         (curve({64: 0.8, 16384: 1.3}), "budget", {"exit_reason": "budget"}),
+        *(([*curve({64: 0.8, 16384: 1.3}), skipped(case(n=512, device="cupy:0"), why)], reason, {}) for why, reason in (
+            ("budget", "budget"), ("out-of-memory", "few-sizes"))),
         ([*curve({64: 0.9}), measured(case(n=128), 1e-3), BEATEN], "throttled", {}),
     ],
 )  # fmt: skip

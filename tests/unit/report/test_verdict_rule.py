@@ -35,6 +35,8 @@ def test_the_joint_test_alone_does_not_call_a_case_slower():
     row = judge((*STEADY[:4], 3.0), (1.2, 1.201, 1.202, 1.203, 1.204))
     assert row.p_adjusted <= 0.05 < row.p
     assert (row.verdict, row.reason) == ("UNSURE", "noise")
+    far = judge((*STEADY[:4], 3.0), (2.9, 2.901, 2.902, 2.903, 2.904))
+    assert (far.verdict, far.sessions_needed) == ("UNSURE", 6), "one session more is the least advice"
 
 
 def test_the_exact_test_alone_does_not_call_a_case_slower():
