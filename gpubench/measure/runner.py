@@ -455,7 +455,7 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
     order: list[CaseRun] = []
     long_runs: list[CaseRun] = []  # those that were sampled and whose last checks take a while
     number = 0
-    while active := [run for run in runs if run.prepared is not None and not run.over]:
+    while active := [run for run in runs if not run.over]:
         if settings.order == "sequential":
             order = active[:1]
         elif number % 2:

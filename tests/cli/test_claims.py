@@ -50,5 +50,7 @@ def test_a_table_of_ones_own_is_measured_at_its_sizes(in_process, tmp_path):
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "relu/n=3k/float32"\nspeedup = 2\n')
     words = ("run", "--ops", "claims", "--claims", str(ours), "--devices", "numpy:0", "--dry-run")
     assert {line.split("/")[1] for line in in_process(*words).stdout.splitlines() if "@" in line} == {"n=3072"}
+    given = in_process(*words, "--sizes", "4k").stdout
+    assert {line.split("/")[1] for line in given.splitlines() if "@" in line} == {"n=4096"}
     ours.write_text('[[claims]]\nclaim = "a"\ncase = "*"\nspeedup = 2\n')
     assert "no claim names an op" in in_process(*words).stderr

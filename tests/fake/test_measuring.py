@@ -119,25 +119,6 @@ def test_the_parts_add_up_to_the_whole(ran):
         assert total - median(kept(always)) == pytest.approx(0, abs=7 * 5e-7 * total + 2e-9), (op, n)
 
 
-def test_the_hot_time_of_a_gpu_without_a_clock_is_derived_from_wall_times_and_marked(run):
-    """(wall of 3r launches - wall of r) / 2r: on the scripted device exactly what a kernel takes."""
-    ran = run("--devices", "fake:cpu,fake:no-clock", "--ops", "add", "--sizes", "1k")
-    assert ran.code == 0
-    kinds = {device["id"]: (device["clock"] or {}).get("kind") for device in ran.result["devices"]}
-    assert kinds == {"fake:cpu": None, "fake:no-clock": "derived"}
-    for name, outcome in ran.outcomes.items():
-        for block in outcome["blocks"]:
-            assert not block["device_cold_s"]
-            assert (
-                bool(block["device_hot_s"])
-                == ("resident-queued@fake:no-clock" in name)
-                == (block["hot_repeat"] is not None)
-            )
-            for seconds in block["device_hot_s"] or ():
-                assert seconds == pytest.approx(6e-6 + 12 * 1024 / 3e12, rel=1e-4)
-    assert "no-device-clock" in ran.out
-
-
 def test_with_cold_caches_every_sample_is_one_launch(run):
     ran = run(
         "--devices", "fake:gpu", "--ops", "relu", "--sizes", "1k", "--cache", "cold",

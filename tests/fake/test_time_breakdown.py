@@ -41,6 +41,8 @@ def rows(run):
     ran = run("--devices", "fake:cpu,fake:gpu,fake:no-clock,fake:overlaps", *OPS)
     assert ran.code == 0, ran.err
     assert "transfer-mismatch" not in ran.out
+    clocks = {device["id"]: (device["clock"] or {}).get("kind") for device in ran.result["devices"]}
+    assert (clocks["fake:cpu"], clocks["fake:no-clock"]) == (None, "derived")
     cases = analyse(load(ran.folder / "r.json")).cases
     return {(row.case.device_id, row.case.op): row for row in cases if row.case.regime == "transfer-always"}
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import calls_library, op_hash, random_inputs
+from gpubench.backends.shared.host import calls_library, random_inputs
 from gpubench.backends.shared.reference import (
     Oddities,
     not_finite,
@@ -18,7 +17,6 @@ from gpubench.backends.shared.reference import (
 )
 from gpubench.kernels.contract.op import Operand, Range, Tolerance
 from gpubench.kernels.templates.elementwise import elementwise, vector_shape
-from gpubench.measure.worker import workspace as workspace_module
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.result.case import Case
@@ -183,18 +181,3 @@ def test_every_op_is_finite_or_says_why_not(tmp_path):
             inputs = random_inputs(op, {"n": n}, dtype, 1, kind)
             answer = reference(op, inputs, tmp_path, f"{op.name} {dtype} {kind} {n}")
             assert op.not_finite or not not_finite(answer, inputs), (op.name, dtype, kind, n)
-
-
-def test_what_an_op_means_is_computed_once_for_all_its_sizes(session, tmp_path, monkeypatch):
-    """For a layer that takes seconds."""
-    op, hashed = replace(kernels.load("relu")), []  # one that no other test has asked about
-    monkeypatch.setattr(workspace_module, "op_hash", lambda one: hashed.append(one) or op_hash(one))
-    found = {
-        Workspace(
-            session, op, Case(op.name, op.group, {"n": n}, "float32", "library", "resident", "numpy:0"), 1, "random",
-            tmp_path,
-        ).op_hash
-        for n in (8, 16, 32)
-    }  # fmt: skip
-    assert found == {op_hash(op)}
-    assert hashed == [op]

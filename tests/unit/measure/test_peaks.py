@@ -297,7 +297,7 @@ class Chained(Scripted):
 
     def __init__(self, rate, *, idle_s=0.0, spoil=0.0):
         super().__init__(spoil=spoil)
-        self.rate, self.idle_s, self.rounds = rate, idle_s, []
+        self.rate, self.idle_s, self.rounds, self.timed = rate, idle_s, [], 0
 
     def multiply_adds(self, dtype, rounds):
         if dtype == "float64":
@@ -309,6 +309,17 @@ class Chained(Scripted):
     def run(self, launch, repeat=1):
         launch.output[...] = chains.chain_sums()
         launch.output[-1] += self.spoil
+
+    def time(self, launch, repeat=1, *, cold=False):
+        self.timed += 1
+        return super().time(launch, repeat)
+
+
+@pytest.mark.parametrize(("idle_s", "timings"), [(0.002, 20), (0.005, 10), (0.02, 5)])
+def test_multiply_adds_work_for_a_twentieth_of_a_second_while_the_clock_rises(idle_s, timings):
+    session = Chained(1e13, idle_s=idle_s)
+    find(session, compute=["float32"])
+    assert session.timed == 1 + timings
 
 
 @given(st.floats(1e10, 1e14))

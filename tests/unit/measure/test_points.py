@@ -1,11 +1,8 @@
 """What a run knows of its ops: times by size, ratios of the fastest, and the grid and the ladder of sizes."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.measure.points import Pace
@@ -16,11 +13,6 @@ from tests.unit.measure.simulated import CPU, GPU, Simulation
 BASE, OTHER = (CPU, "library", "resident"), (CPU, "tuned", "resident")
 FAST, SLOW = (GPU, "tuned", "resident-queued"), (GPU, "library", "resident-queued")
 CELL = (GPU, "resident-queued")
-
-ladders = st.builds(
-    lambda low, octaves, factor, granule: Ladder(low * granule, low * granule << octaves, factor, granule),
-    st.integers(1, 1000), st.integers(2, 14), st.sampled_from([2, 4]), st.sampled_from([1, 8, 64]),
-)  # fmt: skip
 
 
 def row(cpu_s, gpu_s):
@@ -72,18 +64,6 @@ def test_curves_follow_what_was_measured_since():
     assert len(passes.rows(add)) > sizes
     assert passes.points.fit(add) is not before
     assert set(passes.points.times(add)[BASE]) == set(passes.rows(add))
-
-
-@given(ladders)
-def test_ladders_rise_to_their_tops_and_rungs_are_seven_at_most_in_whole_granules(ladder):
-    rungs = ladder.rungs()
-    for sizes in (ladder.sizes(), rungs):
-        assert sizes == sorted(set(sizes))
-        assert sizes[-1] == ladder.high
-        assert sizes[0] <= ladder.low * 1.2 + ladder.granule
-    assert len(rungs) <= 7
-    assert rungs[0] == ladder.low
-    assert all(n % ladder.granule == 0 for n in rungs)
 
 
 def test_the_sizes_of_an_op_have_a_shape_and_larger_ones_are_more_work():

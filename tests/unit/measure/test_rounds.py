@@ -390,3 +390,15 @@ def test_a_block_that_hangs_is_not_waited_for_long_after_the_budget(monkeypatch)
     assert worker.deadlines[protocol.Prepare] == 1.0 + budget.LAST_S
     assert worker.deadlines[protocol.Sample] <= 1.0 + 2 * case_run.HANG_S + budget.LAST_S + 1e-3
     assert worker.deadlines[protocol.Finish] == 600.0, "what was sampled is checked"
+
+
+@pytest.mark.parametrize(("device", "explained", "check_only", "quiet"), [
+    ("fake:cpu", False, False, True), ("fake:cpu", True, False, False), ("hybrid:fake:gpu", False, False, False),
+    ("hybrid:fake:gpu", True, True, True),
+])  # fmt: skip
+def test_devices_prepare_side_by_side_what_nothing_is_timed_of(device, explained, check_only, quiet):
+    case = msgspec.structs.replace(ON_CPU, device_id=device)
+    (workload,) = step_of(case).workloads
+    parts = runtime(NoDevice(), check_only=check_only)
+    workload = msgspec.structs.replace(workload, explained=explained)
+    assert case_run.CaseRun(case, parts, workload).quiet is quiet

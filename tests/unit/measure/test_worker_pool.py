@@ -205,14 +205,6 @@ def test_the_named_workers_place_memory_anew_and_one_that_dies_is_told(script):
     assert sorted(pool.workers) == ["a:0", "c:0"]
 
 
-def test_workers_end_side_by_side(script):
-    pool = opened(devices=DEVICES)
-    since = script.now
-    pool.close()
-    assert script.now - since == COSTS["Close"]
-    assert not [worker for worker in script.workers if worker.alive]
-
-
 @pytest.mark.parametrize("kind", [protocol.Load, protocol.Build, protocol.Choose])
 def test_a_worker_that_dies_over_its_inputs_or_its_trials_is_replaced_when_it_is_needed(script, kind):
     """Which case is to blame shows when it is prepared."""
