@@ -1,5 +1,6 @@
 """All devices open at once, their overheads are measured one by one, and whatever happens no worker is left."""
 
+import queue
 import time
 from collections import Counter
 from pathlib import Path
@@ -103,6 +104,35 @@ def script(monkeypatch):
     made = Script()
     monkeypatch.setattr(worker_pool, "Worker", type("Worker", (ScriptedWorker,), {"script": made}))
     return made
+
+
+class Babbling:
+    """A child that says what is no message."""
+
+    alive = True
+
+    def __init__(self, *_):
+        self.lines = queue.Queue()
+        self.lines.put(b"junk")
+
+    def write(self, line):
+        pass
+
+    def kill(self, after_s):
+        pass
+
+    def noise(self):
+        return ""
+
+    def stderr_tail(self):
+        return "its last words"
+
+
+def test_a_worker_that_says_what_cannot_be_read_is_ended(monkeypatch):
+    monkeypatch.setattr(worker_pool.processes, "Child", Babbling)
+    with pytest.raises(WorkerGone, match="cannot be read") as gone:
+        worker_pool.Worker().ask(protocol.Close(id=1), 0.1)
+    assert (gone.value.reason, gone.value.stderr_tail) == ("worker-crashed", "its last words")
 
 
 DEVICES = ["a:0", "b:0", "c:0"]
