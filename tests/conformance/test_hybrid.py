@@ -1,5 +1,6 @@
 """An op split over the CPU and a scripted GPU is right: every op, dtype and regime, at every kind of share."""
 
+import contextlib
 import gc
 import weakref
 from functools import partial
@@ -210,17 +211,49 @@ def test_pieces_of_several_workloads_give_way_to_each_other(tmp_path, monkeypatc
     session.close()
 
 
+def test_a_trial_of_pieces_that_fails_gives_its_memory_back(tmp_path, monkeypatch):
+    live, allocate, free, op = {}, FakeSession.allocate, FakeSession.free, OPS["add"]
+
+    def note(session, shape, dtype):
+        buffer = allocate(session, shape, dtype)
+        live[id(buffer)] = buffer
+        return buffer
+
+    monkeypatch.setattr(FakeSession, "allocate", note)
+    monkeypatch.setattr(FakeSession, "free", lambda *held: (live.pop(id(held[1]), None), free(*held)))
+    left = []
+    for fails in (False, True):
+        session = backends.load("hybrid").open("hybrid:fake:gpu")
+        monkeypatch.setattr(session.gpu, "transfers", lambda _, gpu=session.gpu: DirectTransfers(gpu))
+        case = case_of(op, "transfer-always", n=5 << 20)
+        workspace = kind_of(op)(session, op, case, 1, "random", tmp_path)
+        workspace.upload_inputs()
+        session.divide(op, case, 1.0)
+        if fails:
+            monkeypatch.setattr(FakeStream, "run", raise_bug)
+        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+            session.tune(op, case, workspace.buffers)
+        left.append(len(live))
+        live.clear()
+        session.close()
+    assert left[0] == left[1]
+
+
+def raise_bug(*_):
+    raise ZeroDivisionError("a bug of the device's library")
+
+
+def raise_loss(*_):
+    raise DeviceLost("scripted")
+
+
 @pytest.mark.parametrize("place", ["queue", "cpu"])
 def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypatch):
     session, timer = in_pieces("gpu", tmp_path)
     timer.split, waits = 0.7, []
     timer.verify()
-
-    def lose(*_):
-        raise DeviceLost("scripted")
-
     owner, name = (FakeStream, "run") if place == "queue" else (session.cpu, "run")
-    monkeypatch.setattr(owner, name, lose)
+    monkeypatch.setattr(owner, name, raise_loss)
     monkeypatch.setattr(FakeStream, "wait", lambda stream: waits.append(stream))
     with pytest.raises(DeviceLost):
         timer.seconds(1)
