@@ -177,7 +177,8 @@ PARTS = {
             f"gpubench/measure/{name}.py"
             for name in ("targets", "adapters", "monitor", "monitor_child", "scratch")
         ),
-        ("tests/unit/measure",), ("tests/fake/test_throttling.py", "tests/fake/test_adapters_run.py"),
+        ("tests/unit/measure", "tests/unit/energy/test_counters.py"),
+        ("tests/fake/test_throttling.py", "tests/fake/test_adapters_run.py"),
     ),
     "worker": (
         ("gpubench/measure/worker",), ("tests/unit/measure",),

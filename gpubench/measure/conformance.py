@@ -214,8 +214,7 @@ class _Trial:
                 self.session.upload(buffer, host)
             self.session.sync()
             for buffer, host in zip(buffers, hosts, strict=True):
-                same = bool((self.fetch(buffer, host) == host).all())
-                self.expect(same, "what comes back is what was sent", f"{host.size} x {dtype}")
+                self.comes_back(self.session, buffer, host, f"{host.size} x {dtype}")
                 self.session.free(buffer)
 
     def ways(self) -> None:
@@ -231,8 +230,7 @@ class _Trial:
                 buffer = session.allocate_fresh(host.shape, "float32")
                 session.upload(buffer, host)
                 session.sync()
-                same = bool((self.fetch(buffer, host) == host).all())
-                self.expect(same, "what comes back is what was sent", "fresh")
+                self.comes_back(session, buffer, host, "fresh")
                 session.free_fresh(buffer)
 
     def parts(self) -> None:
@@ -244,37 +242,34 @@ class _Trial:
             buffer, part = session.allocate(host.shape, "float32"), host[:6000].reshape(60, 100)
             session.upload(buffer, host)
             session.sync()
-            beginning = self.fetch(session.beginning(buffer, part.shape), part)
-            self.expect(
-                bool((beginning == part).all()), "a part of a buffer is its beginning", "60 x 100 of 70,001"
-            )
+            self.comes_back(session, session.beginning(buffer, part.shape), part, "60 x 100 of 70,001")
             session.free(buffer)
 
     def sent_and_fetched(self, implementation: Implementation, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
         way, own = self.session.transfers(implementation), _draw(count)
-        pinned = self.session.host_array((count,), "float32", implementation)
+        pinned, landing = (self.session.host_array((count,), "float32", implementation) for _ in range(2))
         pinned[:] = own
         for host, kind in ((own, "an ordinary array"), (pinned, "a host array")):
-            buffer, host_output = self.session.allocate(host.shape, "float32"), host.copy()
+            buffer, detail = (
+                self.session.allocate(host.shape, "float32"),
+                f"{implementation}: {count} from {kind}",
+            )
             way.upload(buffer, host)
             self.session.sync()
-            host_output.fill(-7)
-            way.download(buffer, host_output)
-            pinned_output = self.session.host_array((count,), "float32", implementation)
-            pinned_output.fill(-7)
-            way.download(buffer, pinned_output)
-            same = bool((host_output == own).all()) and bool((pinned_output == own).all())
-            self.expect(
-                same, "what comes back is what was sent", f"{implementation}: {count} x float32 from {kind}"
-            )
+            for output in (own.copy(), landing):
+                self.comes_back(way, buffer, own, detail, output)
             self.session.free(buffer)
 
-    def fetch(self, buffer: Buffer, like: Array) -> Array:
-        host_output = like.copy()
-        host_output.fill(-7)
-        self.session.download(buffer, host_output)
-        return host_output
+    def comes_back(
+        self, way: Session | Transfers, buffer: Buffer, host: Array, detail: str, output: Array = None, *,
+        promise: str = "what comes back is what was sent",
+    ) -> None:  # fmt: skip
+        """Expect that the buffer holds these values."""
+        output = host.copy() if output is None else output
+        output.fill(-7)
+        way.download(buffer, output)
+        self.expect(output.tobytes() == host.tobytes(), promise, detail)
 
     def memory(self, exhaust: bool) -> None:
         usable = self.session.device.usable_bytes
@@ -354,8 +349,7 @@ class _Trial:
             again = [array.tobytes() for array in workspace.host_outputs]
             self.expect(again == first, "a launch is idempotent", where, name)
             for buffer, host in zip(workspace.buffers, workspace.inputs, strict=True):
-                same = self.fetch(buffer, host).tobytes() == host.tobytes()
-                self.expect(same, "a launch leaves its inputs alone", where, name)
+                self.comes_back(self.session, buffer, host, where, promise="a launch leaves its inputs alone")
 
     # The device's clock.
 

@@ -215,6 +215,7 @@ def choose(
         targets = _one_split_each(targets)
         _require_mode(request, targets, listings)
     warnings += _left_out(listings, targets)
+    pairs: list[tuple[Target, ...]] = []
     if one_of_each and not request.devices:
         firsts = {
             (t.device.backend, t.device.id if t.device.backend == DEVICE_GROUP else t.device.name): t
@@ -224,9 +225,8 @@ def choose(
         identical = [(first, *(t for t in rest if _are_identical(first, t))) for first in firsts.values()]
         warnings += [_left_out_of_search(t.device) for t in rest if t.device.kind != "gpu"]
         targets = [t for t in targets if t in firsts.values()]
-        pairs = tuple(group for group in reversed(identical) if len(group) > 1)
-        return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), pairs)
-    return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
+        pairs = [group for group in reversed(identical) if len(group) > 1]
+    return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), tuple(pairs))
 
 
 def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
