@@ -75,7 +75,9 @@ class Root:
             raw = _read_regular(self._host(real))
             status: Status = "invalid" if raw is None else "ok"
         except OSError as error:
-            raw, status = None, _status_of(error)
+            raw = None
+            refused = error.errno in (errno.EACCES, errno.EPERM)
+            status = "absent" if error.errno in _ABSENT else "permission" if refused else "invalid"
         text = None if raw is None else raw.decode("utf-8", "replace").replace("\0", "").strip()
         # A recording gives the same answer: a refused file is one without rights, a broken one a folder.
         if text is not None:
@@ -203,12 +205,6 @@ def _read_regular(path: str) -> bytes | None:
         return b"".join(parts)
     finally:
         os.close(handle)
-
-
-def _status_of(error: OSError) -> Status:
-    if error.errno in _ABSENT:
-        return "absent"
-    return "permission" if error.errno in (errno.EACCES, errno.EPERM) else "invalid"
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:

@@ -93,13 +93,20 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
     )
     kind = _kind(device, vendor, unified, soc)
     name, precision = _name(device, context)
+    # A device that has computed through one API is not held to what another says against it.
+    against = (
+        set()
+        if any(r.checked for r in device.records)
+        else {code for r in device.records for code in r.why_not}
+    )
     usable = _usable(device, memory, kind, vendor, context.memory)
     own: dict[str, Any] = {
         "kind": kind, "vendor": make_fact(vendor, _source(device) if vendor else None), "name": name,
         "uuid": uuid_fact(device), "bdf": _bdf(device), "usable": NOT_PROBED, **_identity(device),
     }  # fmt: skip
     return Gpu(
-        id=gpu_id, name_precision=precision, why_not=_why_not(device), driver=Driver(**groups["driver"]),
+        id=gpu_id, name_precision=precision, why_not=sorted(against & DETECTION.keys()),
+        driver=Driver(**groups["driver"]),
         memory=replace(memory, usable_bytes=usable),
         compute=Compute(partitions=partitions(device), **groups["compute"]), link=Link(**groups["link"]),
         power=Power(throttle=sorted({word for r in device.records for word in r.throttle}), **groups["power"]),
@@ -141,13 +148,6 @@ def _source(device: MergedDevice) -> str:
     record = next((r for r in device.records if vendor_of(r) is not None), device.records[0])
     fact = record.facts.get("vendor_id")
     return fact.source if fact is not None and fact.source else record.source
-
-
-def _why_not(device: MergedDevice) -> list[str]:
-    """Return what the records say against the device, unless it has computed through another API."""
-    if any(record.checked for record in device.records):
-        return []
-    return sorted({code for record in device.records for code in record.why_not if code in DETECTION})
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:

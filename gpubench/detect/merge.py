@@ -213,8 +213,9 @@ def _share_out(
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
     if not homes:
+        displays = {(r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group}
         for record in others:
-            if not is_layer(record) and not _is_display(record, sorts):
+            if not is_layer(record) and (record.vendor_id, record.device_id) not in displays:
                 devices.append(MergedDevice(record))
                 if record.source not in _CHIP:
                     warnings.append(_warn_of(record, "a device that nothing else knows"))
@@ -270,11 +271,6 @@ def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
         return 1
     other = "integrated" if record.adapter_type == "discrete" else "discrete"
     return 0 if record.adapter_type in kinds else 2 if other in kinds else 1
-
-
-def _is_display(record: DeviceRecord, sorts: Sorted) -> bool:
-    own = (record.vendor_id, record.device_id)
-    return any(own == (r.vendor_id, r.device_id) for group in sorts.displays.values() for r in group)
 
 
 def _differ(own: object, other: object) -> bool:

@@ -83,7 +83,10 @@ def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False
     """The machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice leads. `explain` lists
     every fact instead of the sections."""
     if format == "env":
-        return "\n".join(f"{key}={shlex.quote(value)}" for key, value in _variables(machine).items())
+        return "\n".join(
+            f"{key}={shlex.quote('' if value is None else str(value))}"
+            for key, value in _variables(machine).items()
+        )
     if explain:
         return "\n".join([advice(machine), *explain_facts(machine)])
     parts = list(sections(machine))
@@ -394,23 +397,19 @@ def _regime(regime: str) -> str:
     return _REGIMES.get(regime, regime)
 
 
-def _variables(machine: Machine) -> dict[str, str]:
+def _variables(machine: Machine) -> dict[str, object]:
     advice = machine.recommendation
     best = next((gpu for gpu in machine.gpus if gpu.id in advice.device_ids[:1]), None)
     return {
         "GPUBENCH_MODE": advice.mode, "GPUBENCH_CONFIDENCE": advice.confidence,
         "GPUBENCH_REASONS": ",".join(dict.fromkeys(reason.code for reason in advice.reasons)),
-        "GPUBENCH_DEVICE_IDS": ",".join(advice.device_ids), "GPUBENCH_CPU_THREADS": _plain(advice.cpu_threads),
-        "GPUBENCH_GPU_COUNT": _plain(machine.gpu_count.value),
-        "GPUBENCH_GPU_NAME": clean(best.name.value or "") if best else "",
-        "GPUBENCH_GPU_USABLE_BYTES": _plain(best.memory.usable_bytes.value) if best else "",
-        "GPUBENCH_CPU_AVAILABLE": _plain(machine.cpu.available.value),
-        "GPUBENCH_MEMORY_USABLE_BYTES": _plain(machine.memory.usable_bytes.value),
+        "GPUBENCH_DEVICE_IDS": ",".join(advice.device_ids), "GPUBENCH_CPU_THREADS": advice.cpu_threads,
+        "GPUBENCH_GPU_COUNT": machine.gpu_count.value,
+        "GPUBENCH_GPU_NAME": clean(best.name.value or "") if best else None,
+        "GPUBENCH_GPU_USABLE_BYTES": best.memory.usable_bytes.value if best else None,
+        "GPUBENCH_CPU_AVAILABLE": machine.cpu.available.value,
+        "GPUBENCH_MEMORY_USABLE_BYTES": machine.memory.usable_bytes.value,
     }  # fmt: skip
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:

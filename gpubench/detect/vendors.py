@@ -427,7 +427,10 @@ def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPa
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):
         for node in nodes:
-            for folder in _link_folders(root, node.number):
+            own = f"{KFD_NODES}/{node.number}"
+            folders = [f"{own}/{kind}/{n}" for kind in ("io_links", "p2p_links")
+                       for n in sorted(root.names_like(f"{own}/{kind}", r"\d+"), key=int)]  # fmt: skip
+            for folder in folders:
                 link = root.fact(f"{folder}/properties", properties)
                 table = link.value or {}
                 other = owner.get(table.get("node_to", -1))
@@ -437,15 +440,6 @@ def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPa
                 if lead is not None:
                     paths_of[place].setdefault(other, _path(lead.address, table, link.source))
     return [tuple(paths[other] for other in sorted(paths)) for paths in paths_of]
-
-
-def _link_folders(root: Root, node: int) -> list[str]:
-    places = [f"{KFD_NODES}/{node}/{kind}" for kind in ("io_links", "p2p_links")]
-    return [
-        f"{place}/{name}"
-        for place in places
-        for name in sorted(root.names(place) or (), key=lambda name: (len(name), name))
-    ]
 
 
 def _path(to: Address, table: dict[str, int], source: str | None) -> LinkPath:

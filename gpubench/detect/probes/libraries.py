@@ -183,13 +183,10 @@ def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
     entries = read_registry()
 
     def describe(ordinal: int, adapter: Any) -> dict[str, Any]:
-        return entries.get(_ids(adapter), {}) | _adapter(ordinal, adapter)
+        ids = adapter.info.get("vendor_id"), adapter.info.get("device_id")
+        return entries.get(ids, {}) | _adapter(ordinal, adapter)
 
     yield from ask_each(wgpu.__version__, "adapter ", adapters, describe, _check_adapter if check else None)
-
-
-def _ids(adapter: Any) -> tuple[int | None, int | None]:
-    return adapter.info.get("vendor_id"), adapter.info.get("device_id")
 
 
 def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:

@@ -311,12 +311,9 @@ def _links(handle: Handle) -> CardLinks:
         end = handle.value("nvmlDeviceGetNvLinkRemotePciInfo", link, read=lambda pci: address(text(pci.busId)))
         if end is not None:
             to[end] = to.get(end, 0) + 1
-    mbps = handle.value("nvmlDeviceGetFieldValues", [_LINK_MBPS], read=_rate) if to or switched else None
+    rates = handle.value("nvmlDeviceGetFieldValues", [_LINK_MBPS]) if to or switched else None
+    mbps = int(rates[0].value.uiVal) or None if rates and rates[0].nvmlReturn == 0 else None
     return CardLinks(to, switched, version, mbps, first_state)
-
-
-def _rate(values: Any) -> int | None:
-    return int(values[0].value.uiVal) or None if values[0].nvmlReturn == 0 else None
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
