@@ -8,7 +8,7 @@ from gpubench.cli.ci import parse_gates
 from gpubench.report import analyse_runs
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.machine import Fact
-from gpubench.result.run import Blas, Device, DeviceClock, Parts, RunWarning, Selection
+from gpubench.result.run import Blas, Device, Parts, RunWarning, Selection
 from tests.unit.report.answer_runs import ALWAYS, SIDE, answer_run, op_case
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, machine, measured, run_of, skipped
 from tests.unit.report.samples import full_run
@@ -62,18 +62,6 @@ IMPLEMENTATIONS_OF_OVERHEADS = (
 )  # fmt: skip
 
 
-def pool(allocate_s, *more, parts=None):
-    return run_of([
-        measured(case("allocate", 2**22, "tuned", device="cupy:0"), allocate_s),
-        measured(case("add", 2**20, "tuned", device="cupy:0"), 1e-5, parts=parts), *more,
-    ])  # fmt: skip
-
-
-def derived():
-    mute = replace(SHARED[2], clock=DeviceClock(kind="derived", step_s=1e-9))
-    return run_of([copied(4000, device="cupy:0"), copied(4000, implementation="tuned", device="wgpu:0")], devices=(*SHARED[:2], mute))  # fmt: skip
-
-
 def made_for_peaks(*, asked):
     run = run_of([copied(4000, device="cupy:0"), multiplied(50, device="cupy:0")])
     return (
@@ -104,17 +92,6 @@ def weights(gpu_s):
         loaded = replace(what, parts=[Parts(session=0, weights_s=8.5e-3, weights_bytes=2**20)])
         outcomes += [measured(case(n=n), 1e-3, **kept), loaded]
     return run_of(outcomes)
-
-
-def without_flops():
-    rows = [
-        measured(
-            case("mine.f", n, device=device, regime=WAITED if device == "cupy:0" else "resident"), n * 1e-8
-        )
-        for n in (256, 4096)
-        for device in ("numpy:0", "cupy:0")
-    ]
-    return run_of([replace(row, flops=0, case=replace(row.case, group="function")) for row in rows])
 
 
 BOTH = ["machines", "history"]
@@ -231,21 +208,15 @@ PARTS = {
     "speedups by their columns": (full_run, "plain", {"sections": ["speedup"], "columns": ["copied", "n", "cpu"]}),
     "speedups in ms": (full_run, "plain", {"sections": ["speedup"], "time_unit": "ms"}),
     **{f"a break-even of {ratio}": (lambda r=ratio: run_of(curve({64: r})), "plain", {"sections": ["breakeven"]}) for ratio in (0.5, 1.0)},
-    "where the time goes": (full_run, "plain", {"sections": ["breakdown"]}),
     "the first result": (lambda: one_call(SUM_S), "markdown", {"sections": ["breakdown"]}),
     "no first result": (lambda: one_call(2 * SUM_S), "markdown", {"sections": ["breakdown"]}),
     "implementations of overheads": (lambda: run_of([measured(case(op, 2**20, implementation, device=device), 1e-3) for device, op, implementation in IMPLEMENTATIONS_OF_OVERHEADS]), "plain", {"sections": ["breakdown"]}),
     "six transfers in Markdown": (lambda: run_of([measured(case("upload", n, device="cupy:0"), 1e-5 + n / 1e10) for n in SIX]), "markdown", {"sections": ["breakdown"]}),
-    "a pool and one call": (lambda: pool(1e-6, parts=Parts(session=0, single_s=[3e-5, 2e-5, 9e-5, 2e-5])), "plain", {"sections": ["breakdown"], "width": 120}),
     "weights that pay": (lambda: weights(1e-4), "plain", {"sections": ["amortization"]}),
     "weights that never pay": (lambda: weights(2e-3), "plain", {"sections": ["amortization"]}),
     "peaks of small sizes": (lambda: run_of(SMALL_PEAKS, devices=SHARED), "plain", {"sections": ["roofline"]}),
-    "no peak": (lambda: run_of([measured(case("add", LARGE, device="cupy:0"), 1e-3)]), "plain", {"sections": ["roofline"]}),
-    "no FLOPs": (without_flops, "plain", {"sections": ["roofline"]}),
-    "a derived clock": (derived, "markdown", {"sections": ["roofline"]}),
     "all sizes below a peak": (lambda: run_of([copied(4000, n, device="cupy:0") for n in (2**24, LARGE)], devices=(CPU, GPU, SOFTWARE)), "plain", {"sections": ["roofline"]}),
     "the kernel beside the case": (a_kernel, "markdown", {"sections": ["raw"]}),
-    "many warnings": (lambda: run_of(curve({2**i: 0.5 for i in range(4, 20)}, factors=[0.6] * 5 + [1.4] * 5)), "plain", {"sections": ["warnings"]}),
     "a whole report, made for its peaks": (lambda: made_for_peaks(asked=True), "plain", {}),
     "a whole report, TF32": (lambda: run_of([multiplied(50, device="cupy:0"), multiplied(300, device="cupy:0", variant="tf32")], devices=SHARED), "plain", {}),
     "a whole report, overheads": (lambda: run_of([measured(case("sync", 1, device="cupy:0"), 5e-6)], devices=(CPU, GPU)), "plain", {"width": 120}),

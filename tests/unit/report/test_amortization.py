@@ -98,20 +98,6 @@ def test_a_count_is_withheld_where_parts_miss_the_whole(cpu_s, outcomes, verdict
     assert (row.verdict, row.reason) == (verdict, reason)
 
 
-def test_what_only_a_call_by_itself_pays_is_no_difference():
-    """A launch of 50 us hides behind a kernel of 100 us in a row of calls; one call alone pays both."""
-    copies, launch, kernel = 2e-4, 5e-5, 1e-4
-    parts = Parts(
-        session=0, alloc_s=[0.0], upload_s=[copies * 0.6], launch_s=[launch], sync_s=[copies * 0.1],
-        single_s=[launch + kernel + copies * 0.1], download_s=[copies * 0.3],
-    )  # fmt: skip
-    kept = {"factors": TIGHT, "sessions": 1}
-    always = measured(ALWAYS, copies + launch + kernel, parts=parts, **kept)
-    row = amortization(4e-4, always, measured(ONCE, (copies + launch + CALLS * kernel) / CALLS, **kept))
-    assert row.transfer_s == pytest.approx(copies + launch, rel=0.01)
-    assert (row.verdict, row.calls, row.reason) == ("already", 1, None)
-
-
 def test_missing_sides_give_no_row_and_rows_follow_the_selection():
     (always, once), base = gpu(1e-3, 1e-4), measured(case(), 4e-4)
     for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):

@@ -52,7 +52,7 @@ def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):
 
 
 @pytest.mark.parametrize("run", [one_op_run(), named_run(), no_gpu_run()])
-@pytest.mark.parametrize("width", [40, 64, 80])
+@pytest.mark.parametrize("width", [40, 80])
 def test_no_state_of_any_run_breaks_the_table(run, width):
-    for count in range(0, len(run.outcomes) + 1, 3):
+    for count in range(0, len(run.outcomes) + 1, 5):
         assert all(len(line) <= width for line in lines(after(run, count), width))

@@ -22,6 +22,7 @@ from gpubench.report.charts import theme
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
+from gpubench.result.store import cache
 from tests.examples import examples
 from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import CPU, GPU, curve, run_of
@@ -107,6 +108,7 @@ def test_the_numbers_of_the_text_report_are_all_there():
 
 def test_the_script_that_draws_is_put_together_once(tmp_path, monkeypatch):
     asked = []
+    monkeypatch.setattr(cache, "_notes", {})  # else the next test's command would tell them
     monkeypatch.setattr(plots, "results", lambda calls: (asked.append(calls), [b"draw()"])[1])
     made = plots.page_script.__wrapped__
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "not" / "yet"))
@@ -153,7 +155,7 @@ def tags_of_ours():
     return frozenset(tag for tag, _ in Page(render([named("GPU")], "html")).elements)
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @example(list(NAMES))
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_any_text_stays_text(texts):

@@ -12,7 +12,6 @@ from gpubench import kernels
 from gpubench.analysis.winners import STRAIGHT, ratio_map
 from gpubench.report import analyse_runs
 from gpubench.report.sections.map import (
-    axis_text,
     draw_map,
     map_picture,
     map_view,
@@ -93,15 +92,6 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     assert mapped(peers, devices=(CPU, GPU, SECOND)).shown == ("cupy:0",)
     apart = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="cupy:1", cpu=False)]
     assert mapped(apart, devices=(CPU, GPU, SECOND)).shown == ("cupy:0", "cupy:1")
-
-
-@pytest.mark.parametrize(("ops", "counts"), [
-    (["add"], "elements of one array (of a matrix: side²)"), (["ffn"], "the op's size: rows, tokens or images"),
-    (["add", "ffn"], "elements of one array (of a matrix: side²); else the op's size: rows, tokens or images"),
-])  # fmt: skip
-def test_the_axis_says_what_it_counts(ops, counts):
-    run = answer_run([row for op in ops for row in op_rows(op, {WAITED: {64: 2.0, 1024: 9.0}})])
-    assert {axis_text(rows) for rows in viewed(run).panels.values()} == {counts}
 
 
 # ---------------------------------------------------------------- in characters

@@ -4,21 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import accuracy_ncu, accuracy_page, performance
+from benchmarks import accuracy_page, performance
 from benchmarks.performance_page import files_of, rewrite
 from gpubench.cli import selection
 from gpubench.result.case import select_cases
-
-
-def test_rows_of_ncu_are_told_apart_by_the_empty_kernel():
-    """Two launches of a library call that takes two kernels, then two of one that takes one."""
-    names = ["nothing", "gemm", "reduce", "gemm", "reduce", "nothing()", "add(float)", "add(float)"]
-    times = ["1,300", "2,000", "500", "2,100", "500", "1,280", "1,000", "1,010"]
-    head = '"ID","Process ID","Kernel Name","gpu__time_duration.sum"'
-    lines = ["==PROF== Connected", head, '"","","","ns"']
-    lines += [f'"{i}","7","{name}","{t}"' for i, (name, t) in enumerate(zip(names, times, strict=True))]
-    found = accuracy_ncu.per_launch(accuracy_ncu.durations(lines), launches=2)
-    assert [[round(s * 1e9) for s in launches] for launches in found] == [[2500, 2600], [1000, 1010]]
 
 
 def test_every_command_of_the_plan_names_ops_that_there_are():

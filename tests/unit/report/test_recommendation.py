@@ -4,12 +4,9 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.hybrid import hybrids
 from gpubench.analysis.winners import evidence, recommend_mode
 from gpubench.report import render
 from gpubench.result.machine import Fact, Recommendation
@@ -52,15 +49,6 @@ def with_threads(run, count):
 
 def later(run, month, name):
     return replace(run, id=f"00000000-0000-4000-8000-{name:012}", started_at=f"2026-{month:02}-01T00:00:00Z")
-
-
-@given(st.floats(0.5, 3.0))
-def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
-    analysis = analyse(with_threads(both(3e-3, 1e-3, 1e-3 / gain), 8))
-    (row,), found = hybrids(analysis), recommend_mode(analysis)
-    assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
-    assert found.measured.gpu_share == (0.75 if row.recommended else None)
-    assert found.measured.splits[0].reason == row.reason
 
 
 def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():

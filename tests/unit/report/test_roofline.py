@@ -72,15 +72,6 @@ def test_no_dtype_takes_the_compute_peak_of_another():
     assert {peak.dtype: peak.flops_per_s for peak in without.peaks}["float32"] is None
 
 
-def test_variants_make_no_peak_and_tf32_has_none():
-    tf32 = multiplied(300, variant="tf32", device="cupy:0")
-    naive = multiplied(5, variant="naive", implementation="tuned", device="wgpu:0")
-    found = peaks_of(multiplied(50, device="cupy:0"), tf32, naive)
-    (peak,) = found.peaks
-    assert peak.flops_per_s == pytest.approx(5e13)
-    assert (shares(found)[tf32.id], shares(found)[naive.id]) == (None, pytest.approx(0.1))
-
-
 def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
     library = measured(case("add", LARGE, device="cupy:0"), 9.0, hot_s=4e-4)
     ours = measured(case("add", LARGE, implementation="tuned", device="wgpu:0"), 5.0, hot_s=2e-4)

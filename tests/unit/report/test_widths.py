@@ -43,7 +43,7 @@ def too_long(analyses, format, width, **more):
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.sampled_from(MAKES), LONG, st.integers(60, 120), st.sampled_from(["table", "plain"]), st.booleans())
 def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_only):
     assert not too_long(analysed(named(make(), text)), format, width, ascii_only=ascii_only)
