@@ -1,12 +1,14 @@
 """The second gate: nothing that an earlier launch wrote passes for the answer of the last one."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import leak_traces as leaks
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import calls_library, random_inputs
 from gpubench.backends.shared.reference import (
@@ -181,3 +183,20 @@ def test_every_op_is_finite_or_says_why_not(tmp_path):
             inputs = random_inputs(op, {"n": n}, dtype, 1, kind)
             answer = reference(op, inputs, tmp_path, f"{op.name} {dtype} {kind} {n}")
             assert op.not_finite or not not_finite(answer, inputs), (op.name, dtype, kind, n)
+
+
+def test_a_file_forgotten_in_each_launch_is_found(tmp_path):
+    op = kernels.load("add")
+    session = backends.load("numpy").open("numpy:0")
+    kept = []
+    whole = session.run
+    session.run = lambda launch, repeat=1: (kept.append(open(os.devnull)), whole(launch, repeat))  # noqa: SIM115
+    case = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "numpy:0")
+    try:
+        found = leaks.launches(session, op, case, tmp_path, leaks.Repeats(1000))
+    finally:
+        session.close()
+        for file in kept:
+            file.close()
+    assert found.count == 1000
+    assert [text.partition(" ")[0] for text in found.leaks()] == ["handles"]
