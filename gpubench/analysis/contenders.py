@@ -18,7 +18,7 @@ from gpubench.analysis.hybrid import SharedCall, shared_calls
 from gpubench.analysis.samples import Label
 from gpubench.analysis.speedup import ContenderKey, case_series, contender_key, ids_beside
 from gpubench.base import group_by
-from gpubench.base.errors import UsageError
+from gpubench.base.errors import UsageError, suggest
 from gpubench.curves import TimeCurve, TimedSizes, fastest, fit, interval, kind_of, unsure
 from gpubench.curves.stats import Interval, IntervalLike, weaker
 from gpubench.kernels.contract.op import Implementation
@@ -346,6 +346,7 @@ def situation_regime(situation: str) -> str:
     raise UsageError(
         "unknown-regime", f"there is no regime {regime!r}",
         why=f"known: {', '.join(SITUATIONS)}, and the ids {', '.join(SITUATIONS.values())}",
+        hint=suggest(regime, [*SITUATIONS, *SITUATIONS.values()]) or None,
     )  # fmt: skip
 
 
