@@ -151,7 +151,7 @@ PARTS = {
     ),
     "detect": (
         ("gpubench/detect",), ("tests/detect",),
-        ("tests/unit/measure/test_gpu_users.py", "tests/unit/measure/test_telemetry.py"),
+        ("tests/unit/measure/test_monitor.py",),
     ),
     "workloads": (
         ("gpubench/workloads",), ("tests/unit/workloads",),
