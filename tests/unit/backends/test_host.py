@@ -51,6 +51,14 @@ def test_inputs_differ_between_ops_dtypes_and_operands():
     assert len({array.tobytes() for array in (a, b, c, d)}) == 4
 
 
+def test_a_copy_takes_arrays_with_gaps_on_either_side():
+    whole, gaps = np.arange(8.0), np.zeros(16)[::2]
+    host.copy(whole, gaps)
+    assert (gaps == whole).all()
+    host.copy(gaps, back := np.zeros(8))
+    assert (back == whole).all()
+
+
 def test_the_hash_of_an_op_changes_with_its_meaning():
     same = msgspec.structs.replace(ADD, summary="another text")
     assert host.op_hash(same) == host.op_hash(ADD)
