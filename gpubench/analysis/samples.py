@@ -1,7 +1,6 @@
-"""Which samples count, how far they scatter, and what is wrong with a case.
+"""Which samples count, and what is wrong with a case.
 
-Not warm-up, not what was discarded, not a superseded session counts. Times scatter inside a block, from block to block
-of a session, and from session to session. The gravest finding of a case is its label."""
+Not warm-up, not what was discarded, not a superseded session counts. The gravest finding of a case is its label."""
 
 from __future__ import annotations
 
