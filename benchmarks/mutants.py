@@ -305,6 +305,12 @@ EQUIVALENT = (
     ("store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
     ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
     ("store/journal.py", "msvcrt.locking(", "LK_NBLCK, 2", "as many bytes as every other run locks there"),
+    (
+        "workloads/training.py",
+        "reads[2] = x @ w",
+        "b - margin",
+        "one training goes up and one down, whichever is first",
+    ),
     ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
     (
         "detect/merge.py",

@@ -342,8 +342,8 @@ class WgpuSession(
         What the host does comes first, by its own clock."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
-        with vendor_errors():
-            return read_stages(self, steps, own, stamps.read_steps if stamps else None)
+        # What a stage of the host raises is none of the device's errors.
+        return read_stages(self, steps, own, vendor_errors()(stamps.read_steps) if stamps else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
         """Record once more what was recorded ahead. A device that is the CPU itself spends a submit with
