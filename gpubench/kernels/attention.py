@@ -54,7 +54,7 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None)
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
     """Return the sums of the rows of v with the weights of each query. A block of weights stays in the caches."""
-    out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // max(len(v), 1)))
+    out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):
         out[rows] = weights @ v[seen]
     return out
@@ -63,7 +63,7 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
-    slack = 1 + lengths * xp.max(longest, initial=0.0) / math.sqrt(q.shape[-1])
+    slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
 
 
@@ -81,7 +81,7 @@ _WORK = 8  # elements of an elementwise op that a pair of tokens costs as much a
 
 def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Keys and values copied, then the queries, on each number of threads worth a trial."""
-    blocks, size = ceil_div(max(of.n, 1), _KEYS), max(4, ITEMSIZE[dtype])
+    blocks, size = ceil_div(of.n, _KEYS), max(4, ITEMSIZE[dtype])
     heads, pairs = of.sequences * of.heads, ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
         prelude=numba_prelude(dtype), dtype=dtype, real="float32" if dtype == "float16" else dtype, keys=_KEYS,
@@ -97,7 +97,7 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
             "packed": heads * blocks * 2 * _KEYS * of.e * size,
             "scores": threads * _QUERIES * (blocks * _KEYS + of.e) * size,
         }
-        return NumbaProgram(source, passes * (of.n > 0), threads, scratch)
+        return NumbaProgram(source, passes, threads, scratch)
 
     return numba_candidates(_WORK * of.heads * of.pairs, limits, program, streamed=False)
 

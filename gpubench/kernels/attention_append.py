@@ -34,13 +34,11 @@ from gpubench.kernels.contract.op import (
     Tolerance,
 )
 from gpubench.kernels.templates import (
-    DTYPES,
     GpuText,
     Storage,
     kernel_pass,
     lanes,
     require_bindings,
-    require_dtype,
     require_grid,
     require_storage,
     shader,
@@ -75,8 +73,6 @@ def _room(params: Params) -> int:
 def _fits(params: Params) -> str | None:
     if unfit := fits(params):
         return unfit
-    if params["n"] < 1:
-        return "a token sees itself: n is at least 1"
     return None if _room(params) >= params["n"] else f"{params['n']} tokens do not fit {_room(params)} rows"
 
 
@@ -147,8 +143,7 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported for another dtype, and for heads that are too wide."""
-    require_dtype(dtype, DTYPES, "CUDA")
+    """One launch. Raises Unsupported for heads that are too wide."""
     of, room = by_heads(params), _room(params)
     require_threads(of)
     e, width = of.e, math.gcd(of.e, lanes(dtype))
@@ -364,9 +359,6 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
     return shader(buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_"))
 
 
-# ---------------------------------------------------------------- the op
-
-
 # ---------------------------------------------------------------- cache_append
 
 
@@ -429,13 +421,13 @@ _APPEND_KERNEL = GpuText(
 
 
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, none without tokens. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """One launch. Raises Unsupported beyond CUDA's largest grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
     return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, none without tokens. Raises Unsupported for what the device does not hold."""
+    """One dispatch. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits)
     units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
     require_bindings(

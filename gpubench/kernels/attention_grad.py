@@ -18,13 +18,11 @@ from typing import Any
 from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
 from gpubench.kernels.templates import (
-    DTYPES,
     Storage,
     ceil_div,
     kernel_pass,
     lanes,
     require_bindings,
-    require_dtype,
     require_grid,
     require_storage,
     shader,
@@ -95,7 +93,7 @@ def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Arra
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):
-        p *= (1 + lengths[0][rows] * np.max(lengths[1], initial=0.0) * by)[:, None]
+        p *= (1 + lengths[0][rows] * np.max(lengths[1]) * by)[:, None]
         dv[seen] += p.T @ np.abs(g[rows])
         ds = np.outer(lengths[3][rows], lengths[2][seen])
         ds = p * (ds + np.sum(p * ds, axis=1, keepdims=True))
@@ -119,7 +117,7 @@ def _build_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
                 for place, part in enumerate(parts):
                     made[at, :, place, head] = part
 
-        blocks.multiply(some, of.sequences * of.heads if of.n else 0, 1)
+        blocks.multiply(some, of.sequences * of.heads, 1)
 
     return launch
 
@@ -130,11 +128,8 @@ _THREADS, _SHARED_BY = 128, 8
 
 
 def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Two launches, none without tokens. Raises Unsupported for another dtype, and for too many heads."""
-    require_dtype(dtype, DTYPES, "CUDA")
+    """Two launches. Raises Unsupported for too many heads."""
     of = by_heads(params)
-    if of.n == 0:
-        return CudaProgram(())
     text = f"""const int E = {of.e}, SHARED_BY = {_SHARED_BY}, ROWS = {_THREADS // _SHARED_BY};
 const int WIDTH = {math.gcd(of.e, lanes(dtype))};
 {sequences_text(of)}
@@ -261,14 +256,12 @@ _GROUP = 64
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Two dispatches, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
+    """Two dispatches. Raises Unsupported for what the device or the kernel does not hold."""
     require_storage(dtype, limits, exact=False)
     of, names = by_heads(params), ("qkv", "dout", "out", "statistics")
     size, held = ITEMSIZE[dtype] * of.rows * of.width, 4 * _STATISTICS * of.heads * of.rows
     require_bindings({"qkv": 3 * size, "dout": size, "out": 3 * size, "statistics": held}, limits)
     grid = require_grid(limits, ceil_div(of.rows, _GROUP), of.heads)
-    if of.n == 0:
-        return WgslProgram(())
     sources = _wgsl_sources(of, whole_units(dtype, of.e))
     return WgslProgram(
         tuple(WgslPass(text, grid, names, uniform=(of.rows,)) for text in sources), {"statistics": held}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gpubench.kernels.contract.kernel import Candidate, CudaProgram, Limits, by_backend
 from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
-from gpubench.kernels.templates import DTYPES, ceil_div, kernel_pass, multiprocessors, require_dtype, winograd
+from gpubench.kernels.templates import ceil_div, kernel_pass, multiprocessors, winograd
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch
 from gpubench.kernels.templates.matmul import wgsl
 from gpubench.kernels.templates.matmul.register import Patches
@@ -75,7 +75,7 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
     """Compute a few images at a time, which stay in the caches: half the time."""
-    starts = range(0, max(1, len(x)), _TOGETHER)
+    starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
 
@@ -172,11 +172,8 @@ def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    require_dtype(dtype, DTYPES, "CUDA")
+    """Raises Unsupported beyond CUDA's largest grid."""
     n, (channels, filters, side) = params["n"], _sides(params)
-    if n == 0:
-        return CudaProgram(())
     if _by_winograd(params, dtype, limits):
         return winograd.cuda_program(n, channels, filters, side, dtype, limits)
     tile = _tile(params, dtype, limits)

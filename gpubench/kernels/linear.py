@@ -52,7 +52,7 @@ from gpubench.kernels.contract.op import (
     Tolerance,
     counted_by,
 )
-from gpubench.kernels.templates import DTYPES, require_bindings, require_dtype, rows
+from gpubench.kernels.templates import require_bindings, rows
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch, ThreadScratch, compiled_kernel, widen
 from gpubench.kernels.templates.elementwise import gelu_on_arrays, gelu_scale
 from gpubench.kernels.templates.matmul import BIAS, GELU, GELU_SLOPE, Epilogue, few_rows, norms, wgsl
@@ -185,7 +185,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
         if rows < n:
             blocks.multiply(slab, n, rows)
-        elif n:  # on BLAS's own threads
+        else:  # on BLAS's own threads
             slab(0, n)
 
     return launch
@@ -196,7 +196,7 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
     longest = max(_FEWEST_ROWS, _SLAB // widest)
-    rounds = max(1, -(-n // (threads * longest)))
+    rounds = -(-n // (threads * longest))
     return -(-n // (threads * rounds))
 
 
@@ -208,8 +208,6 @@ def build_cuda(
 ) -> CudaProgram:
     """Few rows in one launch, others by cuBLAS and a pass over the result."""
     n, m, k = sides(params)
-    if n == 0:
-        return CudaProgram(())
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
     return CudaProgram((CudaProduct(*names, "out", n, m, k, tb=turned), epilogue.cuda_pass(n, m, dtype)))
@@ -325,8 +323,6 @@ def _scratch(params: Params, dtype: str) -> dict[str, int]:
 
 def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, _, k = sides(params)
-    if n == 0:
-        return CudaProgram(())
     if few := few_rows.cuda_pass(_weighted_rows(epilogue, params, dtype), limits):
         return CudaProgram((few,))
     before = cuda.program(_NORM.name, _ROW, n, k, dtype, limits, into=_NORMED)
@@ -419,7 +415,6 @@ def _require_row(step: Any, params: Params) -> Any:
 
 
 def _last_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    require_dtype(dtype, DTYPES, "CUDA")
     return CudaProgram((_require_row(few_rows.cuda_pass(_last_row(params, dtype), limits), params),))
 
 

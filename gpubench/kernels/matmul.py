@@ -49,7 +49,6 @@ from gpubench.kernels.contract.op import (
     counted_by,
 )
 from gpubench.kernels.templates import (
-    DTYPES,
     Storage,
     ceil_div,
     elements,
@@ -62,7 +61,6 @@ from gpubench.kernels.templates import (
     power_of_two_at_least,
     real_dtype,
     require_bindings,
-    require_dtype,
     require_storage,
     shader,
     whole_units,
@@ -139,10 +137,8 @@ def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
-    largest_x, largest_w = (
-        xp.max(y * y, axis=axis, keepdims=True, initial=0.0) for y, axis in ((x, -1), (w, -2))
-    )
-    sums = xp.sum(x, axis=-1, keepdims=True) * xp.sum(w, axis=-2, keepdims=True) / max(k, 1)
+    largest_x, largest_w = (xp.max(y * y, axis=axis, keepdims=True) for y, axis in ((x, -1), (w, -2)))
+    sums = xp.sum(x, axis=-1, keepdims=True) * xp.sum(w, axis=-2, keepdims=True) / k
     terms = xp.minimum(squares_x * largest_w, largest_x * squares_w)
     return xp.sqrt(squares_x * squares_w + k / 6 * terms + k / 9 * sums * sums)
 
@@ -204,7 +200,7 @@ def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
         a, x = arrays[0], arrays[1].astype(np.float32)
-        rows = max(1, _BLOCK // max(1, a.shape[1]))
+        rows = max(1, _BLOCK // a.shape[1])
 
         def block(start: int, stop: int) -> None:
             part = a[start:stop]
@@ -241,14 +237,17 @@ class CudaGemv(msgspec.Struct, frozen=True):
 
 
 def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
-    """out = A x for A of m x n, row by row. No launch if m is 0; zeros if n is.
-
-    Raises Unsupported for another dtype or more rows than a grid holds.
-    """
-    require_dtype(dtype, DTYPES, "CUDA")
-    if m == 0:
-        return CudaProgram(())
-    return _cuda_program(cuda_layout(m, n, dtype, limits), m, n, dtype)
+    """out = A x for A of m x n, row by row: one launch, or two. Raises Unsupported for more rows than a grid holds."""
+    layout = cuda_layout(m, n, dtype, limits)
+    blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
+    whole = layout.parts == 1
+    target = "out" if whole else "partial"
+    first = kernel_pass("gemv", dtype, _cuda_source(layout, dtype), blocks, _THREADS, ("a", "x", target, m, n))
+    if whole:
+        return CudaProgram((first,))
+    arguments = ("partial", "out", m, layout.parts)
+    second = kernel_pass("gemv_add", dtype, _ADD_PARTS, ceil_div(m, _THREADS // 32), _THREADS, arguments)
+    return CudaProgram((first, second), {"partial": m * layout.parts * max(4, ITEMSIZE[dtype])})
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
@@ -260,25 +259,12 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
     units = n // width
     half = ITEMSIZE[dtype] < 4
     most = _THREADS // 2 if half else _THREADS
-    row_lanes = min(most, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
+    row_lanes = min(most, power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)))
     rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
     row_blocks = ceil_div(m, _THREADS // row_lanes * rows)
     threads_a_row = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
     longest = max(1, units // (row_lanes * _UNITS_A_PART))
     return CudaGemv(width, row_lanes, rows, max(1, min(threads_a_row, longest, _MOST_PARTS)))
-
-
-def _cuda_program(layout: CudaGemv, m: int, n: int, dtype: str) -> CudaProgram:
-    """The launch, or the two launches, of one layout."""
-    blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
-    whole = layout.parts == 1
-    target = "out" if whole else "partial"
-    first = kernel_pass("gemv", dtype, _cuda_source(layout, dtype), blocks, _THREADS, ("a", "x", target, m, n))
-    if whole:
-        return CudaProgram((first,))
-    arguments = ("partial", "out", m, layout.parts)
-    second = kernel_pass("gemv_add", dtype, _ADD_PARTS, ceil_div(m, _THREADS // 32), _THREADS, arguments)
-    return CudaProgram((first, second), {"partial": m * layout.parts * max(4, ITEMSIZE[dtype])})
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
@@ -391,8 +377,6 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
     require_storage(dtype, limits)
     size = ITEMSIZE[dtype]
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
-    if m == 0:
-        return WgslProgram(())
     storage = whole_units(dtype, n)
     units = n // storage.width
     layout = wgsl_layout(m, units, limits)
@@ -416,7 +400,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
     """Threads by the row's length; one row a thread where there are few rows."""
     threads = group_threads(limits)
-    lanes = min(power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)), threads)
+    lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
     return WgslGemv(threads, lanes, rows)
 
@@ -427,8 +411,8 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
     most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
     longest = units // (layout.lanes * _UNITS_A_LANE)
     count = max(1, min(most, longest, limits.max_groups_per_dimension))
-    span = max(1, ceil_div(ceil_div(units, count), layout.lanes) * layout.lanes)
-    return span, max(1, ceil_div(units, span))
+    span = ceil_div(ceil_div(units, count), layout.lanes) * layout.lanes
+    return span, ceil_div(units, span)
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:

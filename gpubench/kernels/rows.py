@@ -163,7 +163,7 @@ def _compile(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         step = NumbaPass("run", ("z", "labels", "loss", "dz"), n, m=classes, s=n)
-        return NumbaProgram(source, (step,) * (n > 0), threads)
+        return NumbaProgram(source, (step,), threads)
 
     return numba_candidates(4 * n * classes, limits, program, streamed=False)
 
@@ -219,11 +219,11 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """One launch. Raises Unsupported beyond CUDA's largest grid."""
     n, classes = _logits(params)
-    blocks, arguments = ceil_div(max(n, 1), _ROWS), ("z", "labels", "loss", "dz", n, classes)
+    blocks, arguments = ceil_div(n, _ROWS), ("z", "labels", "loss", "dz", n, classes)
     step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
-    return CudaProgram((step,) * (n > 0))
+    return CudaProgram((step,))
 
 
 _KERNEL = f"""
@@ -257,11 +257,11 @@ gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ lab
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    """One dispatch. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits, threads=_LANES * _ROWS, exact=False)
     n, classes = _logits(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
-    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
+    storage, grid = elements(dtype), fold(ceil_div(n, _ROWS), limits)
     body = f"""
   let lane = thread % {_LANES}u;
   let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
@@ -291,7 +291,7 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
         before=f"var<workgroup> folded: array<f32, {_LANES * _ROWS}>;", writes=("loss", "dz"),
     )  # fmt: skip
     step = WgslPass(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
-    return WgslProgram((step,) if n else ())
+    return WgslProgram((step,))
 
 
 def _fold(joined: str) -> str:
@@ -321,13 +321,13 @@ def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """One launch. Raises Unsupported beyond CUDA's largest grid."""
     n, classes = _argmax_rows(params)
     lanes = _argmax_lanes(n, classes)
     text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
-    blocks = ceil_div(max(n, 1), _argmax_THREADS // lanes)
+    blocks = ceil_div(n, _argmax_THREADS // lanes)
     step = kernel_pass("argmax", dtype, text, blocks, _argmax_THREADS, ("z", "out", n, classes))
-    return CudaProgram((step,) * (n > 0))
+    return CudaProgram((step,))
 
 
 _argmax_KERNEL = f"""
@@ -369,13 +369,13 @@ def _argmax_lanes(n: int, classes: int) -> int:
 
 
 def _argmax_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    """One dispatch. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits)
     n, classes = _argmax_rows(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)
     lanes, threads = _argmax_lanes(n, classes), group_threads(limits, _argmax_THREADS)
     lanes, rows = min(lanes, threads), max(threads // lanes, 1)
-    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), rows), limits)
+    storage, grid = elements(dtype), fold(ceil_div(n, rows), limits)
     folded = "\n".join(fold_lanes("bests", "better({a}, {b})", lanes))
     before = f"""
 struct Best {{ value: {storage.real}, place: u32, }}
@@ -402,7 +402,7 @@ fn better(a: Best, b: Best) -> Best {{
 """
     text = shader({"z_": storage.stored, "out_": "i32"}, threads, body, params="rows columns", before=before)
     step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
-    return WgslProgram((step,) if n else ())
+    return WgslProgram((step,))
 
 
 _X, _DY = (Operand(name, OF_WIDTH.shape, "normal") for name in ("x", "dy"))

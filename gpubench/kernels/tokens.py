@@ -242,16 +242,15 @@ _KERNEL = GpuText(
 
 
 def _append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
-    n = params["n"]
-    return _KERNEL.cuda_program(dtype, max(n, 1), (n,))
+    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    return _KERNEL.cuda_program(dtype, params["n"], (params["n"],))
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
     n, room = params["n"], _room(params)
     require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
-    return _KERNEL.wgsl_program("float32", max(n, 1), (n, max(room, 1) - 1), limits)
+    return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
 
 
 def _append_fits(params: Params) -> str | None:
@@ -388,17 +387,15 @@ def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
 
 
 def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, none without ids. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """One launch. Raises Unsupported beyond CUDA's largest grid."""
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
-    units, kernel = (
-        n * _width(params) // width,
-        _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}"),
-    )
+    units = n * _width(params) // width
+    kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
     return kernel.cuda_program(dtype, units, (units, _width(params) // width))
 
 
 def _embedding_wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, none without ids. Raises Unsupported for what the device does not hold."""
+    """One dispatch. Raises Unsupported for what the device does not hold."""
     require_storage(dtype, limits)
     n, width = _embedding_rows(params)
     sizes = {
@@ -414,10 +411,8 @@ def _embedding_wgsl(started: bool, params: Params, dtype: str, limits: Limits) -
         f"alias Unit = {storage.unit};", *storage.functions,
         f"fn sum_of(a: Unit, b: Unit) -> Unit {{ return {storage.encode(*parts)}; }}",
     ]  # fmt: skip
-    kernel, latest = (
-        _embedding_kernel(started, wgsl="\n".join(functions)),
-        _context(params) - n if started else 0,
-    )
+    kernel = _embedding_kernel(started, wgsl="\n".join(functions))
+    latest = _context(params) - n if started else 0
     return kernel.wgsl_program(dtype, n * across, (n * across, across, _vocabulary(params) - 1, latest), limits)
 
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -22,7 +21,6 @@ from gpubench.kernels.contract.kernel import (
 )
 from gpubench.kernels.contract.op import EXACT, ITEMSIZE, Ladder, Op, Operand, Params, Split
 from gpubench.kernels.templates import (
-    DTYPES,
     LANES,
     Storage,
     ceil_div,
@@ -31,7 +29,6 @@ from gpubench.kernels.templates import (
     lanes,
     log2,
     require_bindings,
-    require_dtype,
     require_grid,
     require_storage,
     shader,
@@ -56,7 +53,7 @@ def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tup
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
         units = ceil_div(rows, down) * ceil_div(columns, across)
         step = NumbaPass("run", ("x", None, None, "out"), units, m=rows, s=columns)
-        return NumbaProgram(_numba_source(dtype, down, across, streaming), (step,) * (units > 0), threads)
+        return NumbaProgram(_numba_source(dtype, down, across, streaming), (step,), threads)
 
     plain = numba_candidates(
         rows * columns, limits, lambda threads, _: program(threads, _SQUARE, _SQUARE, False), False
@@ -109,50 +106,16 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
 
 # ---------------------------------------------------------------- CUDA
 
-_ELEMENT_SIDE, _ELEMENT_BLOCK = 32, (32, 8, 1)
-
-
-class CudaTile(msgspec.Struct, frozen=True):
-    """The tile of a block, in squares of vectors."""
-
-    down: int = 16  # squares down
-    across: int = 16  # squares across
-    threads: int = 256  # threads of a block
-    by_rows: bool = False  # neighbouring blocks read on; else they write on: 0.02 to 0.05 of the copy faster
-
 
 def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
-    """One launch from rows x columns to columns x rows, none if there are no elements.
-
-    Raises Unsupported for another dtype.
-    """
-    require_dtype(dtype, DTYPES, "CUDA")
-    if rows * columns == 0:
-        return CudaProgram(())
+    """One launch from rows x columns to columns x rows: by squares of vectors where the sides are multiples of one."""
     width = lanes(dtype)
-    block: tuple[int, int, int]
     if rows % width == 0 and columns % width == 0:
-        tile = CudaTile()
-        text, block = squares(dtype, tile), (tile.threads, 1, 1)
-        across, down = ceil_div(columns, tile.across * width), ceil_div(rows, tile.down * width)
+        text, block, side = _SQUARES, (256, 1, 1), 16 * width
     else:
-        text, block = _BY_ELEMENT, _ELEMENT_BLOCK
-        across, down = ceil_div(columns, _ELEMENT_SIDE), ceil_div(rows, _ELEMENT_SIDE)
-    step = kernel_pass("transpose", dtype, text, across * down, block, ("x", "out", rows, columns))
-    return CudaProgram((step,))
-
-
-def squares(dtype: str, tile: CudaTile) -> str:
-    """The translation unit of sides that are multiples of a square."""
-    shared = tile.down * tile.across * lanes(dtype) ** 2 * ITEMSIZE[dtype]
-    if shared > 48 << 10:
-        raise Unsupported(
-            f"a tile of {shared} bytes exceeds the 49152 bytes of shared memory that every device has"
-        )
-    return f"""const int DOWN = {tile.down}, ACROSS = {tile.across}, THREADS = {tile.threads};
-const bool BY_ROWS = {"true" if tile.by_rows else "false"};
-const int SQUARES = DOWN * ACROSS / THREADS;
-{_SQUARES}"""
+        text, block, side = _BY_ELEMENT, (32, 8, 1), 32
+    blocks = ceil_div(columns, side) * ceil_div(rows, side)
+    return CudaProgram((kernel_pass("transpose", dtype, text, blocks, block, ("x", "out", rows, columns)),))
 
 
 # The grid has one dimension, because CUDA's second one ends at 65,535 blocks.
@@ -164,8 +127,13 @@ __device__ __forceinline__ void place(int across, int down, bool by_rows, unsign
 }
 """
 
+# Neighbouring blocks write on, and do not read on: 0.02 to 0.05 of the copy faster.
 _SQUARES = (
-    _PLACE
+    """const int DOWN = 16, ACROSS = 16, THREADS = 256;
+const bool BY_ROWS = false;
+const int SQUARES = DOWN * ACROSS / THREADS;
+"""
+    + _PLACE
     + """
 extern "C" __global__ void __launch_bounds__(THREADS) gpubench_transpose(
     const stored* __restrict__ x_, stored* __restrict__ out_, long long rows, long long columns) {
@@ -262,8 +230,6 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
     """One dispatch from rows x columns to columns x rows. Raises Unsupported for what it cannot do."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
-    if rows * columns == 0:
-        return WgslProgram(())
     storage = vectors(dtype)
     tile = None if rows % storage.width or columns % storage.width else choose_tile(storage, limits)
     across, down = (storage.width * tile.across, storage.width * tile.down) if tile else (_SIDE, _SIDE)

@@ -18,14 +18,12 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Params, Shape, each
 from gpubench.kernels.templates import (
-    DTYPES,
     Storage,
     ceil_div,
     kernel_pass,
     lanes,
     multiprocessors,
     require_bindings,
-    require_dtype,
     require_grid,
     require_storage,
     shader,
@@ -85,8 +83,8 @@ ATTENTION_PARAMS: dict[str, Any] = {
 
 def by_heads(params: Params) -> Heads:
     n, heads = params["n"], params.get("heads", _HEADS)
-    tokens = params.get("tokens", n) if n else 0
-    return Heads(tokens, heads, params.get("width", _WIDTH) // heads, n // tokens if n else 1)
+    tokens = params.get("tokens", n)
+    return Heads(tokens, heads, params.get("width", _WIDTH) // heads, n // tokens)
 
 
 def fits(params: Params) -> str | None:
@@ -94,7 +92,7 @@ def fits(params: Params) -> str | None:
     if not (heads >= 1 and width >= heads and width % heads == 0):
         return f"{heads} heads do not divide a width of {width}"
     n, tokens = params["n"], params.get("tokens", params["n"])
-    if n == 0 or (tokens >= 1 and n % tokens == 0):
+    if tokens >= 1 and n % tokens == 0:
         return None
     return f"{n} tokens are no whole number of sequences of {tokens}: choose `tokens` so that it divides n"
 
@@ -111,7 +109,7 @@ def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) 
     """Return `count` parts of rows of tokens, such as q, k and v, as sequences x heads x tokens x e: views."""
     n, columns = rows.shape
     tokens = tokens or n
-    shape = (n // tokens if n else 1, tokens, count, heads, columns // (count * heads))
+    shape = (n // tokens, tokens, count, heads, columns // (count * heads))
     split = xp.reshape(rows, shape)
     return tuple(xp.moveaxis(split[:, :, i], 1, 2) for i in range(count))
 
@@ -200,7 +198,7 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")
     rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.rows > LANES else 1
-    warps = of.heads * ceil_div(max(of.rows, 1), LANES * rows)
+    warps = of.heads * ceil_div(of.rows, LANES * rows)
     queries = QueryLayout(rows, 1)
     while queries.parts < _MOST_PARTS:
         more = QueryLayout(rows, 2 * queries.parts)
@@ -264,11 +262,8 @@ def sequences_text(of: Heads) -> str:
 
 
 def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, none without tokens. Raises Unsupported for another dtype, and for heads too many or too wide."""
-    require_dtype(dtype, DTYPES, "CUDA")
+    """One launch. Raises Unsupported for heads too many or too wide."""
     queries = layout(of, 8 if dtype == "float64" else 4, limits)
-    if of.n == 0:
-        return CudaProgram(())
     grid, arguments = (ceil_div(of.rows, queries.group_rows), of.heads, 1), ("qkv", "out", of.rows, of.width)
     step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
     return CudaProgram((step,))
@@ -414,14 +409,12 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
 
 
 def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, none without tokens. Raises Unsupported for what the device or the kernel does not hold."""
+    """One dispatch. Raises Unsupported for what the device or the kernel does not hold."""
     require_storage(dtype, limits, exact=False)
     size = ITEMSIZE[dtype] * of.rows * of.width
     require_bindings({"qkv": 3 * size, "out": size}, limits)
     queries = layout(of, 4, limits)
     grid = require_grid(limits, ceil_div(of.rows, queries.group_rows), of.heads)
-    if of.n == 0:
-        return WgslProgram(())
     storage = whole_units(dtype, of.e)
     return WgslProgram(
         (WgslPass(_Text(of, queries, storage).source(), grid, ("qkv", "out"), uniform=(of.rows,)),)

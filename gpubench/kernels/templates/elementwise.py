@@ -57,7 +57,6 @@ from gpubench.kernels.templates import (
     log2,
     multiprocessors,
     require_buffers,
-    require_dtype,
     require_storage,
     shader,
     vectors,
@@ -159,9 +158,9 @@ def elementwise(
         tolerance=tolerance, library=library or {}, options=options or {}, takes=takes, fits=fits,
         split=Split(dict.fromkeys(traced.names, 0), counted_by("n")),
         tuned=by_backend(
-            compiled_kernel(lambda params, *rest: element_candidates(trace_at(params), params, *rest)),
-            CudaElement(name, traced, dtypes, trace_at).build,
-            WgslElement(traced, trace_at).build,
+            compiled_kernel(lambda params, *rest: element_candidates(trace_at(params), params["n"], *rest)),
+            lambda params, dtype, _: build_cuda(name, trace_at(params), params["n"], dtype),
+            lambda params, *rest: build_wgsl(trace_at(params), params["n"], *rest),
         ),
         not_finite=not_finite,
     )  # fmt: skip
@@ -170,14 +169,14 @@ def elementwise(
 # ---------------------------------------------------------------- CPU
 
 
-def element_candidates(formula: Formula, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """One loop over the elements of a slice, with ordinary or with streaming stores."""
-    n, names = params["n"], formula.names
+    names = formula.names
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         operands = (*names, *[None] * (3 - len(names)), "out")
         step = NumbaPass("run", operands, n, granule=64)  # type: ignore[arg-type]
-        return NumbaProgram(_numba_source(formula, dtype, streaming), (step,) * (n > 0), threads)
+        return NumbaProgram(_numba_source(formula, dtype, streaming), (step,), threads)
 
     streamed = n * ITEMSIZE[dtype] >= STREAMED_BYTES
     return numba_candidates(n, limits, program, streamed)
@@ -231,28 +230,13 @@ _NUMBA_STREAMING = """    block = scratch(out[0])
 BLOCK_THREADS = 256
 
 
-class CudaElement(msgspec.Struct, frozen=True):
-    """A kernel of one launch."""
-
-    op: str  # name of the kernel
-    formula: Formula  # value of an element
-    dtypes: tuple[str, ...]  # dtypes that it works in
-    at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
-
-    def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-        """One launch over n elements, none if n is 0. Raises Unsupported for a dtype that the op does not declare."""
-        require_dtype(dtype, self.dtypes, "CUDA")
-        n = params["n"]
-        if n == 0:
-            return CudaProgram(())
-        formula = self.formula if self.at is None else self.at(params)
-        blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*formula.names, "out", n)
-        step = kernel_pass(self.op, dtype, _cuda_source(self.op, formula), blocks, BLOCK_THREADS, arguments)
-        if (
-            formula.exact
-        ):  # a plain division stays correctly rounded; beside an exponential a short one is no worse
-            step = msgspec.structs.replace(step, options=())
-        return CudaProgram((step,))
+def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
+    """One launch over n elements. Raises Unsupported beyond CUDA's largest grid."""
+    blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*formula.names, "out", n)
+    step = kernel_pass(op, dtype, _cuda_source(op, formula), blocks, BLOCK_THREADS, arguments)
+    if formula.exact:  # a plain division stays correctly rounded; beside an exponential a short one is no worse
+        step = msgspec.structs.replace(step, options=())
+    return CudaProgram((step,))
 
 
 def _cuda_source(op: str, formula: Formula) -> str:
@@ -301,33 +285,26 @@ VECTORS_PER_THREAD = 2
 _FULL_GROUPS = 8
 
 
-class WgslElement(msgspec.Struct, frozen=True):
-    """A kernel of one dispatch. It computes float16 in float32."""
+def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch over n elements per window of the bindings; float16 is computed in float32.
 
-    formula: Formula  # value of an element
-    at: Callable[[Params], Formula] | None = None  # the formula by the params, if it depends on them
-
-    def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-        """One dispatch over n elements per window of the bindings; none at all for no elements.
-
-        The text depends on the dtype and on the choice of 1 or 4 vectors a thread, not on n. Raises Unsupported
-        for a dtype or size that the device cannot do.
-        """
-        formula = self.formula if self.at is None else self.at(params)
-        require_storage(dtype, limits, exact=formula.exact)
-        n, names, size = params["n"], (*formula.names, "out"), ITEMSIZE[dtype]
-        require_buffers(dict.fromkeys(names, n * size), limits)
-        passes = []
-        for window in windows(n, size, limits):
-            threads = group_threads(limits)
-            count = ceil_div(window.count, vectors(dtype).width)
-            per_thread = VECTORS_PER_THREAD
-            if count < threads * per_thread * _FULL_GROUPS * multiprocessors(limits):
-                per_thread = 1
-            grid = fold(ceil_div(count, threads * per_thread), limits)
-            text = _wgsl_source(formula, dtype, threads, per_thread)
-            passes.append(WgslPass(text, grid, names, uniform=(window.count,), windows=window.of(names, size)))
-        return WgslProgram(tuple(passes))
+    The text depends on the dtype and on the choice of 1 or 2 vectors a thread, not on n. Raises Unsupported
+    for a dtype or size that the device cannot do.
+    """
+    require_storage(dtype, limits, exact=formula.exact)
+    names, size = (*formula.names, "out"), ITEMSIZE[dtype]
+    require_buffers(dict.fromkeys(names, n * size), limits)
+    passes = []
+    for window in windows(n, size, limits):
+        threads = group_threads(limits)
+        count = ceil_div(window.count, vectors(dtype).width)
+        per_thread = VECTORS_PER_THREAD
+        if count < threads * per_thread * _FULL_GROUPS * multiprocessors(limits):
+            per_thread = 1
+        grid = fold(ceil_div(count, threads * per_thread), limits)
+        text = _wgsl_source(formula, dtype, threads, per_thread)
+        passes.append(WgslPass(text, grid, names, uniform=(window.count,), windows=window.of(names, size)))
+    return WgslProgram(tuple(passes))
 
 
 def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:

@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from textwrap import indent
 from typing import Any, Literal
 
 import msgspec
 
-from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -92,15 +91,10 @@ def reduction(
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),
         tuned=by_backend(
             compiled_kernel(partial(reduction_candidates, element, join)),
-            CudaReduction(name, element, join).build,
-            WgslReduction(element, join).build,
+            partial(build_cuda, name, element, join),
+            partial(build_wgsl, element, join),
         ),
     )  # fmt: skip
-
-
-def _refuse_nothing(n: int) -> None:
-    if n == 0:
-        raise Unsupported("no elements have no largest one: NumPy raises here, too")
 
 
 # ---------------------------------------------------------------- CPU
@@ -114,8 +108,6 @@ def reduction_candidates(
 ) -> tuple[Candidate, ...]:
     """One result per slice, then their join."""
     n, names = params["n"], element.names
-    if join == "maximum":
-        _refuse_nothing(n)
     source = _numba_source(element, join, dtype)
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -203,29 +195,19 @@ def join(partial, b, c, out, start, stop, slot, m, s):
 _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_infinity()")}
 
 
-class CudaReduction(msgspec.Struct, frozen=True):
-    """A reduction in one launch."""
-
-    op: str  # name of the kernel
-    element: Formula  # value of an element
-    join: Join  # operation that joins two values
-
-    def build(self, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-        """One launch over n elements; of none, the result is `start`. Raises Unsupported for another dtype."""
-        n = params["n"]
-        if self.join == "maximum":
-            _refuse_nothing(n)
-        grid = self.grid(n, dtype)
-        blocks = max(1, min(grid.tiles(n, dtype), grid.blocks))
-        arguments = (*self.element.names, "out", "partial", "ticket", n)
-        step = kernel_pass(self.op, dtype, _cuda_source(self, dtype, grid), blocks, grid.threads, arguments)
-        return CudaProgram((step,), {"partial": grid.blocks * max(4, ITEMSIZE[dtype]), "ticket": 16})
-
-    def grid(self, n: int, dtype: str) -> ReductionGrid:
-        """1024 threads with four loads of 16 bytes under way in each, or smaller blocks where those are too few."""
-        arrays = len(self.element.names)
-        large = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
-        return large if large.tiles(n, dtype) >= large.blocks else ReductionGrid(256, 4, 4096)
+def build_cuda(
+    op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
+) -> CudaProgram:
+    """One launch over n elements: 1024 threads with four loads of 16 bytes under way in each, or smaller blocks where
+    those are too few."""
+    n, arrays = params["n"], len(element.names)
+    grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
+    if grid.tiles(n, dtype) < grid.blocks:
+        grid = ReductionGrid(256, 4, 4096)
+    text = _cuda_source(op, element, join, dtype, grid)
+    blocks, arguments = min(grid.tiles(n, dtype), grid.blocks), (*element.names, "out", "partial", "ticket", n)
+    step = kernel_pass(op, dtype, text, blocks, grid.threads, arguments)
+    return CudaProgram((step,), {"partial": grid.blocks * max(4, ITEMSIZE[dtype]), "ticket": 16})
 
 
 class ReductionGrid(msgspec.Struct, frozen=True):
@@ -240,10 +222,10 @@ class ReductionGrid(msgspec.Struct, frozen=True):
         return ceil_div(n, lanes(dtype) * self.threads * self.vectors)
 
 
-def _cuda_source(body: CudaReduction, dtype: str, grid: ReductionGrid) -> str:
+def _cuda_source(op: str, element: Formula, join_name: Join, dtype: str, grid: ReductionGrid) -> str:
     """The whole translation unit; it does not depend on n."""
-    names = body.element.names
-    join, start = _CUDA_JOINS[body.join]
+    names = element.names
+    join, start = _CUDA_JOINS[join_name]
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     arguments = ", ".join(f"stored {name}_" for name in names)
     widened = " ".join(f"const real {name} = wide({name}_);" for name in names)
@@ -254,9 +236,9 @@ def _cuda_source(body: CudaReduction, dtype: str, grid: ReductionGrid) -> str:
     return f"""const int THREADS = {grid.threads}, VECTORS = {grid.vectors};
 {_LARGER["double" if dtype == "float64" else "float"]}
 __device__ __forceinline__ real join(real a, real b) {{ return {join}; }}
-__device__ __forceinline__ real element({arguments}) {{ {widened} {body.element.statements("cuda", "return {};")} }}
+__device__ __forceinline__ real element({arguments}) {{ {widened} {element.statements("cuda", "return {};")} }}
 {_FOLD}
-extern "C" __global__ void __launch_bounds__(THREADS) gpubench_{body.op}(
+extern "C" __global__ void __launch_bounds__(THREADS) gpubench_{op}(
     {pointers}, stored* __restrict__ out, real* partial, unsigned* ticket, long long n) {{
   __shared__ real spare[32];
   __shared__ bool last;
@@ -357,63 +339,55 @@ _WGSL_JOINS = {
 _PARTIAL = trace(lambda m, x: x, ["x"])
 
 
-class WgslReduction(msgspec.Struct, frozen=True):
-    """A reduction in one dispatch, or in two."""
+def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, or one per window of the bindings and one over the partials.
 
-    element: Formula  # value of an element
-    join: Join  # operation that joins two values
-
-    def build(self, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-        """One dispatch, or one per window of the bindings and one over the partials. Of no elements the sum is 0.
-
-        Raises Unsupported for a dtype or size that the device cannot do.
-        """
-        n, names = params["n"], self.element.names
-        if self.join == "maximum":
-            _refuse_nothing(n)
-        require_storage(dtype, limits, exact=self.element.exact)
-        require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
-        threads = group_threads(limits)
-        data, partial = vectors(dtype), vectors(real_dtype(dtype))
-        if ceil_div(n, data.width) <= _ONE_GROUP_VECTORS:
-            text = _wgsl_source(self, data, data.stored, threads)
-            return WgslProgram((WgslPass(text, (1, 1, 1), (*names, "out"), uniform=_uniform(n)),))
-        text, passes, first = _wgsl_source(self, data, data.real, threads), [], 0
-        for window in windows(n, ITEMSIZE[dtype], limits):
-            whole = ceil_div(window.count, data.width)
-            groups = min(_MOST_GROUPS, ceil_div(whole, threads * _UNROLL), limits.max_groups_per_dimension)
-            parts = window.of(names, ITEMSIZE[dtype])
-            uniform = _uniform(window.count, first)
-            passes.append(WgslPass(text, (groups, 1, 1), (*names, "partials"), uniform=uniform, windows=parts))
-            first += groups
-        text = _wgsl_source(WgslReduction(_PARTIAL, self.join), partial, data.stored, threads)
-        passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
-        size = first * ITEMSIZE[real_dtype(dtype)]
-        return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
+    Raises Unsupported for a dtype or size that the device cannot do.
+    """
+    n, names = params["n"], element.names
+    require_storage(dtype, limits, exact=element.exact)
+    require_buffers(dict.fromkeys(names, n * ITEMSIZE[dtype]), limits)
+    threads = group_threads(limits)
+    data, partial = vectors(dtype), vectors(real_dtype(dtype))
+    if ceil_div(n, data.width) <= _ONE_GROUP_VECTORS:
+        text = _wgsl_source(element, join, data, data.stored, threads)
+        return WgslProgram((WgslPass(text, (1, 1, 1), (*names, "out"), uniform=_uniform(n)),))
+    text, passes, first = _wgsl_source(element, join, data, data.real, threads), [], 0
+    for window in windows(n, ITEMSIZE[dtype], limits):
+        whole = ceil_div(window.count, data.width)
+        groups = min(_MOST_GROUPS, ceil_div(whole, threads * _UNROLL), limits.max_groups_per_dimension)
+        parts = window.of(names, ITEMSIZE[dtype])
+        uniform = _uniform(window.count, first)
+        passes.append(WgslPass(text, (groups, 1, 1), (*names, "partials"), uniform=uniform, windows=parts))
+        first += groups
+    text = _wgsl_source(_PARTIAL, join, partial, data.stored, threads)
+    passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
+    size = first * ITEMSIZE[real_dtype(dtype)]
+    return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
 
 
 def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
     return (n, first, _MINUS_INFINITY_BITS)
 
 
-def _wgsl_source(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
+def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: str, threads: int) -> str:
     """The text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
-    names, join = body.element.names, _WGSL_JOINS[body.join][0]
+    names, (join, start) = element.names, _WGSL_JOINS[join_name]
     before = [
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
         *storage.functions,
         f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {join}; }}",
         f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {join}; }}",
-        *part_function("element", body.element, storage),
+        *part_function("element", element, storage),
     ]
     buffers = {**{f"{name}_": storage.unit for name in names}, "out_": result}
-    main = _main(body, storage, result, threads)
+    main = _main(names, start, storage, result, threads)
     return shader(buffers, threads, main, params="n first low", before="\n".join(before))
 
 
-def _elements(body: WgslReduction, storage: Storage, index: str) -> list[str]:
+def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
     """The parts of the elements at a unit's index."""
-    decoded = [storage.decode(f"{name}_[{index}]") for name in body.element.names]
+    decoded = [storage.decode(f"{name}_[{index}]") for name in names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
 
@@ -421,25 +395,25 @@ def _join_all(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_join_all(values[1:])})"
 
 
-def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> str:
+def _main(names: Sequence[str], start: str, storage: Storage, result: str, threads: int) -> str:
     accumulators = [f"a{k}" for k in range(_UNROLL)]
     lines = [
         f"  let whole = p.n >> {log2(storage.width)}u;",
         f"  let rest = p.n & {storage.width - 1}u;",
         f"  let stride = groups.x * {threads}u;",
         f"  var i = group.x * {threads}u + thread;",
-        f"  let start = {storage.part}({storage.real}({_WGSL_JOINS[body.join][1]}));",
+        f"  let start = {storage.part}({storage.real}({start}));",
         *(f"  var {a} = start;" for a in accumulators),
         # As many accumulators as loads: all are in flight before the first one is needed.
         f"  for (; i + {_UNROLL - 1}u * stride < whole; i += {_UNROLL}u * stride) {{",
         *(
-            f"    {a} = {_join_all([a, *_elements(body, storage, f'i + {k}u * stride')])};"
+            f"    {a} = {_join_all([a, *_elements(names, storage, f'i + {k}u * stride')])};"
             for k, a in enumerate(accumulators)
         ),
         "  }",
-        f"  for (; i < whole; i += stride) {{ a0 = {_join_all(['a0', *_elements(body, storage, 'i')])}; }}",
+        f"  for (; i < whole; i += stride) {{ a0 = {_join_all(['a0', *_elements(names, storage, 'i')])}; }}",
         f"  var a = {_join_all(accumulators)};",
-        *_tail(body, storage),
+        *_tail(names, storage),
         f"  shared_[thread] = {storage.across('join', 'a')};",
         "  workgroupBarrier();",
         *_tree(threads),
@@ -448,10 +422,10 @@ def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> s
     return "\n".join(lines)
 
 
-def _tail(body: WgslReduction, storage: Storage) -> list[str]:
+def _tail(names: Sequence[str], storage: Storage) -> list[str]:
     """Exactly one thread of the grid ends at `whole`: it takes the elements left over."""
     lines = ["  if (i == whole && rest > 0u) {"]
-    lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(body, storage, "i"))]
+    lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(names, storage, "i"))]
     for k in range(storage.width - 1):
         lane = LANES[k % storage.lanes]
         value = f"join(a.{lane}, e{k // storage.lanes}.{lane})"

@@ -35,7 +35,7 @@ def candidates(
         text = _Text(formula, dtype, keeps=not streaming and dtype != "float16")
         if streaming or count >= threads or threads == 1 or len(names) > _MOST_INPUTS:
             whole = NumbaPass("run", arrays, count, m=columns)
-            return NumbaProgram(text.of_rows(streaming), (whole,) * (count > 0), threads)
+            return NumbaProgram(text.of_rows(streaming), (whole,), threads)
         parts, folds = ceil_div(threads, count), [step for step in formula.steps if step.kind != "number"]
         passes = tuple(
             NumbaPass(kernel, (*arrays[:2], "partial", into), count * parts, m=columns, s=parts)

@@ -11,13 +11,11 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates import (
-    DTYPES,
     MOST_THREADS,
     ceil_div,
     kernel_pass,
     lanes,
     power_of_two_at_least,
-    require_dtype,
 )
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
@@ -92,14 +90,10 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """One launch over count x columns elements, none if there are none, which writes the buffer `into`. Raises
-    Unsupported for another dtype.
+    """One launch over count x columns elements, which writes the buffer `into`.
 
     The text depends on the layout and not on the number of rows.
     """
-    require_dtype(dtype, DTYPES, "CUDA")
-    if count * columns == 0:
-        return CudaProgram(())
     rows, packed = _choose(formula, columns, dtype, limits)
     text = rows.head() + rows.kernel(name, formula, _Body(formula, bool(rows.held), packed).source())
     arguments = (*formula.names, into, count, columns)

@@ -113,7 +113,7 @@ def program(
     cut = (*formula.inputs, into)
     require_buffers(dict.fromkeys(cut, count * size), limits)
     passes = []
-    for window in windows(count, size, limits) if columns else []:
+    for window in windows(count, size, limits):
         grid = fold(ceil_div(window.count, rows.threads // rows.lanes), limits)
         uniform = (window.count, columns // rows.storage.width)
         parts = window.of(cut, size)

@@ -1,0 +1,79 @@
+"""Digests of the programs that kernels are built to, so that a change of a text, a grid or a choice shows: what
+docs/performance.md reports was measured with these."""
+
+import hashlib
+import json
+from itertools import cycle
+from pathlib import Path
+
+import msgspec
+
+from gpubench import kernels
+from gpubench.base.errors import Unsupported
+from gpubench.kernels.contract.kernel import Kernel, Limits
+from gpubench.kernels.contract.op import Op
+from tests.shapes import H200, SMALLEST, WEBGPU
+
+FILE = Path(__file__).parent / "programs.json"
+SIZES = (1, 3, 16, 17, 100, 1000, 4096, 2**17 + 3, 2**23)
+OPTIONS = {
+    "m": (1, 40, 4096), "k": (7, 512, 16384), "batch": (2, 65), "ta": (1,), "tb": (1,), "columns": (1, 100, 20_000),
+    "width": (24, 260, 4096), "heads": (1, 4), "tokens": (1,), "room": (9000,), "classes": (1, 10, 2048),
+    "vocabulary": (17,), "context": (9000,), "channels": (3, 128), "filters": (5, 100), "side": (5, 33),
+    "exponent": (1, 5), "step": (3,),
+}  # fmt: skip
+CPU = Limits(max_buffer_bytes=2**40, max_binding_bytes=2**40, multiprocessors=16)
+DEVICES = {
+    "cuda": (H200, msgspec.structs.replace(H200, clusters=False, multiprocessors=20)),
+    "wgsl": (H200, SMALLEST, msgspec.structs.replace(H200, multiprocessors=None, software=True), WEBGPU),
+    "numba": (CPU, msgspec.structs.replace(CPU, multiprocessors=2)),
+}
+
+
+def plain(value: object) -> object:
+    """The fields of a program; what NumPy does is no text."""
+    return "a function" if callable(value) else str(value)
+
+
+def build(kernel: Kernel, params: dict[str, int], dtype: str, device: Limits) -> object:
+    """The candidates of a kernel with their names, its program, or why there is none."""
+    try:
+        if kernel.candidates is None:
+            return kernel.build(params, dtype, device)
+        return [(way.name, way.build()) for way in kernel.candidates(params, dtype, device)]
+    except Unsupported as error:
+        return error.detail
+
+
+def params_of(op: Op) -> list[dict[str, int]]:
+    """Every size, and every value of an option at one of the sizes."""
+    sizes = cycle(SIZES)
+    one_by_one = [{"n": next(sizes), name: value} for name in op.options for value in OPTIONS[name]]
+    wide = [{"n": n * params["columns"], **params} for n, params in zip(SIZES, one_by_one, strict=False) if "columns" in params]
+    return [params for n in SIZES for params in ({"n": n},)] + one_by_one + wide
+
+
+def digest(op: Op, kernel: Kernel, dtype: str) -> str:
+    """The hash of what is built for all params, each on one of the devices."""
+    made = hashlib.sha256()
+    for params, device in zip(params_of(op), cycle(DEVICES[kernel.language]), strict=False):
+        if op.fits(params) is None:
+            made.update(msgspec.json.encode(build(kernel, params, dtype, device), enc_hook=plain))
+    return made.hexdigest()[:10]
+
+
+def digests() -> dict[str, str]:
+    """By op, backend, variant and dtype."""
+    return {
+        f"{op.name} {backend} {kernel.variant} {dtype}": digest(op, kernel, dtype)
+        for op in map(kernels.load, kernels.computing_ops())
+        for backend, every in op.tuned.items()
+        for kernel in every
+        if kernel.language in DEVICES
+        for dtype in kernel.dtypes or op.dtypes
+    }
+
+
+def write() -> None:
+    """Write the file anew."""
+    FILE.write_text(json.dumps(digests(), indent=0, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
