@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import (
     EXACT,
@@ -46,15 +47,11 @@ from gpubench.kernels.templates import (
 )
 from gpubench.kernels.templates.attention import (
     ATTENTION_PARAMS,
-    CACHE_THREADS,
     LOWEST,
-    CacheGroup,
     Heads,
     by_heads,
-    cache_group,
     fits,
     out_shape,
-    require_threads,
     softmax,
 )
 from gpubench.kernels.templates.cpu import Blocks, Launch
@@ -139,21 +136,55 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     return launch
 
 
+# ---------------------------------------------------------------- groups of threads
+
+
+_THREADS = 256  # of a head; as many elements as it may have
+
+
+class _Group(NamedTuple):
+    """How the threads of a group share a head."""
+
+    units: int  # loads of a row of the cache
+    shares: int  # threads that make the score of a key
+
+    @property
+    def teams(self) -> int:
+        """Teams of `units` threads, which add up values."""
+        return _THREADS // self.units
+
+    @property
+    def held(self) -> int:
+        """Keys of a step."""
+        return _THREADS // self.shares
+
+
+def _group(of: Heads, width: int, room: int) -> _Group:
+    """Give a key as many threads as are left where all keys are of one step; they read it together, `width` elements
+    at once. Raises Unsupported for a head of more elements than a group has threads."""
+    if of.e > _THREADS:
+        why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
+        raise Unsupported(why, reason="limit")
+    units, shares = of.e // width, 1
+    while units % (2 * shares) == 0 and 2 * shares * room <= _THREADS:
+        shares *= 2
+    return _Group(units, shares)
+
+
 # ---------------------------------------------------------------- CUDA
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch. Raises Unsupported for heads that are too wide."""
     of, room = by_heads(params), _room(params)
-    require_threads(of)
-    e, width = of.e, math.gcd(of.e, lanes(dtype))
-    group = cache_group(e // width, room)
+    width = math.gcd(of.e, lanes(dtype))
+    group = _group(of, width, room)
     source = f"""const real LOWEST = real({LOWEST});
-const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
-const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
+const int E = {of.e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
+const int THREADS = {_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
 {_KERNEL}"""
     arguments = ("qkv", "position", "cache", "out", of.width // width, room)
-    step = kernel_pass("attention_over_cache", dtype, source, of.heads, CACHE_THREADS, arguments)
+    step = kernel_pass("attention_over_cache", dtype, source, of.heads, _THREADS, arguments)
     return CudaProgram((step,))
 
 
@@ -258,17 +289,16 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch. Raises Unsupported for what the device does not hold."""
     of, room = by_heads(params), _room(params)
-    require_storage(dtype, limits, threads=CACHE_THREADS, exact=False)
-    require_threads(of)
+    require_storage(dtype, limits, threads=_THREADS, exact=False)
+    storage = whole_units(dtype, of.e)
+    text = _source(_group(of, storage.width, room), storage, of)
     grid = require_grid(limits, of.heads)
     require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
-    storage = whole_units(dtype, of.e)
-    text = _source(cache_group(of.e // storage.width, room), storage, of)
     step = WgslPass(text, grid, ("qkv", "position", "cache", "out"), uniform=(room,))
     return WgslProgram((step,))
 
 
-def _source(group: CacheGroup, storage: Storage, of: Heads) -> str:
+def _source(group: _Group, storage: Storage, of: Heads) -> str:
     units, shares, parts = group.units, group.shares, range(storage.parts)
     across = of.width // storage.width  # loads of a row of all heads
     mine = range(units // shares)
@@ -289,10 +319,10 @@ def _source(group: CacheGroup, storage: Storage, of: Heads) -> str:
     handed = f"sums[(i * {units}u + lane) * {storage.parts}u + {{}}u]"
     ended = " ".join(f"sum{i} += {handed.format(i)};" for i in parts)
     before = f"""{chr(10).join(storage.functions)}
-var<workgroup> scores: array<f32, {CACHE_THREADS}>;
+var<workgroup> scores: array<f32, {_THREADS}>;
 var<workgroup> tops: array<f32, {group.teams}>;
 var<workgroup> totals: array<f32, {group.teams}>;
-var<workgroup> sums: array<{storage.part}, {CACHE_THREADS * storage.parts}>;
+var<workgroup> sums: array<{storage.part}, {_THREADS * storage.parts}>;
 // A unit of the key (0) or value (1) of token j; those of the last one are not in the cache yet.
 fn row_at(j: u32, last: u32, which: u32, place: u32) -> {storage.unit} {{
   if (j == last) {{ return qkv_[(1u + which) * {across}u + place]; }}
@@ -306,7 +336,7 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
   let share = thread % {shares}u;
   let team = thread / {units}u;
   let lane = thread % {units}u;
-  for (var i = thread; i < {2 * units}u; i += {CACHE_THREADS}u) {{
+  for (var i = thread; i < {2 * units}u; i += {_THREADS}u) {{
     let which = i / {units}u;
     let unit = head + i % {units}u;
     cache_[(2u * count - 2u + which) * {across}u + unit] = qkv_[(1u + which) * {across}u + unit];
@@ -356,7 +386,7 @@ fn score_of(i: u32) -> f32 {{ return {score}; }}
   out_[head + thread] = {storage.encode(*(f"sum{i} / all" for i in parts))};
 """
     buffers = {"qkv_": storage.unit, "position": "i32", "cache_": storage.unit, "out_": storage.unit}
-    return shader(buffers, CACHE_THREADS, body, params="room", before=before, writes=("out_", "cache_"))
+    return shader(buffers, _THREADS, body, params="room", before=before, writes=("out_", "cache_"))
 
 
 # ---------------------------------------------------------------- cache_append
@@ -375,11 +405,8 @@ def _append_cache(params: Params) -> Shape:
 
 
 def _cache_append_fits(params: Params) -> str | None:
-    return (
-        None
-        if _cache_append_room(params) >= params["n"]
-        else f"{params['n']} tokens do not fit {_cache_append_room(params)} rows"
-    )
+    n, room = params["n"], _cache_append_room(params)
+    return None if room >= n else f"{n} tokens do not fit {room} rows"
 
 
 def _cache_append_traffic(params: Params, dtype: Dtype) -> int:

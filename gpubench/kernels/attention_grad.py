@@ -15,7 +15,7 @@ import math
 from functools import partial
 from typing import Any
 
-from gpubench.kernels.contract.kernel import CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.kernels.contract.kernel import CudaProgram, Limits, WgslPass, WgslProgram, by_backend
 from gpubench.kernels.contract.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Tolerance
 from gpubench.kernels.templates import (
     Storage,
@@ -368,10 +368,6 @@ OPS = (
         library={"torch": _torch},
         tolerance=Tolerance(8, scale=partial(head_by_head, _bound)),
         slow=SLOW_HALVES,
-        tuned={
-            "numpy": (Kernel("numpy", _build_cpu, dtypes=("float32", "float64", "float16")),),
-            "cupy": (Kernel("cuda", _build_cuda),),
-            "wgpu": (Kernel("wgsl", _build_wgsl),),
-        },
+        tuned=by_backend(_build_cpu, _build_cuda, _build_wgsl),
     ),
 )

@@ -53,10 +53,6 @@ def _flops(params: Params) -> int:
     return 2 * params["n"] * filters * channels * (3 * side - 2) ** 2
 
 
-def _fits(params: Params) -> str | None:
-    return None if min(_sides(params)) >= 1 else "channels, filters and side are at least 1"
-
-
 def _shift(xp: Array, x: Array) -> list[Array]:
     """The images as each tap sees them."""
     side = x.shape[2]
@@ -338,7 +334,6 @@ OPS = (
         inputs=(Operand("x", _images, "normal"), Operand("w", _filters, "fan-in", role="weight")),
         output=Operand("out", _out),
         flops=_flops,
-        fits=_fits,
         expr=_expr,
         library={"torch": lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1)},
         tolerance=Tolerance(8, scale=_scale),

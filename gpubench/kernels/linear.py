@@ -113,7 +113,7 @@ def linear(
         params={"n": "number of rows"}, options=_OPTIONS, sizes=Ladder(low=1, high=16384),
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
         flops=partial(_flops, epilogue.flops), expr=expr or on_arrays, reference=None if expr is None else on_arrays,
-        split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
+        split=Split(cut, counted_by("n")), tf32=("cupy", "torch"),
         blas=("numpy", "torch"),
         slow=SLOW_HALVES,
         tuned=by_backend(
@@ -141,17 +141,12 @@ def _flops(per_element: int, params: Params) -> int:
     return 2 * n * m * k + per_element * n * m
 
 
-def _fits(params: Params) -> str | None:
-    _, m, k = sides(params)
-    return None if m >= 1 and k >= 1 else "a row has at least one element"
-
-
 # ---------------------------------------------------------------- CPU
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
     """Slabs of rows on all threads, or all rows at once; halves in float32, rounded once on the way out."""
-    scratch, finish = ThreadScratch(np), epilogue.traced.fill
+    scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
         x, w, *beside = inputs
@@ -261,7 +256,7 @@ def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared
         params=plain.params, options=plain.options, sizes=plain.sizes,
         dtypes=plain.dtypes, inputs=(*normed, *weights), output=Operand("out", rows_out),
         flops=partial(_normed_flops, plain), split=Split({x.name: 0}, counted_by("n")),
-        fits=plain.fits, tf32=plain.tf32, blas=plain.blas, slow=plain.slow,
+        tf32=plain.tf32, blas=plain.blas, slow=plain.slow,
         expr=of_norm(lambda op: op.expr), reference=of_norm(lambda op: op.exact()),
         library={"torch": of_norm(lambda op: op.library["torch"])},
         tolerance=Tolerance(plain.tolerance.units, scale=partial(_normed_scale, plain, slope)),
@@ -371,12 +366,6 @@ def _last_traffic(params: Params, dtype: Dtype) -> int:
     return ITEMSIZE[dtype] * (3 * width + width * vocabulary + vocabulary)
 
 
-def _last_fits(params: Params) -> str | None:
-    if params["n"] < 1:
-        return "no row is the last of none: n is at least 1"
-    return None if min(_head(params)) >= 1 else "the weights have at least one row of at least one element"
-
-
 def _last_expr(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
     return _NORM.expr(xp, x[-1:], g, c) @ w
 
@@ -453,7 +442,12 @@ OPS = (
         name="linear_relu",
         group="layers",
         summary="out = max(x w + b, 0) of n rows",
-        epilogue=Epilogue({"b": "across"}, lambda m, v, b: m.maximum(v + b, 0), flops=2),
+        epilogue=Epilogue(
+            {"b": "across"},
+            lambda m, v, b: m.maximum(v + b, 0),
+            flops=2,
+            in_place=lambda np, out, room, b: np.maximum(np.add(out, b, out=out), 0, out=out),
+        ),  # fmt: skip
         library={"torch": lambda torch, x, w, b: torch.relu_(torch.addmm(b, x, w))},
         tolerance=Tolerance(8, scale=scale_of_sum),
     ),
@@ -462,7 +456,12 @@ OPS = (
         name="linear_add",
         group="layers",
         summary="out = x w + b + r of n rows",
-        epilogue=Epilogue({"b": "across", "r": "all"}, lambda m, v, b, r: v + b + r, flops=2),
+        epilogue=Epilogue(
+            {"b": "across", "r": "all"},
+            lambda m, v, b, r: v + b + r,
+            flops=2,
+            in_place=lambda np, out, room, b, r: np.add(np.add(out, b, out=out), r, out=out),
+        ),  # fmt: skip
         library={"torch": lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r)},
         tolerance=Tolerance(8, scale=scale_of_sum),
     ),
@@ -471,7 +470,12 @@ OPS = (
         group="layers",
         summary="out = dy w^T where h > 0, else 0",
         turned=True,
-        epilogue=Epilogue({"h": "all"}, lambda m, v, h: m.where(h > 0, v, 0), flops=1),
+        epilogue=Epilogue(
+            {"h": "all"},
+            lambda m, v, h: m.where(h > 0, v, 0),
+            flops=1,
+            in_place=lambda np, out, room, h: np.copyto(out, 0, where=~(h > 0)),
+        ),  # fmt: skip
         library={"torch": lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0)},
         tolerance=Tolerance(8, scale=_turned_scale),
     ),
@@ -502,7 +506,6 @@ OPS = (
         flops=_last_flops,
         traffic=_last_traffic,
         blas=("numpy", "torch"),
-        fits=_last_fits,
         expr=_last_expr,
         library={"torch": _last_torch},
         tolerance=Tolerance(16, scale=_last_scale),

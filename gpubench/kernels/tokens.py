@@ -325,8 +325,6 @@ def _embedding_traffic(params: Params, dtype: Dtype) -> int:
 
 
 def _embedding_fits(started: bool, params: Params) -> str | None:
-    if _width(params) < 1 or _vocabulary(params) < 1:
-        return "the table has at least one row of at least one element"
     if started and _context(params) < params["n"]:
         return f"{params['n']} ids do not fit {_context(params)} positions"
     return None

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
 from gpubench.kernels.contract.kernel import (
     Candidate,
     CudaProgram,
@@ -212,18 +210,7 @@ _SHADER = partial(shader, params="rows columns step_x step_y")
 _SIDE, _SIDE_ROWS = 32, 8
 
 
-class WgslTile(msgspec.Struct, frozen=True):
-    """The tile of a group, a square of vectors for each thread."""
-
-    across: int  # squares of vectors along a row; a power of two
-    down: int  # squares of vectors along a column; a power of two
-
-    @property
-    def threads(self) -> int:
-        return self.across * self.down
-
-
-_WGSL_TILES = (WgslTile(16, 16), WgslTile(8, 8))
+_TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of vectors
 
 
 def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
@@ -231,11 +218,11 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     storage = vectors(dtype)
-    tile = None if rows % storage.width or columns % storage.width else choose_tile(storage, limits)
-    across, down = (storage.width * tile.across, storage.width * tile.down) if tile else (_SIDE, _SIDE)
-    grid, step_x, step_y = _grid(ceil_div(columns, across), ceil_div(rows, down), limits)
+    threads = 0 if rows % storage.width or columns % storage.width else tile_side(storage, limits)
+    side = storage.width * threads or _SIDE
+    grid, step_x, step_y = _grid(ceil_div(columns, side), ceil_div(rows, side), limits)
     uniform = (rows, columns, step_x, step_y)
-    text = _vector_source(storage, tile) if tile else _element_source(dtype)
+    text = _vector_source(storage, threads) if threads else _element_source(dtype)
     return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=uniform),))
 
 
@@ -252,13 +239,15 @@ def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int],
     return (across, ceil_div(down, z), z), 0, ceil_div(down, z)
 
 
-def choose_tile(storage: Storage, limits: Limits) -> WgslTile | None:
-    """The first tile that the device's threads and workgroup memory hold."""
-    for tile in _WGSL_TILES:
-        enough = 16 * storage.width * tile.threads <= limits.max_workgroup_bytes
-        if enough and tile.threads <= limits.max_workgroup_threads:
-            return tile
-    return None
+def tile_side(storage: Storage, limits: Limits) -> int:
+    """The first side that the device's threads and workgroup memory hold, else 0."""
+    for side in _TILE_SIDES:
+        if (
+            16 * storage.width * side**2 <= limits.max_workgroup_bytes
+            and side**2 <= limits.max_workgroup_threads
+        ):
+            return side
+    return 0
 
 
 def _turn(storage: Storage, names: list[str]) -> list[str]:
@@ -282,46 +271,46 @@ def _turn(storage: Storage, names: list[str]) -> list[str]:
     return columns
 
 
-def _vector_source(storage: Storage, tile: WgslTile) -> str:
+def _vector_source(storage: Storage, side: int) -> str:
     """Rows and columns in multiples of a vector."""
     width = storage.width
     bits = log2(width)
     names = [f"r{i}" for i in range(width)]
     loads = "\n".join(f"    let {name} = x_[start + {i}u * across];" for i, name in enumerate(names))
     puts = "\n".join(
-        f"    tile[({width}u * c + {j}u) * {tile.down}u + (r ^ (c & {tile.down - 1}u))] = {text};"
+        f"    tile[({width}u * c + {j}u) * {side}u + (r ^ (c & {side - 1}u))] = {text};"
         for j, text in enumerate(_turn(storage, names))
     )
     stores = "\n".join(
-        f"""  let k{j} = k + {j * tile.across}u;
+        f"""  let k{j} = k + {j * side}u;
   if (top + k{j} < p.columns && left < down) {{
-    out_[(top + k{j}) * down + left] = tile[k{j} * {tile.down}u + (v ^ ((k{j} >> {bits}u) & {tile.down - 1}u))];
+    out_[(top + k{j}) * down + left] = tile[k{j} * {side}u + (v ^ ((k{j} >> {bits}u) & {side - 1}u))];
   }}"""
         for j in range(width)
     )
-    shared = f"var<workgroup> tile: array<{storage.unit}, {width * tile.threads}>;"
+    shared = f"var<workgroup> tile: array<{storage.unit}, {width * side**2}>;"
     body = f"""
   let across = p.columns >> {bits}u;
   let down = p.rows >> {bits}u;
-  let c = thread & {tile.across - 1}u;
-  let r = thread >> {log2(tile.across)}u;
+  let c = thread & {side - 1}u;
+  let r = thread >> {log2(side)}u;
   let group_x = group.x + group.z * p.step_x;
   let group_y = group.y + group.z * p.step_y;
-  let x = group_x * {tile.across}u + c;
-  let y = group_y * {tile.down}u + r;
+  let x = group_x * {side}u + c;
+  let y = group_y * {side}u + r;
   if (x < across && y < down) {{
     let start = {width}u * y * across + x;
 {loads}
 {puts}
   }}
   workgroupBarrier();
-  let v = thread & {tile.down - 1}u;
-  let k = thread >> {log2(tile.down)}u;
-  let top = group_x * {width * tile.across}u;
-  let left = group_y * {tile.down}u + v;
+  let v = thread & {side - 1}u;
+  let k = thread >> {log2(side)}u;
+  let top = group_x * {width * side}u;
+  let left = group_y * {side}u + v;
 {stores}
 """
-    return _SHADER({"x_": storage.unit, "out_": storage.unit}, tile.threads, body, before=shared)
+    return _SHADER({"x_": storage.unit, "out_": storage.unit}, side**2, body, before=shared)
 
 
 def _element_source(dtype: str) -> str:

@@ -14,6 +14,7 @@ An update writes an array of its own, so that a launch changes nothing that it r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpubench.kernels.contract.op import EXACT, Array, Operand, Params, Range, Tolerance, Values
@@ -25,6 +26,7 @@ from gpubench.kernels.templates.elementwise import (
     gelu,
     gelu_on_arrays,
     gelu_scale,
+    gelu_tanh,
     vector_shape,
 )
 from gpubench.kernels.templates.reduce import reduction
@@ -110,13 +112,13 @@ def _gelu_formula(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
-    t = xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
+    t = gelu_tanh(xp, x)
     return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x))
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
     """|dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'): the sum of all absolute terms."""
-    t = xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
+    t = gelu_tanh(xp, x)
     return xp.abs(dy) * (
         0.5 * (1 + xp.abs(t))
         + 0.5 * xp.abs(x) * (1 + t * t) * (GELU_SCALE + 3 * GELU_SCALE * GELU_CUBIC * x * x)
@@ -162,6 +164,11 @@ def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array
     return absolute_sum(xp, w, _adam_rate(step) * mean / xp.sqrt(v))
 
 
+def _torch(name: str) -> dict[str, Callable[..., Any]]:
+    """PyTorch's function of that name, with the inputs in order."""
+    return {"torch": lambda torch, *inputs, out=None: getattr(torch, name)(*inputs, out=out)}
+
+
 OPS = (
     elementwise(
         name="copy",
@@ -181,7 +188,7 @@ OPS = (
         inputs=("x", "y"),
         flops_per_element=1,
         formula=lambda m, x, y: x + y,
-        library={"torch": lambda torch, x, y, out=None: torch.add(x, y, out=out)},
+        library=_torch("add"),
         tolerance=Tolerance(4, scale=absolute_sum),
     ),
     elementwise(
@@ -191,7 +198,7 @@ OPS = (
         inputs=("x", "y"),
         flops_per_element=1,
         formula=lambda m, x, y: x - y,
-        library={"torch": lambda torch, x, y, out: torch.sub(x, y, out=out)},
+        library=_torch("sub"),
         tolerance=Tolerance(4, scale=absolute_sum),
     ),
     elementwise(
@@ -201,7 +208,7 @@ OPS = (
         inputs=("x", "y"),
         flops_per_element=1,
         formula=lambda m, x, y: x * y,
-        library={"torch": lambda torch, x, y, out: torch.mul(x, y, out=out)},
+        library=_torch("mul"),
         tolerance=Tolerance(4),
     ),
     elementwise(
@@ -211,7 +218,7 @@ OPS = (
         inputs=("x", _vector("y")),
         flops_per_element=1,
         formula=lambda m, x, y: x / y,
-        library={"torch": lambda torch, x, y, out: torch.div(x, y, out=out)},
+        library=_torch("div"),
         tolerance=Tolerance(6, why="Vulkan and WGSL allow a quotient 2.5 ULP, which is up to 5 u"),
         not_finite="the divisor can be 0",
     ),
@@ -247,7 +254,7 @@ OPS = (
         join="add",
         expr=lambda xp, x, y: x @ y,
         tolerance=Tolerance(8, scale=_dot_scale),
-        library={"torch": lambda torch, x, y, out: torch.dot(x, y, out=out)},
+        library=_torch("dot"),
     ),
     elementwise(
         name="pow",
@@ -256,7 +263,7 @@ OPS = (
         inputs=(_vector("x", Range(0.25, 4)), "y"),
         flops_per_element=20,
         formula=lambda m, x, y: m.pow(x, y),
-        library={"torch": lambda torch, x, y, out: torch.pow(x, y, out=out)},
+        library=_torch("pow"),
         # What the logarithm is wrong by counts y times.
         tolerance=Tolerance(16, scale=lambda xp, x, y: x**y * (1 + xp.abs(y * xp.log(x)))),
     ),
@@ -291,7 +298,7 @@ OPS = (
         inputs=(_vector("x"),),
         flops_per_element=4,
         formula=lambda m, x: 1 / (1 + m.exp(-x)),
-        library={"torch": lambda torch, x, out: torch.sigmoid(x, out=out)},
+        library=_torch("sigmoid"),
         tolerance=Tolerance(64),
     ),
     elementwise(
@@ -301,7 +308,7 @@ OPS = (
         inputs=(_vector("x"),),
         flops_per_element=1,
         formula=lambda m, x: m.tanh(x),
-        library={"torch": lambda torch, x, out: torch.tanh(x, out=out)},
+        library=_torch("tanh"),
         tolerance=Tolerance(64),
     ),
     elementwise(

@@ -139,19 +139,6 @@ def test_one_element(session, tmp_path, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_no_elements(session, dtype):
-    nothing = np.empty(0, host_dtype(dtype))
-    for name in ("add", "mul"):
-        assert apply(session, name, nothing, nothing).shape == (0,)
-    for name in ("copy", "relu", "tanh"):
-        assert apply(session, name, nothing).shape == (0,)
-    assert apply(session, "sum", nothing) == 0
-    assert apply(session, "dot", nothing, nothing) == 0
-    zeros = apply(session, "gemv", np.empty((3, 0), nothing.dtype), nothing, params={"n": 0, "m": 3})
-    assert zeros.tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("place", [0, 777, 65_000, 70_000])
 def test_a_nan_is_the_largest(session, dtype, place):
     x = np.random.default_rng(2).standard_normal(70_001).astype(host_dtype(dtype))

@@ -65,7 +65,6 @@ BROKEN: dict[str, tuple[str, str]] = {
     "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
     "old_phases": (op("old_phases", "OP = change(stages=('load', 'add'))"), "`$.stages[0]`"),
     "old_read_only": ("from gpubench.kernels.contract.kernel import WgslPass\nWgslPass('', (1, 1, 1), ('x',), read_only=('x',))", "Unexpected keyword argument 'read_only'"),
-    "old_texts": (op("old_texts", "elementwise(name='old_texts', wgsl='x', cuda='x')"), "takes formula=lambda m, x: ... in place of expr, wgsl and cuda"),
     "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls xp.gamma"),
     "old_rows": ("from gpubench.kernels._rows import rows", "No module named 'gpubench.kernels._rows'"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),

@@ -1,8 +1,9 @@
-"""Write the golden reports anew."""
+"""Write the golden reports and the digests of programs anew."""
 
-from tests.golden import CASES, NETWORK_CASES, path, text, write_small
+from tests.golden import CASES, NETWORK_CASES, path, programs, text, write_small
 
 for run, name in (*CASES, *NETWORK_CASES):
     path(run, name).write_text(text(run, name), encoding="utf-8", newline="\n")
     print(path(run, name).name)
 write_small()
+programs.write()

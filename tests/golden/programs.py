@@ -49,7 +49,11 @@ def params_of(op: Op) -> list[dict[str, int]]:
     """Every size, and every value of an option at one of the sizes."""
     sizes = cycle(SIZES)
     one_by_one = [{"n": next(sizes), name: value} for name in op.options for value in OPTIONS[name]]
-    wide = [{"n": n * params["columns"], **params} for n, params in zip(SIZES, one_by_one, strict=False) if "columns" in params]
+    wide = [
+        {"n": n * params["columns"], **params}
+        for n, params in zip(SIZES, one_by_one, strict=False)
+        if "columns" in params
+    ]
     return [params for n in SIZES for params in ({"n": n},)] + one_by_one + wide
 
 
@@ -58,6 +62,7 @@ def digest(op: Op, kernel: Kernel, dtype: str) -> str:
     made = hashlib.sha256()
     for params, device in zip(params_of(op), cycle(DEVICES[kernel.language]), strict=False):
         if op.fits(params) is None:
+            made.update(f"{op.flops(params)} {op.bytes(params, dtype)} ".encode())
             made.update(msgspec.json.encode(build(kernel, params, dtype, device), enc_hook=plain))
     return made.hexdigest()[:10]
 

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.vulkan
 def test_the_suite(device):
     from gpubench.backends.wgpu import BACKEND
 
-    report = conformance.suite(BACKEND, device.id, checks=conformance.Checks(seeds=(1,), exhaust=True))
+    # Other sizes: tests of the kernels.
+    checks = conformance.Checks(sizes=lambda op: conformance.usual_sizes(op)[2:4], seeds=(1,), exhaust=True)
+    report = conformance.suite(BACKEND, device.id, checks=checks)
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
     # Every op has a WGSL kernel in float32, and wgpu has no library implementation.

@@ -49,7 +49,7 @@ class WgslPass(msgspec.Struct, frozen=True):
 
 
 class WgslProgram(msgspec.Struct, frozen=True):
-    """The passes of one launch. No passes at all is a launch that does nothing: an op over no elements."""
+    """The passes of one launch."""
 
     passes: tuple[WgslPass, ...]  # in order
     scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
@@ -83,7 +83,7 @@ class CudaProduct(msgspec.Struct, frozen=True):
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
-    """The CUDA passes of one launch. No passes: nothing to do."""
+    """The CUDA passes of one launch."""
 
     passes: tuple[CudaPass | CudaProduct, ...]  # in order
     # bytes of each buffer; zero before the first launch, and no launch clears it again

@@ -40,7 +40,6 @@ _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
 _TWO_QUERIES_BYTES = 512
 _WARPS_A_MULTIPROCESSOR = 32  # also of those that end early, since their tokens see few
 _MOST_PARTS = 8
-CACHE_THREADS = 256  # of a head of one token; as many elements as it may have
 
 
 class Heads(msgspec.Struct, frozen=True):
@@ -89,10 +88,10 @@ def by_heads(params: Params) -> Heads:
 
 def fits(params: Params) -> str | None:
     width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
-    if not (heads >= 1 and width >= heads and width % heads == 0):
+    if width % heads:
         return f"{heads} heads do not divide a width of {width}"
     n, tokens = params["n"], params.get("tokens", params["n"])
-    if tokens >= 1 and n % tokens == 0:
+    if n % tokens == 0:
         return None
     return f"{n} tokens are no whole number of sequences of {tokens}: choose `tokens` so that it divides n"
 
@@ -211,38 +210,6 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
             break
         queries = more
     return queries
-
-
-class CacheGroup(msgspec.Struct, frozen=True):
-    """How the threads of a group share the head of one token over a cache."""
-
-    units: int  # loads of a row of the cache
-    shares: int  # threads that make the score of a key
-
-    @property
-    def teams(self) -> int:
-        """Teams of `units` threads, which add up values."""
-        return CACHE_THREADS // self.units
-
-    @property
-    def held(self) -> int:
-        """Keys of a step."""
-        return CACHE_THREADS // self.shares
-
-
-def cache_group(units: int, room: int) -> CacheGroup:
-    """Give a key as many threads as are left where all keys are of one step; they read it together."""
-    shares = 1
-    while units % (2 * shares) == 0 and 2 * shares * room <= CACHE_THREADS:
-        shares *= 2
-    return CacheGroup(units, shares)
-
-
-def require_threads(of: Heads) -> None:
-    """Raise Unsupported for a head of more elements than a group over a cache has threads."""
-    if of.e > CACHE_THREADS:
-        why = f"a head of {of.e} elements exceeds a group of {CACHE_THREADS} threads"
-        raise Unsupported(why, reason="limit")
 
 
 def begin_of(token: str, of: Heads) -> str:

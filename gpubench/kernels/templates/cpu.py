@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gpubench.kernels.contract.kernel import Candidate, Kernel, Limits, NumbaProgram, choose_kernel
-from gpubench.kernels.contract.op import Array, Dtype, Params
+from gpubench.kernels.contract.op import Array, Dtype
 
 Launch = Callable[[Sequence[Array], Array], None]
 
@@ -132,11 +132,3 @@ def widen(np: Any, half: Array, wide: Array) -> Array:
 _SIGN_AND_REST = ~0x7FFFFFFF + 0x0FFFE000  # bits 31 and 13 to 27, as an int32
 _REBIAS = 2.0**112
 _LARGEST_HALF = 65504.0
-
-
-def blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """The product of two inputs by the BLAS behind NumPy, which uses all cores by itself; only the temporary is saved.
-
-    Called from several threads at once, a BLAS fights for its own threads: 1.2 instead of 25 GB/s of gemv on two cores.
-    """
-    return lambda inputs, output: np.matmul(inputs[0], inputs[1], out=output)

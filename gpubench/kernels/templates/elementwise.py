@@ -83,13 +83,17 @@ def gelu(m: Any, x: Any) -> Any:
     return x / (1 + m.exp(-2 * GELU_SCALE * m.fma(GELU_CUBIC * x * x, x, x)))
 
 
+def gelu_tanh(xp: Array, x: Array) -> Array:
+    return xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))
+
+
 def gelu_on_arrays(xp: Array, x: Array) -> Array:
-    return 0.5 * x * (1 + xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x)))
+    return 0.5 * x * (1 + gelu_tanh(xp, x))
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
     """0.5 |x| (1 + |tanh|): for negative x the two terms cancel."""
-    return 0.5 * xp.abs(x) * (1 + xp.abs(xp.tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))))
+    return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 
 def vector_shape(params: Params) -> Shape:

@@ -398,40 +398,6 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
             texts[id(step)] = words, tight, depth
         return lines, text(self.result)[0]
 
-    def fill(self, np: Any, out: Array, room: Callable[[Array], Array], *beside: Array) -> None:
-        """Compute it by NumPy into the array of its first input, from those of the others, without arrays of its own:
-        `room(out)` gives one to work in."""
-        values: dict[str, Array] = dict(zip(self.names, (out, *beside), strict=True))
-        uses = Counter(_key(x) for step in self.steps for x in step.operands if isinstance(x, Symbol))
-        writable: set[str] = {self.names[0]}
-        free: list[Array] = []
-        for step in self.steps:
-            operands = [values[_key(x)] if isinstance(x, Symbol) else x for x in step.operands]
-            keys = [_key(x) if isinstance(x, Symbol) else "" for x in step.operands]
-            uses.subtract(filter(None, keys))
-            if step.call in (*_COMPARISONS, *_LOGICAL):
-                values[_key(step)] = _compute(np, step.call, operands)
-                continue
-            # What is read last is written over: of a choice its first value, of a sum of three none but the last.
-            places = {"where": keys[1:2], "fma": {*keys[:2]} - {*keys[2:]}}.get(step.call, keys)
-            spare = [key for key in dict.fromkeys(keys) if key in writable and not uses[key]]
-            target = next((values[key] for key in spare if key in places), None)
-            if target is None:
-                target = free.pop() if free else room(out)
-            if step.call == "where":
-                if target is not operands[1]:
-                    np.copyto(target, operands[1])
-                np.copyto(target, operands[2], where=np.logical_not(operands[0]))
-            elif step.call == "fma":
-                np.add(np.multiply(operands[0], operands[1], out=target), operands[2], out=target)
-            else:
-                _compute(np, step.call, operands, out=target)
-            free += [values[key] for key in spare if values[key] is not target]
-            writable = (writable - {*spare}) | {_key(step)}
-            values[_key(step)] = target
-        if values[_key(self.result)] is not out:
-            np.copyto(out, values[_key(self.result)])
-
     def tolerance(self) -> Tolerance:
         """A first-order bound of what rounding each step does to the result; next to a jump either side is right."""
 

@@ -167,18 +167,6 @@ def test_a_masked_element_has_no_share_and_a_masked_row_is_nan(pool):
         assert np.all(output[0, :8999] == 0)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_threads_and_stores_change_no_bit(pool, name):
-    op, params = kernels.load(name), {"n": 70_003}
-    inputs = random_inputs(op, params, "float32", seed=5)
-    found = [
-        launched(pool, op, candidate, inputs, "float32", params).tobytes()
-        for candidate in compiled_kernel(op).candidates(params, "float32", LIMITS)
-    ]
-    assert len(found) > 1
-    assert len(set(found)) == 1
-
-
 @pytest.mark.parametrize("name", [name for name in OPS if name != "transpose"])
 def test_the_loops_are_vectors(pool, name):
     """What LLVM does not vectorize is right and ten times slower: the machine code tells, whatever the machine's load."""
@@ -210,20 +198,6 @@ def compile_again(program: NumbaProgram) -> int:
     sys.modules.pop(compiler.module_name(program.source), None)
     compiler.compile(program)
     return compiler.compilations
-
-
-def test_machine_code_that_is_damaged_is_compiled_once_more_and_that_is_said(pool, own_cache):
-    program = copied("damaged")
-    assert [compile_again(program), compile_again(program)] == [1, 0]
-    (path,) = own_cache.iterdir()
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:100], whole[:-1], whole.replace(b"\x80", b"\x81")):
-        path.write_bytes(damaged)
-        assert [compile_again(program), compile_again(program)] == [1, 0]
-        assert path.read_bytes()[:17] == whole[:17]
-    (note,) = cache.notes()
-    assert note.code == "cache-damaged"
-    assert "compiled kernel" in note.message
 
 
 def test_machine_code_that_numba_does_not_take_is_compiled_once_more(pool, own_cache):
@@ -286,13 +260,6 @@ def no_kernels(pool, tmp_path):
     return {**os.environ, "GPUBENCH_CACHE_DIR": str(tmp_path)}
 
 
-def test_kernels_are_compiled_ahead_once_by_this_process(pool, own_cache):
-    programs, compiler = [copied("one"), copied("other")], NumbaThreads(1)
-    assert compiler.compile_ahead(programs) > 0
-    assert compiler.compilations == 2
-    assert [compile_again(program) for program in programs] == [0, 0]
-
-
 def test_kernels_are_compiled_ahead_once_by_others(no_kernels):
     """On many CPUs processes share them out, and this one finds them in the cache. The second one compiles nothing and
     computes the same."""
@@ -304,7 +271,7 @@ def test_kernels_are_compiled_ahead_once_by_others(no_kernels):
         "limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=16)\n"
         "compiler = NumbaThreads(16)\n"
         "found = [kernels.load(name).kernel('numpy', 'float32').candidates({'n': 4096}, 'float32', limits)[0].build()\n"
-        "         for name in ('copy', 'add', 'sum', 'relu')]\n"
+        "         for name in ('copy', 'relu')]\n"
         "ahead_s = compiler.compile_ahead(found)\n"
         "x, out = np.ones(4096, np.float32), np.empty(4096, np.float32)\n"
         "compiler.launch(found[-1], {'x': x, 'out': out})()\n"

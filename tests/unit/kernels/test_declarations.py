@@ -1,6 +1,7 @@
 """Every op file declares a complete op, and listing or loading one is cheap."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.base.plugins import wings
 from gpubench.cli import options, selection
 from gpubench.kernels.contract.op import ITEMSIZE, Op, SessionCall
+from tests.golden import programs
 from tests.shapes import H200
 
 OPS = [kernels.load(name) for name in kernels.usual()]
@@ -86,29 +88,6 @@ def test_the_declaration_is_complete(op):
     assert set(op.tuned) <= set(backends.names())
 
 
-@pytest.mark.parametrize("op", OPS, ids=by_name)
-def test_the_ladder_reaches_from_overhead_to_bandwidth(op):
-    sizes = op.sizes.sizes()
-    assert sizes == sorted(set(sizes))
-    assert op.bytes({"n": sizes[0]}, "float32") <= 2**16
-    assert op.bytes({"n": sizes[-1]}, "float32") >= 2**24
-    assert op.bytes({"n": sizes[-1]}, "float32") <= 2**28
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("op", OPS, ids=by_name)
-def test_the_bytes_are_those_of_the_shapes(op, n):
-    elements = 0
-    for operand in op.operands:
-        count = 1
-        for extent in operand.shape({"n": n}):
-            assert extent >= 1
-            count *= extent
-        elements += count
-    for dtype in op.dtypes:
-        assert op.bytes({"n": n}, dtype) == elements * ITEMSIZE[dtype]
-
-
 @pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)
 def test_a_split_names_inputs_and_their_axes(op):
     shapes = {operand.name: operand.shape({"n": 96}) for operand in op.inputs}
@@ -135,23 +114,6 @@ def test_rows_that_do_not_divide_the_elements_are_refused():
         assert op.fits({"n": 96}) is None
         assert op.fits({"n": 96, "columns": 12}) is None
         assert op.fits({"n": 96, "columns": 11}) == "rows of 11 do not divide 96 elements"
-        assert op.fits({"n": 96, "columns": 0}) is not None
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_no_elements_and_one_have_shapes(n):
-    for op in OPS:
-        assert all(extent in (0, 1) for operand in op.inputs for extent in operand.shape({"n": n}))
-        assert op.fits({"n": n}) is None
-        assert op.flops({"n": 0}) == 0
-
-
-def test_gemv_takes_other_rows_when_told():
-    op = kernels.load("gemv")
-    params = {"n": 5, "m": 3}
-    assert [x.shape(params) for x in (*op.inputs, op.output)] == [(3, 5), (5,), (3,)]
-    assert op.flops(params) == 30
-    assert op.bytes(params, "float32") == 4 * (15 + 5 + 3)
 
 
 @pytest.mark.parametrize("backend", ["cupy", "wgpu"])
@@ -171,6 +133,8 @@ def test_every_declared_dtype_has_a_kernel_or_a_reason(op, backend):
         assert (("wgsl", "float64") in refused) == bool(re.search(r"\b(exp|tanh|pow)\w*\(", text))
 
 
-def test_the_matmul_ladder_is_selectable_and_the_best_comes_first():
-    variants = [kernel.variant for kernel in kernels.load("matmul").tuned["wgpu"]]
-    assert variants == ["register", "tiled", "naive"]
+def test_every_program_is_the_one_that_was_measured():
+    """A difference is meant, or it is a bug: `python -m tests.golden` writes the digests anew, docs/performance.md stays
+    true only if the kernel is as fast."""
+    stored, found = json.loads(programs.FILE.read_text(encoding="utf-8")), programs.digests()
+    assert sorted(stored.items() ^ found.items()) == []

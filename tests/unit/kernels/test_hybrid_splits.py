@@ -58,16 +58,6 @@ def test_two_parts_make_the_whole(op: Op, share: float) -> None:
         np.testing.assert_allclose(joined, want, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
-def test_the_work_of_the_parts_is_the_work_of_the_whole(op: Op) -> None:
-    for params in shapes(op):
-        split, units = op.split_at(params), op.units(params)
-        assert split is not None
-        place = units // 3
-        flops = sum(op.flops(split.part(params, count)) for count in (place, units - place))
-        assert flops == op.flops(params)
-
-
 def test_an_overhead_cannot_be_split() -> None:
     assert kernels.load("launch").split_at({"n": 1}) is None
     assert kernels.load("launch").units({"n": 1}) == 0

@@ -36,27 +36,6 @@ def test_the_library_and_the_judge_agree_and_nothing_is_lost(text):
         assert tokens.encoder().decode(ids) == text
 
 
-def test_the_whole_text_is_ascii_and_both_agree_on_it():
-    assert WHOLE.isascii()
-    ids = tokens.encode(WHOLE)
-    assert tokens.encoder().encode_ordinary(WHOLE.decode()) == ids
-    assert tokens.decode(ids) == WHOLE
-
-
-def test_the_vocabulary_has_every_byte_and_a_number_for_each_entry():
-    ranks = tokens.ranks()
-    assert sorted(ranks.values()) == list(range(tokens.ENTRIES))
-    assert [ranks[bytes([value])] for value in range(256)] == list(range(256))
-
-
-def test_each_entry_joins_two_that_come_before_it():
-    """As byte-pair encoding makes them; another order of merging would lose entries."""
-    ranks = tokens.ranks()
-    for entry, rank in list(ranks.items())[256:]:
-        halves = ((entry[:i], entry[i:]) for i in range(1, len(entry)))
-        assert any(max(ranks.get(a, rank), ranks.get(b, rank)) < rank for a, b in halves), entry
-
-
 def test_the_encoder_is_made_without_a_connection(monkeypatch):
     def refuse(*_: object) -> None:
         raise AssertionError("a connection was opened")

@@ -10,17 +10,11 @@ from gpubench import kernels
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.templates.matmul import (
-    NARROW,
-    NARROW_TILES,
     TILES,
     WIDE_TILES,
     Tile,
     able,
-    promising,
-    rank,
     sequence,
-    split,
-    wgsl,
 )
 from tests.shapes import WEBGPU
 
@@ -71,110 +65,11 @@ def test_the_tiles_that_a_device_can_hold():
     assert WIDE_TILES[0] not in able(WIDE_TILES, 8, WEBGPU)
 
 
-@pytest.mark.parametrize("device", [H200, SOFTWARE])
-@pytest.mark.parametrize("n", [1, 256, 1024, 8192])
-def test_the_order_of_the_tiles_keeps_all_of_them(n, device):
-    assert sorted(tile.name for tile in rank(n, n, 1, list(TILES), device)) == sorted(t.name for t in TILES)
-
-
 DEFAULTS = [
     (64, "32x32x32, 4x4, 2 slices"), (256, "32x32x32, 4x4, 2 slices"), (512, "32x64x64, 8x8, 4 slices"),
     (1024, "64x128x32, 8x8, 2 slices"), (2048, "128x128x16, 8x8, paired"), (4096, "64x128x16, 8x8, interleaved"),
     (8192, "64x128x16, 8x8, interleaved"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("n", "name"), DEFAULTS)
-def test_the_default_follows_the_size(n, name):
-    assert REGISTER.candidates({"n": n}, "float32", H200)[0].name == name
-
-
-def test_the_default_counts_the_groups_of_the_whole_batch():
-    assert (
-        REGISTER.candidates({"n": 512, "batch": 64}, "float32", H200)[0].name == "64x128x16, 8x8, interleaved"
-    )
-    assert REGISTER.candidates({"n": 512, "batch": 16}, "float32", H200)[0].name == "128x128x16, 8x8, paired"
-
-
-def test_thin_products_may_split_k_over_groups():
-    tiles = able(TILES, 4, H200)
-    for m, n, k in [(64, 4096, 4096), (256, 256, 256), (1, 1, 65536), (100, 36, 2048)]:
-        found = split(m, n, k, tiles, H200)
-        assert found
-        for tile in found:
-            assert k % (2 * tile.splits * tile.depth) == 0, "two whole steps of K for each split at least"
-            assert tile.groups(m, n) < 112
-            assert tile.splits * tile.groups(m, n) <= 2 * 112
-        names = [candidate.name for candidate in REGISTER.candidates({"n": n, "m": m, "k": k}, "float32", H200)]
-        assert "splits" not in names[0]
-        worth = [tile for tile in found if n > NARROW or tile.columns <= 4 * NARROW]
-        assert {tile.name for tile in promising(m, n, 1, worth, H200)} <= set(names)
-    for m, n, k in [(4096, 4096, 4096), (64, 64, 64), (64, 64, 68)]:  # wide enough; too short; no whole steps
-        assert not [t for t in split(m, n, k, tiles, H200) if t.depth >= 32]
-    for params, device in [({"n": 64, "k": 4096, "batch": 2}, H200), ({"n": 64, "k": 4096}, SOFTWARE)]:
-        assert not [c for c in REGISTER.candidates(params, "float32", device) if "splits" in c.name]
-
-
-def test_only_promising_tiles_are_tried():
-    """Each trial costs a compilation: small blocks are left out where large ones fill the device, and vice versa."""
-    tried = {n: [c.name for c in REGISTER.candidates({"n": n}, "float32", H200)] for n in (64, 512, 1024, 8192)}
-    assert len(tried[64]) == 1
-    assert any("4x4" in name for name in tried[512])
-    assert not any("4x4" in name for name in tried[1024])
-    assert not any(name.startswith(("32x", "64x64")) for name in tried[8192])
-    assert all(2 <= len(names) <= 8 for n, names in tried.items() if n > 64)
-
-
-@pytest.mark.parametrize("k", [4096, 4094])
-def test_the_splits_of_k_are_added_up_by_a_pass_of_their_own(k):
-    (tile,) = split(64, 64, 4096, [Tile(32, 32, 32, 4, 4)], H200)
-    program = wgsl.program(wgsl.Product(64, 64, k, 1, "float16"), H200, tile)
-    *_, multiply, add = program.passes
-    assert multiply.grid == (2, 2, tile.splits)
-    assert multiply.bindings[-1] == "partials"
-    assert program.scratch["partials"] == tile.splits * 64 * 64 * 4  # float32: rounded once, at the end
-    assert add.bindings == ("partials", "out")
-    assert add.source.count("in_[i + ") == tile.splits
-    assert len(program.passes) == (2 if k % 4 == 0 else 4)
-
-
-def test_few_columns_take_a_narrow_tile():
-    """A classifier's last layer, and the gradient of its weights, which splits K over groups, too."""
-    names = {tile.name for tile in NARROW_TILES}
-    for params in (
-        {"n": 10, "m": 16384, "k": 512},
-        {"n": 10, "m": 512, "k": 16384, "ta": 1},
-        {"n": 16, "m": 64},
-    ):
-        found = [c.name for c in REGISTER.candidates(params, "float32", H200)]
-        assert found[0] in names
-        assert not any("x128x" in name for name in found)
-        assert any("splits" in name and f"x{NARROW}x" in name for name in found) == ("ta" in params)
-    wider = REGISTER.candidates({"n": NARROW + 1, "m": 16384}, "float32", H200)
-    assert not names & {c.name for c in wider}
-
-
-@pytest.mark.parametrize(
-    ("params", "bindings"),
-    [
-        ({"n": 64, "m": 64, "k": 33, "ta": 1}, ["a", "b", "out"]),  # K goes along no line
-        ({"n": 64, "m": 64, "k": 33, "tb": 1}, ["a_padded", "b_padded", "out"]),
-        ({"n": 10, "m": 64, "k": 33, "ta": 1}, ["a", "b", "out"]),  # lines so short are read one by one
-        ({"n": 64, "m": 66, "k": 33, "ta": 1}, ["a_padded", "b", "out"]),
-        ({"n": 10, "m": 64, "k": 32}, ["a", "b", "out"]),
-        ({"n": 10, "m": 64, "k": 33}, ["a_padded", "b_padded", "out"]),
-    ],
-    ids=str,
-)
-def test_a_transposed_matrix_is_read_as_it_lies(params, bindings):
-    program = REGISTER.build(params, "float32", H200)
-    assert list(program.passes[-1].bindings) == bindings
-    assert len(program.passes) == 1 + sum(name.endswith("_padded") for name in bindings)
-
-
-def test_a_software_adapter_gets_the_shortest_text():
-    for n in (5, 512, 4096):
-        assert REGISTER.candidates({"n": n}, "float32", SOFTWARE)[0].name == TILES[-1].name
 
 
 LADDER = (REGISTER, TILED, NAIVE)
@@ -207,10 +102,3 @@ def test_what_a_device_does_not_hold_or_a_kernel_does_not_do_is_refused_with_the
 def test_what_is_just_within_the_limits_is_built():
     assert REGISTER.build({"n": 3, "batch": 65535}, "float32", WEBGPU).passes[0].grid[2] == 65535
     assert all(kernel.build({"n": 64, "batch": 1}, "float32", H200).passes for kernel in (TILED, NAIVE))
-
-
-def test_rows_of_multiples_of_four_need_no_copies():
-    whole, ragged = (REGISTER.build({"n": n, "k": k}, "float32", H200) for n, k in ((260, 40), (260, 41)))
-    assert [len(whole.passes), dict(whole.scratch)] == [1, {}]
-    assert [step.bindings[-1] for step in ragged.passes] == ["a_padded", "b_padded", "out"]
-    assert dict(ragged.scratch) == {"a_padded": 4 * 260 * 44, "b_padded": 4 * 44 * 260}

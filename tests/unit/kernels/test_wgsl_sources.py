@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
-from gpubench.kernels import matmul, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
-from gpubench.kernels.contract.op import ITEMSIZE
-from gpubench.kernels.templates import fold, vectors, windows
-from gpubench.kernels.templates.rows.formula import trace_row
-from gpubench.kernels.templates.rows.wgsl import layout
+from gpubench.kernels.templates import fold, windows
 from tests.examples import examples
 from tests.shapes import H200, WEBGPU
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
 MATRICES = [name for name, op in OPS.items() if op.group == "matrix"]
 VECTORS = [name for name in OPS if name not in MATRICES]
+# Their loops differ by the operands and by what comes out: an element, a row or a number.
+LOOPS = {(len(OPS[x].inputs), OPS[x].output.shape({"n": 4096}), *OPS[x].options): x for x in VECTORS}.values()
 DTYPES = ("float32", "float64", "float16")
 BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16}
 
@@ -33,7 +31,7 @@ limits = st.builds(
     multiprocessors=st.one_of(st.none(), st.integers(1, 300)), software=st.booleans(), float16=st.just(True),
     float64=st.just(True), binding_alignment=st.sampled_from([16, 32, 256]),
 )  # fmt: skip
-sizes = st.one_of(st.integers(0, 5000), st.integers(1, 2**32), st.sampled_from([2**k for k in range(33)]))
+sizes = st.one_of(st.integers(1, 5000), st.integers(1, 2**32), st.sampled_from([2**k for k in range(33)]))
 
 
 def workgroup_bytes(source: str) -> int:
@@ -97,11 +95,8 @@ def check_program(program: WgslProgram, op, params, dtype: str, device: Limits) 
         check_pass(step, device, known)
     assert all(size % 16 == 0 and size > 0 for size in program.scratch.values())
     check_windows(program, operands, device)
-    if program.passes:
-        assert program.passes[-1].bindings[-1] == op.output.name
-        assert {name for step in program.passes for name in step.bindings} == known
-    else:
-        assert operands[op.output.name] == 0
+    assert program.passes[-1].bindings[-1] == op.output.name
+    assert {name for step in program.passes for name in step.bindings} == known
 
 
 def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) -> WgslProgram | None:
@@ -113,13 +108,13 @@ def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) 
         return None
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", LOOPS)
 @given(n=sizes, dtype=st.sampled_from(DTYPES), device=limits)
 @settings(max_examples=examples(40))
 def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
     op, params = OPS[name], {"n": n}
-    # No exponential in double precision; no largest of nothing; a row of all n, longer than a binding.
-    refused = re.compile("double precision|NumPy raises|maxStorageBufferBindingSize")
+    # No exponential in double precision; a row of all n, longer than a binding.
+    refused = re.compile("double precision|maxStorageBufferBindingSize")
     program = built(op.tuned["wgpu"][0], params, dtype, device, refused)
     if program is not None:
         check_program(program, op, params, dtype, device)
@@ -151,20 +146,11 @@ def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
 
 @pytest.mark.parametrize("name", ["transpose", "gemv"])
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
-@given(n=st.integers(0, 4000), m=st.integers(0, 4000), device=limits)
+@given(n=st.integers(1, 4000), m=st.integers(1, 4000), device=limits)
 @settings(max_examples=examples(40))
 def test_matrices_of_other_dtypes_fit_any_device(name, dtype, n, m, device):
     op, params = OPS[name], {"n": n, "m": m}
     check_program(op.tuned["wgpu"][0].build(params, dtype, device), op, params, dtype, device)
-
-
-@pytest.mark.parametrize("name", [name for name in OPS if name != "matmul"])  # whose sizes are constants
-def test_one_text_serves_many_sizes(name):
-    sides = (1032, 1056, 1184) if name in MATRICES else (2**23, 2**23 + 4, 3 * 2**22)
-    if name.startswith("softmax"):
-        sides = (2**20, 3 * 2**20, 2**23)
-    build = OPS[name].tuned["wgpu"][0].build
-    assert len({build({"n": n}, "float32", WEBGPU).passes[0].source for n in sides}) <= 2
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -234,46 +220,3 @@ def test_the_fold_covers_all_groups_and_wastes_less_than_one_row(groups, most):
     assert groups <= x * y < groups + y
     assert max(x, y) <= most
     assert z == 1
-
-
-@given(columns=st.integers(1, 200_000), dtype=st.sampled_from(DTYPES), device=limits)
-def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
-    for inputs in (("x",), ("y", "dy")):
-        formula = trace_row("first", lambda m, x, *others: x, inputs, ())
-        rows = layout(formula, columns, dtype, device)
-        assert rows.storage.width in (1, vectors(dtype).width)
-        assert columns % rows.storage.width == 0
-        units = columns // rows.storage.width
-        assert rows.threads % rows.lanes == 0
-        assert rows.threads <= device.max_workgroup_threads
-        assert 1 <= rows.held <= 16
-        assert rows.rest == (rows.lanes * rows.held < units)
-        assert rows.whole == (rows.lanes * rows.held == units)
-        assert rows.lanes * (rows.held - 1) < units  # no register is idle in every lane
-
-
-@given(m=st.integers(1, 2**22), units=st.integers(0, 2**24), device=limits)
-def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
-    shape = matmul.wgsl_layout(m, units, device)
-    assert shape.threads % shape.lanes == 0
-    span, chunks = matmul.chunks(m, units, shape, device)
-    assert span * chunks >= units
-    assert chunks == 1 or span * (chunks - 1) < units
-    assert 4 * m * chunks <= max(4 * m, 2**27)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(device=limits)
-def test_a_tile_of_vectors_fits_the_device(dtype, device):
-    tile = transpose.choose_tile(vectors(dtype), device)
-    assert tile is not None
-    assert tile.threads <= device.max_workgroup_threads
-    assert 16 * ITEMSIZE["float32"] // 4 * vectors(dtype).width * tile.threads <= device.max_workgroup_bytes
-
-
-@pytest.mark.parametrize("name", ["embedding", "embedding_at", "cache_append", "sum_rows", "token_append"])
-def test_halves_are_enabled_where_they_are_named(name):
-    device = msgspec.structs.replace(WEBGPU, float16=True)
-    program = kernels.load(name).kernel("wgpu", "float16").build({"n": 300}, "float16", device)
-    for step in program.passes:
-        assert step.source.startswith("enable f16;") == ("f16" in re.findall(r"\w+", step.source))

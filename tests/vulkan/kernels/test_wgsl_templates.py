@@ -5,24 +5,34 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul, transpose
 from gpubench.kernels.contract.kernel import Limits, WgslProgram
 from gpubench.kernels.contract.op import UNIT_ROUNDOFF
-from gpubench.kernels.templates.elementwise import WgslElement
+from gpubench.kernels.templates import elementwise, reduce
 from gpubench.kernels.templates.formula import trace
-from gpubench.kernels.templates.reduce import WgslReduction
-from tests.vulkan.computing import computed
+from tests.vulkan.computing import computed, of_op
 
 pytestmark = pytest.mark.vulkan
 
 DTYPES = ("float32", "float16", "float64")
-LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 255, 256, 257, 1000, 4099, 65537)
-ADD = WgslElement(trace(lambda m, x, y: x + y, ["x", "y"]))
-COPY = WgslElement(trace(lambda m, x: x, ["x"]))
-SUM = WgslReduction(trace(lambda m, x: x, ["x"]), "add")
-DOT = WgslReduction(trace(lambda m, x, y: x * y, ["x", "y"]), "add")
-MAX = WgslReduction(trace(lambda m, x: x, ["x"]), "maximum")
+LENGTHS = (1, 3, 4, 5, 8, 9, 17, 256, 257, 4099, 65537)
+
+
+def by_element(formula, *names):
+    """`build(n, dtype, limits)` of the formula for each element."""
+    traced = trace(formula, names)
+    return lambda n, *rest: elementwise.build_wgsl(traced, n, *rest)
+
+
+def folded(join, formula, *names):
+    """`build(n, dtype, limits)` of the join of all elements."""
+    traced = trace(formula, names)
+    return lambda n, *rest: reduce.build_wgsl(traced, join, {"n": n}, *rest)
+
+
+ADD, COPY = by_element(lambda m, x, y: x + y, "x", "y"), by_element(lambda m, x: x, "x")
+SUM, DOT = folded("add", lambda m, x: x, "x"), folded("add", lambda m, x, y: x * y, "x", "y")
+MAX = folded("maximum", lambda m, x: x, "x")
 WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
 
 
@@ -52,10 +62,10 @@ def test_elementwise_of_any_length(session, dtype):
     limits = able(session, dtype)
     for n in (*LENGTHS, 2**21 + 5):
         x, y = values(n, dtype), values(n, dtype, 2)
-        got = launch(session, ADD.build({"n": n}, dtype, limits), {"x": x, "y": y}, (n,))
+        got = launch(session, ADD(n, dtype, limits), {"x": x, "y": y}, (n,))
         wide = x.astype(np.float64) + y
         close(got, wide, dtype, 2, np.abs(x.astype(np.float64)) + np.abs(y))
-        got = launch(session, COPY.build({"n": n}, dtype, limits), {"x": x}, (n,))
+        got = launch(session, COPY(n, dtype, limits), {"x": x}, (n,))
         assert got.tobytes() == x.tobytes()
 
 
@@ -65,11 +75,11 @@ def test_reductions_of_any_length(session, dtype):
     for n in (*LENGTHS, 2**20 + 3):
         x, y = values(n, dtype), values(n, dtype, 2)
         wide, other = x.astype(np.float64), y.astype(np.float64)
-        got = launch(session, SUM.build({"n": n}, dtype, limits), {"x": x}, ())
+        got = launch(session, SUM(n, dtype, limits), {"x": x}, ())
         close(got, wide.sum(), dtype, 4, np.abs(wide).sum())
-        got = launch(session, DOT.build({"n": n}, dtype, limits), {"x": x, "y": y}, ())
+        got = launch(session, DOT(n, dtype, limits), {"x": x, "y": y}, ())
         close(got, wide @ other, dtype, 4, np.abs(wide * other).sum())
-        got = launch(session, MAX.build({"n": n}, dtype, limits), {"x": x}, ())
+        got = launch(session, MAX(n, dtype, limits), {"x": x}, ())
         assert got == x.max()
 
 
@@ -77,7 +87,7 @@ def test_reductions_of_any_length(session, dtype):
 def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
     limits = able(session, dtype)
     for n in (1, 3, 9, 1000, 100_003):
-        program = MAX.build({"n": n}, dtype, limits)
+        program = MAX(n, dtype, limits)
         x = np.full(n, -np.inf, dtype)
         assert launch(session, program, {"x": x}, ()) == -np.inf
         x[n // 2] = np.inf
@@ -88,30 +98,7 @@ def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
             assert np.isnan(launch(session, program, {"x": x}, ())), (n, place)
 
 
-def test_reductions_of_nothing(session):
-    for body in (SUM, DOT):
-        empty = dict.fromkeys(body.element.names, np.empty(0, np.float32))
-        program = body.build({"n": 0}, "float32", session.limits)
-        assert launch(session, program, empty, ()) == 0
-
-
-def test_nothing_to_do_is_a_launch_without_passes(session):
-    limits = session.limits
-    empty = {"x": np.empty(0, np.float32), "y": np.empty(0, np.float32)}
-    assert launch(session, ADD.build({"n": 0}, "float32", limits), empty, (0,)).size == 0
-    for program in (
-        along_rows("softmax", 0, 8, "float32", limits),
-        transpose.build_wgsl(0, 5, "float32", limits),
-        matmul.build_wgsl(0, 5, "float32", limits),
-    ):
-        assert program.passes == ()
-    a = {"a": np.empty((3, 0), np.float32), "x": np.empty(0, np.float32)}
-    assert launch(session, matmul.build_wgsl(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
-
-
-COLUMNS = (
-    1, 2, 3, 4, 7, 8, 32, 36, 63, 100, 255, 256, 1000, 1024, 1025, 2048, 4099, 8192, 10240, 16384, 40_000, 65536,
-)  # fmt: skip
+COLUMNS = (1, 3, 4, 8, 36, 255, 1000, 1024, 1025, 4099, 10240, 40_000)
 
 
 def along_rows(name: str, rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
@@ -124,8 +111,7 @@ def softmax_of(x: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("lowered", [{}, WEBGPU], ids=["own limits", "webgpu"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "lowered"), [*((dtype, {}) for dtype in DTYPES), ("float32", WEBGPU)])
 def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, lowered):
     limits = able(session, dtype, **lowered)
     for columns in COLUMNS:
@@ -161,22 +147,10 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
     assert np.isnan(got[2:]).all()  # a NaN; nothing but -inf: as in NumPy
 
 
-@pytest.mark.parametrize("lowered", [{}, WEBGPU], ids=["own limits", "webgpu"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "lowered"), [*((dtype, {}) for dtype in DTYPES), ("float16", WEBGPU)])
 def test_transpose_of_any_sides(session, dtype, lowered):
     limits = able(session, dtype, **lowered)
-    for m, n in (
-        (1, 1),
-        (1, 257),
-        (257, 1),
-        (8, 8),
-        (8, 1000),
-        (1000, 8),
-        (64, 64),
-        (136, 264),
-        (33, 31),
-        (36, 100),
-    ):
+    for m, n in ((1, 1), (1, 257), (8, 1000), (1000, 8), (136, 264), (33, 31), (36, 100)):
         x = values((m, n), dtype)
         got = launch(session, transpose.build_wgsl(m, n, dtype, limits), {"x": x}, (n, m))
         assert got.tobytes() == x.T.tobytes(), (m, n)
@@ -190,9 +164,9 @@ def test_a_grid_too_long_for_one_dimension_goes_on_in_another(session, m, n):
     assert program.passes[0].grid[2] > 1
     assert launch(session, program, {"x": x}, (n, m)).tobytes() == x.T.tobytes()
     y = values(200_003, "float32")
-    got = launch(session, COPY.build({"n": 5000}, "float32", limits), {"x": y[:5000].copy()}, (5000,))
+    got = launch(session, COPY(5000, "float32", limits), {"x": y[:5000].copy()}, (5000,))
     assert got.tobytes() == y[:5000].tobytes()
-    got = launch(session, MAX.build({"n": y.size}, "float32", limits), {"x": y}, ())
+    got = launch(session, MAX(y.size, "float32", limits), {"x": y}, ())
     assert got == y.max()
 
 
@@ -215,24 +189,24 @@ def test_windows_of_a_small_binding_give_the_same_results(session, dtype):
     limits = able(session, dtype, max_binding_bytes=40_000)
     n = 70_001
     x, y = values(n, dtype), values(n, dtype, 2)
-    program = ADD.build({"n": n}, dtype, limits)
+    program = ADD(n, dtype, limits)
     assert len(program.passes) > 3
     assert (
         launch(session, program, {"x": x, "y": y}, (n,)).tobytes()
-        == launch(session, ADD.build({"n": n}, dtype, session.limits), {"x": x, "y": y}, (n,)).tobytes()
+        == launch(session, ADD(n, dtype, session.limits), {"x": x, "y": y}, (n,)).tobytes()
     )
-    program = MAX.build({"n": n}, dtype, limits)
+    program = MAX(n, dtype, limits)
     x[-1] = 2
     assert launch(session, program, {"x": x}, ()) == 2
     n = 200_003  # past what one group takes
     x, y = values(n, dtype), values(n, dtype, 2)
     wide, other = x.astype(np.float64), y.astype(np.float64)
-    program = DOT.build({"n": n}, dtype, limits)
+    program = DOT(n, dtype, limits)
     assert len(program.passes) > 5
     close(launch(session, program, {"x": x, "y": y}, ()), wide @ other, dtype, 4, np.abs(wide * other).sum())
 
 
-@pytest.mark.parametrize("columns", [100, 24, 1001])
+@pytest.mark.parametrize("columns", [100, 1001])
 def test_rows_are_cut_between_windows_and_not_within(session, columns):
     limits = able(session, "float32", max_binding_bytes=300_000)
     rows = 400_000 // columns
@@ -243,45 +217,31 @@ def test_rows_are_cut_between_windows_and_not_within(session, columns):
     close(got, softmax_of(x.astype(np.float64)), "float32", 64, softmax_of(x.astype(np.float64)))
 
 
-def test_arrays_past_the_devices_own_binding(session):
-    n = 34 * 2**20 + 7  # 136 MiB: past llvmpipe's and WebGPU's 128 MiB
-    x = values(1 << 16, "float32")
-    x = np.resize(x, n)
-    x[-1] = 3
-    limits = session.limits
-    doubled = WgslElement(trace(lambda m, x: x + x, ["x"]))
-    got = launch(session, doubled.build({"n": n}, "float32", limits), {"x": x}, (n,))
-    assert np.array_equal(got, x + x)
-    assert launch(session, MAX.build({"n": n}, "float32", limits), {"x": x}, ()) == 3
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_denormals_survive_where_nothing_is_computed(session, dtype):
     limits = able(session, dtype)
     least = np.finfo(dtype).smallest_subnormal
     x = (np.arange(1, 601) * least).astype(dtype)
-    relu = WgslElement(trace(lambda m, x: m.maximum(x, 0), ["x"]))
+    relu = by_element(lambda m, x: m.maximum(x, 0), "x")
     for body in (COPY, relu):
-        got = launch(session, body.build({"n": x.size}, dtype, limits), {"x": x}, x.shape)
+        got = launch(session, body(x.size, dtype, limits), {"x": x}, x.shape)
         assert got.tobytes() == x.tobytes()
-    got = launch(session, MAX.build({"n": 3}, dtype, limits), {"x": x[:3].copy()}, ())
+    got = launch(session, MAX(3, dtype, limits), {"x": x[:3].copy()}, ())
     assert got == x[2]
     square = x[:576].reshape(24, 24).copy()
     got = launch(session, transpose.build_wgsl(24, 24, dtype, limits), {"x": square}, square.shape)
     assert got.tobytes() == square.T.tobytes()
 
 
-def test_a_denormal_result_is_right_or_flushed(session):
-    x = np.array([2e-38, 1e-38, 1e-40, -1e-40], np.float32)
-    halved = WgslElement(trace(lambda m, x: 0.5 * x, ["x"]))
-    got = launch(session, halved.build({"n": 4}, "float32", session.limits), {"x": x}, (4,))
-    assert all(value in (half, 0) for value, half in zip(got, x / 2, strict=True))
-
-
-def test_double_precision_needs_a_body_that_has_it(session):
-    limits = able(session, "float64")
-    body = WgslElement(trace(lambda m, x: m.exp(x), ["x"]))
-    with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
-        body.build({"n": 8}, "float64", limits)
-    with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
-        along_rows("softmax", 8, 8, "float64", limits)
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "gelu", "max", "sum"])
+def test_special_values_follow_numpy(session, name):
+    op = kernels.load(name)
+    x = np.array([0.0, -0.0, 1e-30, -1e-30, 50.0, -50.0, 200.0, -200.0, 1e30, np.inf], np.float32)
+    for values in (x, np.append(x, np.float32(np.nan)), np.append(np.float32(np.nan), x)):
+        params = {"n": values.size}
+        program = op.kernel("wgpu", "float32").build(params, "float32", session.limits)
+        got = of_op(session, op, program, params, "float32", [values])
+        with np.errstate(all="ignore"):
+            want = np.asarray(op.expr(np, values))
+        # 1e-37: results next to the smallest normal number may be flushed to 0.
+        np.testing.assert_allclose(got, want, rtol=4e-6, atol=1e-37)

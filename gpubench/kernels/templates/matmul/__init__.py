@@ -19,7 +19,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import CudaPass, Limits
 from gpubench.kernels.contract.op import Array
 from gpubench.kernels.templates import ceil_div, kernel_pass, lanes, multiprocessors
-from gpubench.kernels.templates.elementwise import gelu
+from gpubench.kernels.templates.elementwise import GELU_CUBIC, GELU_SCALE, gelu
 from gpubench.kernels.templates.formula import Formula, trace
 
 # How the multiply-adds of one step of K follow each other in the text. A GPU's register file serves an
@@ -225,6 +225,8 @@ class Epilogue(msgspec.Struct, frozen=True):
     operands: Mapping[str, Literal["across", "all"]]
     formula: Callable[..., Any]  # of the product's element `v` and of the operands
     flops: int  # operations of an element
+    # `in_place(np, out, room, *operands)` does it to arrays by NumPy; `room(out)` gives an array to work in
+    in_place: Callable[..., Any]
 
     @property
     def traced(self) -> Formula:
@@ -272,5 +274,21 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
 
 
 GELU_SLOPE = 1.13  # the largest, at 1.4
-GELU = Epilogue({"b": "across"}, lambda m, v, b: gelu(m, v + b), flops=10)
-BIAS = Epilogue({"b": "across"}, lambda m, v, b: v + b, flops=1)
+
+
+def _gelu_in_place(np: Any, out: Array, room: Callable[[Array], Array], b: Array) -> None:
+    np.add(out, b, out=out)
+    power = np.multiply(out, out, out=room(out))
+    power *= GELU_CUBIC
+    power *= out
+    power += out
+    power *= -2 * GELU_SCALE
+    np.exp(power, out=power)
+    power += 1
+    np.divide(out, power, out=out)
+
+
+GELU = Epilogue({"b": "across"}, lambda m, v, b: gelu(m, v + b), flops=10, in_place=_gelu_in_place)
+BIAS = Epilogue(
+    {"b": "across"}, lambda m, v, b: v + b, flops=1, in_place=lambda np, out, room, b: np.add(out, b, out=out)
+)

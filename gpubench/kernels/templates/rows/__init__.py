@@ -17,7 +17,17 @@ from typing import Any
 import msgspec
 
 from gpubench.kernels.contract.kernel import Limits, by_backend
-from gpubench.kernels.contract.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
+from gpubench.kernels.contract.op import (
+    Array,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    always_fits,
+    counted_by,
+)
 from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.kernels.templates.rows import cpu, cuda, wgsl
 from gpubench.kernels.templates.rows.formula import RowArrays, RowFormula, trace_row
@@ -34,8 +44,8 @@ class RowShape(msgspec.Struct, frozen=True):
     params: str  # meaning of the size n
     options: dict[str, str]  # options of the op, each with its meaning
     sizes: Ladder  # default sizes of the op
-    fits: Callable[[Params], str | None]  # why the op cannot have such params; None: it can
     part: Callable[[Params, int], Params]  # of the op's split
+    fits: Callable[[Params], str | None] = always_fits  # why the op cannot have such params; None: it can
 
 
 def _columns(params: Params) -> int:
@@ -46,14 +56,14 @@ def _columns(params: Params) -> int:
     n = params["n"]
     if "columns" in params:
         return params["columns"]
-    width = next((d for d in range(min(n, _WIDEST), 0, -1) if n % d == 0), 1)
-    return n if width < _NARROWEST and 0 < n <= _ONE_ROW else width
+    width = next(d for d in range(min(n, _WIDEST), 0, -1) if n % d == 0)
+    return n if width < _NARROWEST and n <= _ONE_ROW else width
 
 
 def _fits(params: Params) -> str | None:
     """Why n elements cannot be cut into rows of `columns`; None if they can."""
     n, width = params["n"], _columns(params)
-    return None if width >= 1 and n % width == 0 else f"rows of {width} do not divide {n} elements"
+    return None if n % width == 0 else f"rows of {width} do not divide {n} elements"
 
 
 def _rows_of(params: Params, units: int) -> Params:
@@ -79,8 +89,7 @@ CUT_INTO_ROWS = RowShape(
 )  # fmt: skip
 OF_WIDTH = RowShape(
     shape=rows, params="number of rows", options={"width": f"length of a row ({_WIDTH})"},
-    sizes=Ladder(low=1, high=65536),
-    fits=lambda params: None if rows(params)[1] >= 1 else "a row has at least one element", part=counted_by("n"),
+    sizes=Ladder(low=1, high=65536), part=counted_by("n"),
 )  # fmt: skip
 
 
