@@ -33,7 +33,7 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import CpuinfoFacts, Files, read_cpuinfo, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.pci import ASLEEP, CARDS, may_be_gpu, name_of
+from gpubench.detect.pci import ASLEEP, CARDS, name_of
 from gpubench.detect.recommend import Reader, about, apply_results, recommend, verify
 from gpubench.result.machine import (
     NOT_PROBED,
@@ -272,10 +272,9 @@ def gather(
     providers += sorted(
         (*skipped, *(answer.provider for answer in answers)), key=lambda provider: provider.name
     )
-    cuda = [answer.message.cuda_driver for answer in answers if answer.message.cuda_driver is not None]
+    cuda = max((answer.message.cuda_driver or 0 for answer in answers), default=0)
     bound = any(r.vendor_id == NVIDIA and r.value("driver.name") == "nvidia" for r in files.records)
-    listed = not files.gpu_folders and any(a.provider.name == "nvml" and a.records for a in answers)
-    warnings = blas_warnings(cpu) + runtime_warnings(listed or bound, cuda[-1] if cuda else None)
+    warnings = blas_warnings(cpu) + runtime_warnings(bound or cuda > 0, cuda or None)
     return Gathered(files._replace(cpu=cpu), root, providers, records, warnings, time.perf_counter() - start)
 
 
@@ -300,7 +299,8 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], l
     def skip(why: str, *names: str) -> None:
         skipped.extend(Provider(name=name, status="not_probed", hint=why) for name in names)
 
-    gpus = [record for record in files.records if may_be_gpu(record)]
+    # A class that cannot be read may be a GPU's.
+    gpus = [record for record in files.records if (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)]
     asleep = [] if wake else [record for record in gpus if _sleeps(record)]
     nvidia = [record for record in gpus if record.vendor_id == NVIDIA]
     unseen, wsl = not files.gpu_folders, os.path.exists(WSL_NODE)

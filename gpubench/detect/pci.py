@@ -229,9 +229,9 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """The display functions with their paths to each other: the deepest bridge that two have in common, else the NUMA
+    """The functions with their paths to each other: the deepest bridge that two have in common, else the NUMA
     node."""
-    routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None and may_be_gpu(f.record)}
+    routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
         return list(functions)
     by_address = {f.bdf: f for f in functions}
@@ -242,11 +242,6 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
         ))) if function.bdf in routes else function
         for function in functions
     ]  # fmt: skip
-
-
-def may_be_gpu(record: DeviceRecord) -> bool:
-    """Whether the class is that of a display device or an accelerator, or cannot be read."""
-    return (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)
 
 
 def route(root: Root, bdf: Address) -> list[str]:
