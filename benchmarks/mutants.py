@@ -190,6 +190,28 @@ PARTS = {
             "tests/conformance/test_hybrid.py", "tests/functions/test_describe.py", "tests/functions/test_planted.py",
         ),
     ),
+    "cli": (
+        (
+            *(
+                f"gpubench/cli/{name}.py"
+                for name in ("ci", "command", "declaration", "delivery", "progress", "request", "resume", "selection")
+            ),
+            "gpubench/base",
+        ),
+        (
+            *(
+                f"tests/cli/test_{name}.py"
+                for name in ("claims", "config", "errors", "help", "progress", "refusals", "roofline", "run_warnings")
+            ),
+            *(f"tests/unit/test_{name}.py" for name in ("cpu_load", "disk", "streams", "table")),
+            "tests/unit/units", "tests/unit/report/test_command.py", "tests/unit/report/test_ci.py",
+        ),
+        (
+            "tests/cli/test_ci.py", "tests/cli/test_run.py", "tests/cli/test_hybrid_mode.py",
+            "tests/fake/test_append.py", "tests/faults/test_limits.py", "tests/faults/test_package_clash.py",
+            "tests/faults/test_install_hints.py",
+        ),
+    ),
 }  # fmt: skip
 # Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
 # whatever it has).

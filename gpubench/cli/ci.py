@@ -117,27 +117,16 @@ def fit_text(text: str, limit: int) -> str:
     """
     if _size(text) <= limit:
         return text
-    dropped = 0
-    for fold in reversed(list(_FOLDED.finditer(text))):
-        text = text[: fold.start()] + text[fold.end() :]
-        dropped += 1
-        shortened = text.rstrip("\n") + "\n" + _notice(dropped, limit, cut=False)
-        if _size(shortened) <= limit:
-            return shortened
-    notice = _notice(dropped, limit, cut=True)
+    whole = _FOLDED.sub("", text).rstrip("\n") + "\n"
+    notice = _NOTICE.format(what="folded sections", limit=limit)
+    if _size(whole) + _size(notice) <= limit:
+        return whole + notice
+    notice = _NOTICE.format(what="folded sections and the end of the report", limit=limit)
     room = limit - _size(notice)
     if room < 0:
         return ""
-    start = text.encode()[:room].decode("utf-8", "ignore")
+    start = whole.encode()[:room].decode("utf-8", "ignore")
     return start[: start.rfind("\n") + 1] + notice
-
-
-def _notice(dropped: int, limit: int, *, cut: bool) -> str:
-    sections = f"{dropped} folded section{'s' if dropped != 1 else ''}"
-    what = (
-        sections if not cut else f"{sections} and the end of the report" if dropped else "the end of the report"
-    )
-    return _NOTICE.format(what=what, limit=limit)
 
 
 def _size(text: str) -> int:
@@ -177,21 +166,12 @@ def outputs(outcome: CiOutcome, result_file: str | None) -> str:
         "exit-code": str(outcome.exit_code),
         "result-file": result_file or "",
     }
-    return "".join(_pair(name, value) for name, value in pairs.items())
+    # A line's end in the name of a file would set another output.
+    return "".join(f"{name}={visible(value)}\n" for name, value in pairs.items())
 
 
 def _count(count: int | None) -> str:
     return "" if count is None else str(count)
-
-
-def _pair(name: str, value: str) -> str:
-    if "\n" not in value and "\r" not in value:
-        return f"{name}={value}\n"
-    import hashlib  # costs start-up
-
-    # No line of the value can be this end mark, so that a file name cannot set another output.
-    mark = "gpubench-" + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{name}<<{mark}\n{value}\n{mark}\n"
 
 
 # GitHub throws away what exceeds 1024 KiB of one step.
@@ -261,25 +241,16 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 def _below_limit(path: str, text: str) -> str:
     """Return what of `text` may be added to the summary of this step; what it has already stays."""
-    size, ended = _summary_state(path)
-    gap = "" if ended else "\n"
+    try:  # what is no regular file holds nothing
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    gap = "\n" if size else ""  # earlier text may lack its line's end
     addition = fit_text(text, SUMMARY_BYTES - size - len(gap))
     if not addition:
         print("warning: the summary of this step is full; the report was left out of it", file=sys.stderr)
         return ""
     return gap + addition
-
-
-def _summary_state(path: str) -> tuple[int, bool]:
-    """How many bytes a summary holds, and whether they end a line. What is no regular file holds none."""
-    try:
-        if not os.path.isfile(path) or not (size := os.path.getsize(path)):
-            return 0, True
-        with disk.open_regular(path) as file:
-            file.seek(-1, os.SEEK_END)
-            return size, file.read() == b"\n"
-    except OSError as error:
-        raise _cannot_write(path, error) from error
 
 
 def _append(path: str, text: str) -> None:

@@ -11,9 +11,7 @@ import gc
 import importlib
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,13 +25,11 @@ from gpubench.base import disk
 from gpubench.base.errors import ConfigError, ExitCode, UsageError, suggest
 from gpubench.base.installation import CONFIGURATION, user_folder
 from gpubench.base.plugins import wings
-from gpubench.base.streams import NARROWEST_WRAP
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.options import CommonOptions, commands, extend
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
-_BASE: Any = TyperCommand.context_class
 _NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
 _PURPOSE = (
     "Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"
@@ -78,69 +74,8 @@ def _brief_help() -> TyperOption:
     )  # fmt: skip
 
 
-class Formatter(_BASE.formatter_class):  # type: ignore[misc]
-    """Help as wide as the terminal. The parser's own is never narrower than 50 columns; below that, what stands beside
-    an option stands under it here."""
-
-    width: int
-
-    def __init__(self, **words: Any) -> None:
-        super().__init__(**words)
-        self.columns = max(shutil.get_terminal_size().columns, NARROWEST_WRAP)
-        self.narrow = self.columns < self.width
-        self.width = min(self.width, self.columns)
-
-    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage line."""
-        if self.narrow:
-            self._wrap(f"{prefix or 'Usage: '}{prog} {args}", "", "    ")
-        else:
-            super().write_usage(prog, args, prefix)
-
-    def write_dl(self, rows: Sequence[tuple[str, str]], *words: Any, **more: Any) -> None:
-        """Write options or commands with their meaning."""
-        if not self.narrow:
-            super().write_dl(rows, *words, **more)
-            return
-        for first, second in rows:
-            self._wrap(first, "  ", "    ")
-            self._wrap(second, "      ", "      ")
-
-    def write_examples(self, examples: Iterable[str], more: str) -> None:
-        """Write command lines, some with their meaning behind, and a last sentence."""
-        examples = list(examples)
-        wide = max(map(len, examples)) + 2 <= self.columns
-        with self.section("Examples"):
-            for line in examples:
-                if wide:
-                    self.write(f"  {line}\n")
-                    continue
-                command, _, meaning = line.partition("  ")
-                self._wrap(command, "  ", "    ", continued=" \\")
-                self._wrap(meaning.strip(), "      ", "      ")
-        self.write("\n")
-        self._wrap(more, "", "")
-
-    def _wrap(self, text: str, first: str, others: str, *, continued: str = "") -> None:
-        lines = textwrap.wrap(
-            text,
-            self.width - len(continued),
-            initial_indent=first,
-            subsequent_indent=others,
-            break_on_hyphens=False,
-        )
-        if lines:
-            self.write(f"{continued}\n".join(lines) + "\n")
-
-
-class _Context(_BASE):  # type: ignore[misc]
-    formatter_class = Formatter
-
-
 class Command(TyperCommand):
     """A command whose options also come from the environment and from configuration files."""
-
-    context_class = _Context
 
     def __init__(self, name: str, options: type[CommandOptions]) -> None:
         module = importlib.import_module(options.module or f"gpubench.cli.{name}")
@@ -181,8 +116,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
-        args = [self._rename(argument) for argument in args]
-        typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
+        typed, _, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
         if sum(param.name == "output" and not param.multiple for param in order) > 1:
@@ -199,21 +133,13 @@ class Command(TyperCommand):
         try:
             rest = super().parse_args(ctx, list(args))
         except ParserUsageError as error:
-            raise _blame(error, configured, typed) or _name_option(error, ctx, args, extra) or error from error
+            raise _blame(error, configured, typed) or error from error
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
         if ctx.params["show_config"]:
             print(show_config(self.name or "", ctx, configured))
             raise typer.Exit
         return rest
-
-    def _rename(self, argument: str) -> str:
-        """Return an argument that is the earlier name of an option under today's name."""
-        word, equals, value = argument.partition("=")
-        for declared in self.options.declared.values():
-            if declared.earlier and word == f"--{declared.earlier}":
-                return f"--{declared.key}{equals}{value}"
-        return argument
 
     def invoke(self, ctx: Any) -> int | None:
         """Run it, and return its exit code."""
@@ -241,8 +167,6 @@ def _working_folder() -> Path | None:
 
 class Group(TyperGroup):
     """The program itself. A command is built when it is asked for; an unknown one gets a suggestion."""
-
-    context_class = _Context
 
     def __init__(self) -> None:
         version = TyperOption(param_decls=["--version"], is_flag=True, help="Print the version and exit.")
@@ -302,7 +226,10 @@ def _screen(
     if rows:
         with formatter.section(heading):
             formatter.write_dl(rows)
-    formatter.write_examples(examples, more)
+    with formatter.section("Examples"):
+        for line in examples:
+            formatter.write(f"  {line}\n")
+    formatter.write(f"\n{more}\n")
     return str(formatter.getvalue()).rstrip("\n")
 
 
@@ -320,17 +247,6 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
         f"{setting.source}: the value {setting.value!r} of {setting.key} is not usable",
         why=error.message,
         hint=f"correct it there, or override it with --{setting.key}",
-    )
-
-
-def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return the UsageError that says what to type, if a surplus word is the value of the missing option."""
-    if not extra or type(error).__name__ != "MissingParameter":
-        return None
-    place = args.index(extra[0])
-    words = [context.command_path, *args[:place], error.param.opts[0], *args[place:]]
-    return UsageError(
-        "usage", _lower(error.format_message()), why=f"usage: {_usage_line(context)}", hint=" ".join(words)
     )
 
 
@@ -393,7 +309,6 @@ def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
 
 
 FILE_NAME = "gpubench.toml"
-_SMALL_BYTES = 2**16
 
 
 class Setting(NamedTuple):
@@ -421,10 +336,8 @@ def read_settings(
         if path is not None and (file or os.path.isfile(path)):
             values.update(_from_file(path, command))
     for key, option in configurable(commands()[command]).items():
-        variable = next((name for name in option.variables if environ.get(name)), None)
-        if variable:
-            text = environ[variable]
-            values[option.name] = Setting(key, text.split() if option.multiple else text, variable)
+        if text := environ.get(option.variable):
+            values[option.name] = Setting(key, text.split() if option.multiple else text, option.variable)
     return values
 
 
@@ -455,18 +368,16 @@ def _project_file(folder: Path | None) -> Path | None:
         if os.path.isfile(place / FILE_NAME):
             return place / FILE_NAME
         project = place / "pyproject.toml"
-        if os.path.isfile(project) and _may_name_us(project) and "gpubench" in _read(project).get("tool", {}):
+        if os.path.isfile(project) and _names_us(project) and "gpubench" in _read(project).get("tool", {}):
             return project
     return None
 
 
-def _may_name_us(project: Path) -> bool:
-    """False for a small file without our name, as most projects have: reading TOML takes longer than some commands."""
-    try:
-        data = disk.read_regular(project, _SMALL_BYTES)
-    except OSError:
-        return True  # whoever reads it says why
-    return len(data) == _SMALL_BYTES or b"gpubench" in data or b"\\" in data  # a key may be written in escapes
+def _names_us(project: Path) -> bool:
+    """Whether our name stands in the file, as in few: reading TOML takes longer than some commands."""
+    with contextlib.suppress(OSError):
+        return b"gpubench" in disk.read_regular(project)
+    return True  # whoever reads it says why
 
 
 def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
@@ -494,7 +405,6 @@ def _from_file(path: Path, command: str) -> dict[str, Setting]:
     values = {}
     for table, allowed in options_of.items():
         for key, value in _table(tables, table, path).items():
-            key = next((name for name, option in allowed.items() if option.earlier == key), key)
             if key not in allowed:
                 raise _unknown_error(f"{key!r} in [{table}]", key, allowed, path)
             if table in ("common", command):

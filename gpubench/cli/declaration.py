@@ -8,8 +8,6 @@ from gpubench.base.errors import UsageError, require_choice
 # The headings of `--help`, in their order.
 WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
 HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
-# An answer of a file's plan that no single field holds.
-OWN_WAY = "own way"
 
 
 class Declaration(NamedTuple):
@@ -24,9 +22,7 @@ class Declaration(NamedTuple):
     least: int | None = None  # of a number
     most: int | None = None  # of a number
     long_name: str | None = None  # where it is not the field's name
-    earlier: str | None = None  # what it was called before, which is still read
-    # The field of a result's plan that holds its answer, as `settings.seed`; OWN_WAY where it takes more to compare
-    # them; None where each run says it for itself.
+    # What of a result's plan holds its answer (`cli.resume`); None where each run says it for itself.
     answer: str | None = None
     configurable: bool = True  # files and variables may set it
     name: str = ""  # of the field
@@ -38,9 +34,9 @@ class Declaration(NamedTuple):
         return self.long_name or self.name.replace("_", "-")
 
     @property
-    def variables(self) -> list[str]:
-        """Its names in the environment; an earlier name stands behind."""
-        return ["GPUBENCH_" + key.upper().replace("-", "_") for key in (self.key, self.earlier) if key]
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return "GPUBENCH_" + self.key.upper().replace("-", "_")
 
     @property
     def switch(self) -> bool:
@@ -78,7 +74,7 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 class CommandOptions:
     """The values of the options that a class declares, under their names; they do not change.
 
-    A class has its own options first, then those of its bases. An option that it declares anew keeps its place. Raises
+    A class has the options of its bases, then its own. An option that it declares anew keeps its place. Raises
     UsageError for a word that an option does not take.
     """
 
@@ -101,7 +97,7 @@ class CommandOptions:
         }
         bases = [base for base in cls.__bases__ if issubclass(base, CommandOptions)]
         inherited = {name: declaration for base in bases for name, declaration in base.declared.items()}
-        cls.declared = {name: own[name] for name in own if name not in inherited} | inherited | own
+        cls.declared = inherited | own
 
     def __init__(self, *, explicit: frozenset[str] = frozenset(), **values: Any) -> None:
         defaults = {name: declared.default for name, declared in self.declared.items() if not declared.required}

@@ -118,7 +118,6 @@ class Saver:
         self._folder = options.results_dir
         self._anywhere = not (self._wished or options.no_save)
         self._journal: store.Journal | None = None
-        self._made: list[Path] = []  # folders that were not there before, the inner one first
         self._failed_at: float | None = None
         self.saved: list[str | Path] = []
         self.error: GpubenchError | None = None
@@ -135,7 +134,10 @@ class Saver:
         if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
             return
         try:
-            if self._journal is None and (places := self._places(run)):
+            nothing_yet = self._anywhere and not _has_samples(
+                run
+            )  # such a run is not kept, nor its folder made
+            if self._journal is None and not nothing_yet and (places := self._places(run)):
                 self._journal = store.Journal(store.part_of(places[0]))
             if self._journal is not None:
                 self._journal.write(run)
@@ -151,27 +153,15 @@ class Saver:
         """Save the whole result. Where no wished place takes it, it goes to the user's data folder or the temporary
         folder, and `error` tells so. A run that measured nothing is saved only where somebody named a file."""
         self.saved = []
-        if self._anywhere and not any(
-            isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes
-        ):
+        if self._anywhere and not _has_samples(run):
             self.empty = True
-            self._discard_journal()
-            for folder in self._made:
-                with contextlib.suppress(OSError):  # another run may have saved something there
-                    folder.rmdir()
             return
         self.error = self._save_result(run)
         if self.error is not None and not self.saved:
             rescued = self._rescue(run, self.error)
             if rescued is None:
                 return
-            self._discard_journal()
-            # What the run kept there may have been what filled it.
-            if self._save_result(run) is None:
-                self.error = None
-                rescued.unlink(missing_ok=True)
-            else:
-                self.saved = [rescued]
+            self.saved = [rescued]
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:
@@ -192,11 +182,7 @@ class Saver:
     def _places(self, run: Run) -> list[str | Path]:
         """The result files. Raises OSError where the results folder cannot be made."""
         if self._anywhere and not self._wished:
-            folder = Path(self._folder or store.default_results_dir())
-            there = folder.exists()
-            path = store.result_path(folder, run)
-            self._made = [path.parent] if there else [path.parent, folder]
-            self._wished.append(path)
+            self._wished.append(store.result_path(self._folder or store.default_results_dir(), run))
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
@@ -225,6 +211,10 @@ class Saver:
     def _discard_journal(self) -> None:
         if self._journal is not None:
             self._journal.remove()
+
+
+def _has_samples(run: Run) -> bool:
+    return any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
 
 
 def read_back(run: Run) -> Run:
@@ -362,14 +352,12 @@ def report_command(path: str | Path | None, results_dir: str | Path | None = Non
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
     """How a report is to look, not yet checked."""
-    from gpubench.base.plugins.sections import current_name, usual
+    from gpubench.base.plugins.sections import usual
 
-    sections = (
-        usual() if options.sections is None else tuple(map(current_name, units.split_words(options.sections)))
-    )
+    sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
     return look(
         options, to_terminal=to_terminal, time_unit=options.time_unit, sort=options.sort, sections=sections,
-        columns=tuple(map(current_name, units.split_words(options.columns))), by_device=options.by_device,
+        columns=tuple(units.split_words(options.columns)), by_device=options.by_device,
     )  # fmt: skip
 
 

@@ -26,10 +26,6 @@ class Terminated(KeyboardInterrupt):
     exit_code = ExitCode.TERMINATED
 
 
-class PipeBroken(Exception):
-    """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
-
-
 def guard(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; nothing escapes but the exit code."""
     invocation: dict[str, Any] = {"verbose": False}
@@ -50,7 +46,7 @@ def guard(arguments: Sequence[str]) -> int:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except (OSError, PipeBroken) as error:
+    except OSError as error:
         failed = output_code(error)
         return _refused_or_bug(error, invocation["verbose"]) if failed is None else failed
     except Exception as error:
@@ -133,11 +129,11 @@ def _catch_endings() -> dict[int, Any]:
         return {}
 
 
-def output_code(error: OSError | PipeBroken) -> ExitCode | None:
+def output_code(error: OSError) -> ExitCode | None:
     """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
     # Windows calls a pipe without a reader an invalid argument.
-    invalid = isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None
-    if isinstance(error, PipeBroken | BrokenPipeError) or (invalid and sys.platform == "win32"):
+    invalid = error.errno == errno.EINVAL and error.filename is None
+    if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):
         if not _has_no_reader():
             return None
         _drop_output()

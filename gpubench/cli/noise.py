@@ -138,15 +138,11 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
     from gpubench.result.run import Failure, Measurement, Skip
 
     # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
-    # measured lack sessions, whatever else was left out.
+    # measured lack sessions.
     cut = cut_short and any(isinstance(outcome, Measurement) for outcome in run.outcomes)
-    lost = sorted(
-        (
-            outcome for outcome in run.outcomes
-            if isinstance(outcome, Failure) or (isinstance(outcome, Skip) and (outcome.reason == "budget" or not cut))
-        ),
-        key=lambda outcome: (isinstance(outcome, Skip), outcome.reason != "budget"),
-    )  # fmt: skip
+    lost: list[Failure | Skip] = [outcome for outcome in run.outcomes if isinstance(outcome, Failure)]
+    if not (lost or cut):
+        lost = [outcome for outcome in run.outcomes if isinstance(outcome, Skip)]
     why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
     if lost:
         why = f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}"

@@ -18,7 +18,6 @@ from gpubench.cli.declaration import (
     GATES,
     LONG,
     OUTPUT,
-    OWN_WAY,
     RARE,
     WHAT,
     WHERE,
@@ -44,17 +43,9 @@ DOCUMENTS = (
 
 # ---------------------------------------------------------------- of every command
 
-QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
 COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
 ASCII = option(None, OUTPUT, "No box drawing and no block characters.")
-NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.")
 JSON = option(None, OUTPUT, "Same as --format json.", long_name="json")
-
-
-class QuietOptions(CommandOptions):
-    """The option of a command that tells something on stderr."""
-
-    quiet: bool = QUIET
 
 
 class ColorOptions(CommandOptions):
@@ -64,20 +55,14 @@ class ColorOptions(CommandOptions):
     ascii: bool = ASCII
 
 
-class ProgressOptions(CommandOptions):
-    """The option of a command that takes long."""
-
-    no_progress: bool = NO_PROGRESS
-
-
 class CommonOptions(CommandOptions):
     """Every command takes them, also one that has no use for them: a script may add them anywhere."""
 
-    quiet: bool = QUIET
+    quiet: bool = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
     verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v")
     color: str = COLOR
     ascii: bool = ASCII
-    no_progress: bool = NO_PROGRESS
+    no_progress: bool = option(None, OUTPUT, "No progress on stderr.")
     config: Path | None = option("FILE", RARE, "Read this configuration file and no other.",
         configurable=False)
     no_config: bool = option(None, RARE, "Read no configuration file.", configurable=False)
@@ -92,46 +77,46 @@ class SelectionOptions(CommandOptions):
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), health (is a GPU as fast as its like) or claims (docs/claims.md). "
-        "Default: vector,matmul,activation; health with --cluster.", answer="selection.ops",
+        "Default: vector,matmul,activation; health with --cluster.", answer="ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
-        "found by a search inside the budget.", answer="selection.sizes",
+        "found by a search inside the budget.", answer="sizes",
         brief="1k,4k or 1k:64M:x4, where 1k is 1024.")
     params: list[str] | None = option("[OP:]NAME=LIST", WHAT, "Shapes beside the size: columns=256,1024 or "
         "matmul:m=64,k=4k; repeatable, each adds its shapes. See `gpubench ops`.",
-        answer="selection.params")
+        answer="params")
     dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
-        default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
+        default="float32", answer="dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu torch hybrid; `cupy?` may be absent.",
-        default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, torch, hybrid. Default: all.")
+        default="auto", answer="backends", brief="numpy, cupy, wgpu, torch, hybrid. Default: all.")
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
-        answer=OWN_WAY)
+        answer="devices")
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
-        "also each op split over both, each workload's stages; or what `detect` says.", answer=OWN_WAY,
+        "also each op split over both, each workload's stages; or what `detect` says.", answer="mode",
         brief="CPU alone, with GPUs, also split over both.")
-    allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.", answer=OWN_WAY)
+    allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.")
     implementations: str | None = option("LIST", WHAT, "library,tuned, or all: implementations that a backend lacks "
-        "are then listed as skipped. Default: what there is.", answer="selection.implementations", earlier="forms")
+        "are then listed as skipped. Default: what there is.", answer="implementations")
     variant: list[str] | None = option("LIST", WHAT, "Named kernels, measured beside the best: naive,tiled; "
-        "repeatable.", answer="selection.variants")
+        "repeatable.", answer="variants")
     allow_tf32: bool = option(None, RARE, "Measure cupy's float32 matmul once more, with TF32 inputs.",
-        answer="selection.variants")
+        answer="variants")
     no_autotune: bool = option(None, RARE, "Take the default kernels; time and remember no candidates.",
-        answer="settings.autotune")
+        answer="autotune")
     no_repeats: bool = option(None, RARE, "Measure no session again because others disturbed it.")
     regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
         "resident: both of the first. Or waited, queued, copied. By name alone: streamed, copies overlap; in-place "
         "(in-place-mapped,in-place-managed), the GPU computes in host memory. Default: the first four, on a GPU whose "
         "memory is the host's in-place-mapped in place of copies; with --ops roofline resident-queued.",
-        answer="selection.regimes")
+        answer="regimes")
     calls: int = option("N", WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
-        answer="selection.calls")
+        answer="calls")
     threads: int | None = option("N", WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
-        answer="settings.threads")
+        answer="threads")
     filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.",
-        answer=OWN_WAY)
+        answer="filter")
     skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.",
-        answer=OWN_WAY)
+        answer="skip")
 
     @classmethod
     def measuring(cls) -> list[str]:
@@ -152,63 +137,43 @@ class SelectionOptions(CommandOptions):
         return spec
 
 
-class TrialOptions(CommandOptions):
-    """A run without timings."""
-
-    dry_run: bool = option(None, WHAT, "Print the plan and stop.", brief=True)
-    check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
-        "middle and top of the ladder. Only a --budget ends it early, with exit code 124.",
-        answer=OWN_WAY)
-
-
 class SamplingOptions(CommandOptions):
     """How long is measured, and how exactly."""
 
-    quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="settings.preset",
+    quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="preset",
         brief=True)
-    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", answer="settings.preset",
+    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", answer="preset",
         brief=True)
     sessions: int | None = option("N", LONG, "Sessions of fresh workers. Default: 1; more are what "
         "compare judges by.", least=1, most=1000)
     min_samples: int | None = option("N", LONG, "Per case and session.", least=2,
-        answer="settings.min_samples")
+        answer="min_samples")
     max_samples: int | None = option("N", LONG, "Per case and session.", least=2,
-        answer="settings.max_samples")
+        answer="max_samples")
     max_time: str | None = option("TIME", LONG, "Sampling time per case and session.",
-        answer="settings.max_time_s")
+        answer="max_time_s")
     precision: str | None = option("PCT", LONG, "Target half-width of the interval.",
-        answer="settings.precision")
+        answer="precision")
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
-        answer="settings.case_timeout_s")
+        answer="case_timeout_s")
     budget: str | None = option("TIME", LONG, "Limit of the whole run, which is used up. Default: at most 45s "
         "without --sizes (90s beside overheads or splits, a quarter more in the first run on a machine), and less "
         "where all is sharp before; else none. Each 100s are another session, three at most.",
         brief="Limit of the whole run, as 60s or 5m.")
 
 
-class ResumeOptions(CommandOptions):
-    """The plan of a result file, measured again."""
-
-    append: str | None = option("FILE", OUTPUT, "Add sessions to FILE, with its own plan; finish it if it was "
-        "interrupted; create it if it is absent.")
-    like: str | None = option("FILE", OUTPUT, "Start a new file with FILE's plan, settings, repeat counts and "
-        "seed.")
-    lock_timeout: str = option("TIME", RARE, "Wait so long for another run that writes the same file, then "
-        "exit 4.", default="10s")
-
-
 class ConditionOptions(CommandOptions):
     """The conditions that make measurements alike, or show an effect."""
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
-        answer="settings.order")
-    seed: int = option("N", RARE, "Seeds inputs and order.", default=1, answer="settings.seed")
+        answer="order")
+    seed: int = option("N", RARE, "Seeds inputs and order.", default=1, answer="seed")
     inputs: str = option("random|zeros|ones", RARE, "Anything but random only shows an effect.",
-        default="random", answer="settings.inputs")
+        default="random", answer="inputs")
     cache: str = option("warm|cold", RARE, "cold: caches are flushed before every sample.", default="warm",
-        answer="settings.cache")
+        answer="cache")
     page_locked: bool = option(None, RARE, "The arrays that GPUs copy from and to are page-locked, as a program's "
-        "are that reuses them.", answer="settings.page_locked")
+        "are that reuses them.", answer="page_locked")
 
 
 class SavingOptions(CommandOptions):
@@ -285,11 +250,10 @@ class DetectedOptions(CommandOptions):
     explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", brief=True)
     record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.",
         brief=True)
-    debug: bool = option(None, RARE, "Keep the raw records of each GPU; name another package in place of "
-        "gpubench.")
+    debug: bool = option(None, RARE, "Keep the raw records of each GPU.")
 
 
-class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
+class DetectOptions(DetectedOptions, ColorOptions, CommonOptions):
     purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
     examples = (
         "gpubench detect",
@@ -312,14 +276,27 @@ FULL = option(None, OUTPUT, "Print the whole report. Default: the answer on one 
 OPEN = option(None, OUTPUT, "Show the report as a page in the browser.", long_name="open")
 
 
-class StoredOptions(CommandOptions):
-    """Words that are stored with a result, and how `run` reports it."""
-
-    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", answer=OWN_WAY)
+class RunOptions(
+    SelectionOptions, SamplingOptions, ConditionOptions, ResultOptions,
+    RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, CommonOptions,
+):
+    functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
+        "function of a file: options.py:pairwise. Default: the ops of --ops.")
+    dry_run: bool = option(None, WHAT, "Print the plan and stop.", brief=True)
+    check_only: bool = option(None, WHAT, "Check every case once, without timing: of ops without --sizes low, "
+        "middle and top of the ladder. Only a --budget ends it early, with exit code 124.",
+        answer="check_only")
+    append: str | None = option("FILE", OUTPUT, "Add sessions to FILE, with its own plan; finish it if it was "
+        "interrupted; create it if it is absent.")
+    like: str | None = option("FILE", OUTPUT, "Start a new file with FILE's plan, settings, repeat counts and "
+        "seed.")
+    lock_timeout: str = option("TIME", RARE, "Wait so long for another run that writes the same file, then "
+        "exit 4.", default="10s")
+    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", answer="label")
     tag: list[str] | None = option("TEXT", OUTPUT, "Stored with the result; repeatable.",
-        answer=OWN_WAY)
+        answer="tags")
     context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.",
-        answer=OWN_WAY)
+        answer="context")
     full: bool = FULL
     by_device: bool = BY_DEVICE
     as_json: bool = JSON
@@ -329,21 +306,6 @@ class StoredOptions(CommandOptions):
         "happen.", brief="The whole report as table, markdown, json, ...")
     sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.")
     time_unit: str = TIME_UNIT
-
-
-class FunctionOptions(CommandOptions):
-    """Functions of the user's own."""
-
-    functions: list[str] | None = argument("[FILE[:NAME]]...", "Python files with functions of your own, or one "
-        "function of a file: options.py:pairwise. Default: the ops of --ops.")
-
-
-class RunOptions(
-    FunctionOptions,
-    SelectionOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
-    StoredOptions,
-    RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
-):
     purpose = "Check and measure ops on CPU and GPU, and print the answer."
     examples = (
         "gpubench run options.py                      functions of your own",
@@ -352,21 +314,9 @@ class RunOptions(
     )
 
 
-class ThresholdOptions(CommandOptions):
-    """The outputs of the noise that was measured."""
-
-    output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
-        "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
-    check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",
-        brief="Exit 3 if there are too many false alarms.")
-    as_json: bool = JSON
-    format: str | None = option("table|plain|markdown|json", OUTPUT,
-        "Default: table on a terminal, else plain text.")
-
-
 class NoiseOptions(
-    SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions, ThresholdOptions,
-    ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
+    SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions,
+    ColorOptions, CommonOptions,
 ):
     """The options of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
 
@@ -375,6 +325,13 @@ class NoiseOptions(
         default=5, brief=True)
     budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 45s a session without "
         "--sizes, else none.", brief="Limit of the whole run, as 60s or 5m.")
+    output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
+        "place of the table.", letter="-o", brief="Write thresholds for `compare --thresholds`.")
+    check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",
+        brief="Exit 3 if there are too many false alarms.")
+    as_json: bool = JSON
+    format: str | None = option("table|plain|markdown|json", OUTPUT,
+        "Default: table on a terminal, else plain text.")
     purpose = "How much unchanged work seems to change here."
     examples = (
         "gpubench noise --ops matmul --sizes 1k,4k -o noise.json",
@@ -383,18 +340,7 @@ class NoiseOptions(
     )
 
 
-class ShownOptions(CommandOptions):
-    """Which cases of which results `report` shows."""
-
-    filter: list[str] | None = option("SEL", WHAT, "Show these cases only; repeatable.",
-        brief=True)
-    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", brief=True)
-    results_dir: Path = option("DIR", WHERE, "Where the newest result is looked for.", default=Path("results"),
-        brief=True)
-    time_unit: str = TIME_UNIT
-
-
-class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
+class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
     files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
         "the newest result.")
     format: str | None = option("NAME", OUTPUT,
@@ -408,7 +354,12 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     by_device: bool = BY_DEVICE
     as_json: bool = JSON
     open_page: bool = OPEN
-    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.")
+    filter: list[str] | None = option("SEL", WHAT, "Show these cases only; repeatable.",
+        brief=True)
+    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", brief=True)
+    results_dir: Path = option("DIR", WHERE, "Where the newest result is looked for.", default=Path("results"),
+        brief=True)
+    time_unit: str = TIME_UNIT
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:

@@ -126,7 +126,6 @@ def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, r
 # ---------------------------------------------------------------- while it measures
 
 HEARTBEAT_S = 30.0
-FIRST_S = 5.0  # after so long the first cases tell how long the others will take
 WIDTH = 100
 
 
@@ -172,33 +171,21 @@ def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iter
         live.close()
 
 
-class Counter:
-    """How many cases are done, of how many."""
+def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
+    """` of 40` behind the number of a case; empty of a plan that grows."""
+    return "" if grows else f"{between}{max(number, cases)}"
 
-    def __init__(self) -> None:
-        self.total = 0
-        self.grows = False
 
-    def of(self, number: int, between: str) -> str:
-        """` of 40` behind the number; empty of a plan that grows."""
-        return "" if self.grows else f"{between}{max(number, self.total)}"
+def tells_time(number: int, cases: int, *, grows: bool) -> bool:
+    """Whether so many cases tell how long the others will take; the first ones hold what starts only once."""
+    return grows or 10 * number >= cases
 
-    def tells_time(self, number: int) -> bool:
-        """Whether so many cases tell how long the others will take; the first ones hold what starts only once."""
-        return self.grows or 10 * number >= self.total
 
-    def more(self, cases: int) -> str:
-        """Return the text for a plan that has more cases than it had; empty where it has not, or where that is
-        known."""
-        added, self.total = cases - self.total, max(cases, self.total)
-        return f"{added} more cases, {cases} in all" if added > 0 and not self.grows else ""
-
-    def again(self, event: SessionAgain) -> str:
-        """Why a run takes longer than its sessions, and by how much."""
-        self.total = event.cases
-        share = f"{event.share:.0%}".replace("%", " %")
-        why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
-        return why if self.grows else f"{why} {event.cases} cases in all"
+def again(event: SessionAgain, *, grows: bool) -> str:
+    """Why a run takes longer than its sessions, and by how much."""
+    share = f"{event.share:.0%}".replace("%", " %")
+    why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
+    return why if grows else f"{why} {event.cases} cases in all"
 
 
 def describe(event: BlockDone | CaseDone) -> str:
@@ -244,46 +231,38 @@ class _Lines(Display):
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._told: set[tuple[str, int]] = set()  # the id and the session of each case that has a line
-        self._cases = Counter()
+        self._grows = False
         self._spoke = time.monotonic()
-        self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
     def say(self, text: str) -> None:
         self._say(text, whole=True)
 
     def searches(self) -> None:
         """Leave out how many cases there are."""
-        self._cases.grows = True
+        self._grows = True
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunStarted():
-                self._cases.total = event.cases
             case CaseDone():
                 self._tell_case(event)
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case SessionAgain():
-                self._say(self._cases.again(event), whole=True)
+                self._say(again(event, grows=self._grows), whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Say what a case has come to, and now and then the time left, as soon as some cases tell."""
+        """Say what a case has come to."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
         if case in self._told and not broken:
             return
         self._told.add(case)
         done = len(self._told)
-        if more := self._cases.more(event.cases):
-            self._say(more)
-        self._say(f"[{done:>3}{self._cases.of(done, '/')}] {event.outcome.id}  {describe(event)}", whole=broken)
-        now = time.monotonic()
-        if event.remaining_s and self._cases.tells_time(done) and now - self._timed >= HEARTBEAT_S:
-            self._timed = now
-            self._say(remaining(event.remaining_s))
+        total = out_of(done, event.cases, "/", grows=self._grows)
+        self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
         """Print one line; `whole` for a reason, whose end often is what helps."""
@@ -322,7 +301,7 @@ class Live(Display):
         self._next_table = 0.0
         self._said: list[str] = []
         self._note = self._now = ""
-        self._cases = Counter()
+        self._grows = False
 
     def say(self, text: str) -> None:
         """Keep it above what changes."""
@@ -331,7 +310,7 @@ class Live(Display):
 
     def searches(self) -> None:
         """Leave out how many cases there are."""
-        self._cases.grows = True
+        self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
         """Show the answer of what is saved, too."""
@@ -347,7 +326,6 @@ class Live(Display):
         """Draw what the event says."""
         match event:
             case RunStarted():
-                self._cases.total = event.cases
                 self._draw(at_once=True)
             case CaseStarted():
                 self._do(event, "preparing")
@@ -358,7 +336,7 @@ class Live(Display):
             case Warned():
                 self._notice(f"warning: {visible(event.warning.message)}")
             case SessionAgain():
-                self._notice(self._cases.again(event))
+                self._notice(again(event, grows=self._grows))
             case RunDone():
                 self.close()
 
@@ -372,13 +350,12 @@ class Live(Display):
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
         """Draw what changes first: a narrow terminal cuts the end."""
-        if more := self._cases.more(event.cases):
-            self._note = more
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
-        count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
-        time_left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
+        count = f"case {event.number}{out_of(event.number, event.cases, ' of ', grows=self._grows)}"
+        tells = tells_time(event.number, event.cases, grows=self._grows)
+        time_left = remaining(event.remaining_s) if tells else ""
         parts = [time_left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()

@@ -197,8 +197,16 @@ def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> R
     spec = msgspec.structs.replace(
         spec, run=run, required=targets.ids_required_by(request, choice), spares=spares
     )
-    if filtered and not any(workload.cases for workload in plan_workloads(spec)):
-        raise UsageError("empty-selection", why="no planned case matches")
+    planned = plan_workloads(spec)
+    if not any(workload.cases for workload in planned):
+        if filtered:
+            raise UsageError("empty-selection", why="no planned case matches")
+        if not any(workload.skips for workload in planned):
+            raise UsageError(
+                "empty-selection", "nothing of this can be measured",
+                why="the devices that were named run none of the ops",
+                hint="a device group runs collectives, such as --ops allreduce: name another device beside it",
+            )  # fmt: skip
     return spec
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from datetime import timedelta
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import msgspec
@@ -22,12 +21,9 @@ from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.result import store
-from gpubench.result.case import IMPLEMENTATIONS, ORDERED, Case, select_cases, selector
+from gpubench.result.case import IMPLEMENTATIONS, ORDERED, Case, selector
 from gpubench.result.identity import compare, measured_gpus
-from gpubench.result.run import Measurement, Run, RunWarning, warning
-
-# What each call says for itself.
-FREE_FIELDS = ("sessions", "budget_s")
+from gpubench.result.run import Measurement, Run, RunWarning, Selection, Settings, warning
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
@@ -151,15 +147,10 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last block."""
+    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last session."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
-    begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
-    if stored.finished_at is None and stored.sessions:
-        last = stored.sessions[-1]
-        blocks = (b for o in stored.outcomes if isinstance(o, Measurement) for b in o.blocks)
-        last_s = max((block.t_s for block in blocks if block.session == last.index), default=0.0)
-        started = units.parse_time(last.started_at)
-        ended = None if started is None else started + timedelta(seconds=last_s)
+    last = stored.sessions[-1] if stored.sessions else stored
+    begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or last.started_at)
     if begun is None or ended is None:
         return earlier_s
     return earlier_s + max(0.0, (begun - ended).total_seconds())
@@ -212,60 +203,50 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     """Raises UsageError for the first option that asks for another plan than the file has."""
     if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
-    for name in sorted(name for name in options.explicit if options.declared[name].answer):
-        answer, there = _answers(name, options, plan)
-        if answer != there:
+    declared, _ = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    selection = requesting.selection(options, declared)
+    wish = _fields(selection, requesting.settings(options, selection, declared)) | {
+        "backends": _named_backends(options, plan), "devices": words.words(options.devices or "auto", "--devices"),
+        "mode": options.mode, "check_only": options.check_only, "label": options.label, "tags": options.tag,
+        "context": requesting.pairs(options.context or []),
+    }  # fmt: skip
+    backends_named = {device.partition(":")[0] for device in wish["devices"]}
+    there = _fields(plan.selection, plan.settings) | {
+        "backends": _backends_of(plan),
+        "devices": [d for d in plan.selection.devices if d.partition(":")[0] in backends_named],
+        "mode": "auto" if options.mode == "auto" else _mode_of(plan), "check_only": False, "label": plan.label,
+        "tags": plan.tags, "context": plan.environment.context,
+    }  # fmt: skip
+    for name in sorted(options.explicit):
+        answer = options.declared[name].answer
+        if answer and _in_order(answer, wish) != _in_order(answer, there):
             flag = f"--{options.declared[name].key}"
             raise UsageError(
                 "contradicts-file", f"{flag} contradicts {source}",
-                why=f"the file's plan has {_text(there)}, and the option asks for {_text(answer)}",
+                why=f"the file's plan has {_text(there[answer])}, and the option asks for {_text(wish[answer])}",
                 hint=f"leave {flag} out: the plan is the file's; or start another file",
             )  # fmt: skip
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
     """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
-    for part in ("selection", "settings"):
-        there, model_plan = (_in_order(msgspec.structs.asdict(getattr(run, part))) for run in (stored, model))
-        for name in there:
-            if name not in FREE_FIELDS and there[name] != model_plan[name]:
-                raise UsageError(
-                    "contradicts-file", f"{like} contradicts {option}",
-                    why=f"{name} is {_text(there[name])} there, and {_text(model_plan[name])} in the file to be like",
-                    hint="start another file, or leave --like out",
-                )  # fmt: skip
+    there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
+    for name in there.keys() - {"sessions", "budget_s"}:  # each call says these for itself
+        if _in_order(name, there) != _in_order(name, model_plan):
+            raise UsageError(
+                "contradicts-file", f"{like} contradicts {option}",
+                why=f"{name} is {_text(there[name])} there, and {_text(model_plan[name])} in the file to be like",
+                hint="start another file, or leave --like out",
+            )  # fmt: skip
 
 
-def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
-    """Devices as names alone: one file found them by itself, the user named them in the other."""
-    return {name: sorted(value) if name == "devices" else value for name, value in plan.items()}
+def _fields(selection: Selection, settings: Settings) -> dict[str, Any]:
+    return msgspec.structs.asdict(selection) | msgspec.structs.asdict(settings)
 
 
-def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
-    """Return what an option asks for, and what the plan has of it."""
-    part, _, field = (options.declared[name].answer or "").partition(".")
-    if field:
-        declared, _ = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
-        selection = requesting.selection(options, declared)
-        plan_part = selection if part == "selection" else requesting.settings(options, selection, declared)
-        return getattr(plan_part, field), getattr(getattr(plan, part), field)
-    compare: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "backends": lambda: _backends(options, plan),
-        "devices": lambda: (
-            sorted(words.words(options.devices or "", "--devices")),
-            _name_devices(options, plan),
-        ),
-        "mode": lambda: (options.mode, _mode_of(plan) if options.mode != "auto" else "auto"),
-        "filter": lambda: _keep(options, plan),
-        "skip": lambda: _keep(options, plan),
-        # It widens what is looked for, and the file names its devices anyway.
-        "allow_software": lambda: (None, None),
-        "check_only": lambda: (options.check_only, False),
-        "label": lambda: (options.label, plan.label),
-        "tag": lambda: (options.tag, plan.tags),
-        "context": lambda: (requesting.pairs(options.context or []), plan.environment.context),
-    }
-    return compare[name]()
+def _in_order(name: str, plan: dict[str, Any]) -> Any:
+    """Return a field of a plan; devices in an order of their own: one file found them, the user named the other's."""
+    return sorted(plan[name]) if name in ("backends", "devices") else plan[name]
 
 
 def _mode_of(plan: Run) -> str:
@@ -275,31 +256,17 @@ def _mode_of(plan: Run) -> str:
     return "cpu" if all(device.kind == "cpu" for device in plan.devices) else "gpu"
 
 
-def _backends(options: RunOptions, plan: Run) -> tuple[Any, Any]:
-    """Backends that are named and required have to be those of the file; `auto` and `cupy?` leave it open."""
-    named = words.words(options.backends, "--backends")
-    there = sorted({device.partition(":")[0] for device in plan.selection.devices})
-    if "auto" in named or all(name.endswith("?") for name in named):
-        return None, None
-    optional = {name.removesuffix("?") for name in named if name.endswith("?")}
-    required = {name for name in named if not name.endswith("?")}
-    if "hybrid" in required:  # it brings along the devices that it splits work over
-        required |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
-    return sorted(required | (optional & set(there))), there
+def _backends_of(plan: Run) -> set[str]:
+    return {device.partition(":")[0] for device in plan.selection.devices}
 
 
-def _name_devices(options: RunOptions, plan: Run) -> list[str]:
-    named = words.words(options.devices or "", "--devices")
-    backends = {name.partition(":")[0] for name in named}
-    return sorted(device for device in plan.selection.devices if device.partition(":")[0] in backends)
-
-
-def _keep(options: RunOptions, plan: Run) -> tuple[Any, Any]:
-    """A selection that keeps every case of the file contradicts nothing."""
-    keep = select_cases(options.filter or [], options.skip or [])
-    measured = [outcome.id for outcome in plan.outcomes if isinstance(outcome, Measurement)]
-    selected = [o.id for o in plan.outcomes if isinstance(o, Measurement) and (keep is None or keep(o.case))]
-    return f"{len(selected)} of its cases", f"{len(measured)} of its cases"
+def _named_backends(options: RunOptions, plan: Run) -> set[str]:
+    """Return the backends that are asked for: `auto` and `cupy?` leave them to the file, and `hybrid` what it splits
+    work over."""
+    named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
+    leaves_open = "auto" in named or any(name.endswith("?") for name in named) or "hybrid" in named & there
+    required = {name for name in named if name != "auto" and not name.endswith("?")}
+    return there if leaves_open and required <= there else required
 
 
 def _text(value: Any) -> str:

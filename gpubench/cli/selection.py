@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
@@ -35,7 +34,6 @@ from gpubench.result.case import (
     SITUATIONS,
     TF32,
     Case,
-    rename_old_devices,
 )
 from gpubench.result.run import Device, RunWarning, Selection, Settings
 
@@ -172,7 +170,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     """Backends (`cupy?` is optional) and device ids."""
     required: list[str] = []
     optional: list[str] = []
-    for word in map(rename_old_devices, words(backend_text, "--backends")):
+    for word in words(backend_text, "--backends"):
         name = word.removesuffix("?")
         if name != "auto" and not backends.has(name):
             _require_backend(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
@@ -180,11 +178,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
             (optional if word.endswith("?") else required).append(name)
     if "auto" in words(backend_text, "--backends") and required + optional:
         optional += [name for name in backends.usual() if name not in required + optional]
-    devices = (
-        [rename_old_devices(word) for word in words(device_text, "--devices")]
-        if device_text is not None
-        else []
-    )
+    devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")
         if not backends.has(name):
@@ -337,13 +331,9 @@ def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
         if not possible:
             raise UsageError(
                 "unknown-value", f"--variant: there is no {word!r}", why="these ops have no named kernels",
-                hint=f"leave --variant out; ops that have some: {', '.join(_ops_with_variants())}",
+                hint="leave --variant out; `gpubench ops --json` lists those that have some",
             )  # fmt: skip
         require_choice(word, possible, "--variant")
-
-
-def _ops_with_variants() -> list[str]:
-    return [name for name in kernels.listing() if variants(kernels.load(name))]
 
 
 HEALTH = "health"
@@ -445,7 +435,7 @@ def with_functions(options: RunOptions) -> RunOptions:
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
-    named = [_file(word, options.functions or []) for word in options.functions or []]
+    named = [_file(word) for word in options.functions or []]
     files = [*named, *(place for place in places if place is not None)]
     if not files:
         return options
@@ -468,21 +458,15 @@ def with_functions(options: RunOptions) -> RunOptions:
     return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
 
 
-def _file(word: str, words: list[str]) -> sources.CodePlace:
-    """Parse one of the `words` that name files. Raises UsageError for a word that names none."""
+def _file(word: str) -> sources.CodePlace:
+    """Parse a word that names a file. Raises UsageError for a word that names none."""
     place = sources.parse_place(word)
     if place is not None:
         return place
     is_op = word in kernels.names() or word in kernels.groups()
-    near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
-    named = [other for other in words if other.endswith(".py")]
-    if Path(f"{word}.py").is_file():
-        near = f"write {word}.py"
-    elif named and not is_op:
-        near = f"write {named[0]}:{word}"
     raise UsageError(
         "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
-        hint=near or "write options.py or options.py:NAME",
+        hint=f"write --ops {word}" if is_op else "write options.py or options.py:NAME",
     )  # fmt: skip
 
 

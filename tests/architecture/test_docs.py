@@ -56,19 +56,6 @@ def test_links_between_the_documents_lead_somewhere() -> None:
     assert not broken
 
 
-@pytest.mark.check
-def test_pages_that_the_code_names_are_there() -> None:
-    files = [
-        path
-        for folder in ("gpubench", "tests", "scripts", "benchmarks")
-        for path in (ROOT / folder).rglob("*.py")
-    ]
-    named = {
-        page for file in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))
-    }
-    assert not [page for page in sorted(named) if not (ROOT / page).is_file()]
-
-
 def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = text.partition("## Files of the rooms")[2]

@@ -23,13 +23,6 @@ def test_few_functions_take_many_parameters():
     assert len(house.long_signatures()) <= 10
 
 
-def test_the_way_down_is_short():
-    way = house.longest_path()
-    assert way[0] == "cli"
-    assert way[-1] == "base"
-    assert len(way) <= 8
-
-
 def test_the_page_leads_one_size_through_a_dozen_files():
     way = house.PAGE.read_text(encoding="utf-8").partition("## One size")[2].partition("\n## ")[0]
     stops = re.findall(r"^\d+\. `([a-z_/]+\.py)`", way, re.M)

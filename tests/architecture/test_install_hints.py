@@ -5,9 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from gpubench.base.installation import DISTRIBUTION, EXTRAS, install_command
+from gpubench.base.installation import DISTRIBUTION, EXTRAS
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".txt", ".cfg", ".js", ".css", ".html"}
@@ -44,32 +42,10 @@ def foreign_hints(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install gpubench", "pip install --upgrade gpubench", "`pip install 'gpubench[cuda13]'`", "gpubench[plots]",
-        "pipx install gpubench", "uv pip install gpubench==1.0", "uvx gpubench run", "uv tool install gpubench",
-        "python -m pip install gpubench", "uv add gpubench", "pipx run gpubench", 'metadata.version("gpubench")',
-    ],
-)  # fmt: skip
-def test_what_counts_as_a_hint(text: str) -> None:
-    assert foreign_hints(text)
-    assert not foreign_hints(text.replace("gpubench", "gpubench-cli"))
-
-
 def test_no_text_tells_to_install_the_other_package() -> None:
     read = dict(pages())
     assert {Path("README.md"), Path("action.yml"), Path("Makefile"), Path("scripts/setup.sh")} <= set(read)
     assert not {str(place): found for place, text in read.items() if (found := foreign_hints(text))}
-
-
-def test_the_program_takes_its_hints_from_one_place() -> None:
-    telling = {
-        str(place)
-        for place, text in pages()
-        if place.parts[0] == "gpubench" and re.search(r"\b(pipx?|uv)\b.*\binstall\b", text)
-    }
-    assert telling == {"gpubench/base/installation.py"}
 
 
 def test_the_extras_of_the_hints_are_those_of_the_package() -> None:
@@ -80,17 +56,3 @@ def test_the_extras_of_the_hints_are_those_of_the_package() -> None:
         named = re.findall(r"(?:gpubench-cli|'\.|\"\.)\[([a-z0-9,]+)\]", text)
         unknown = {extra for words in named for extra in words.split(",")} - {*EXTRAS, "dev"}
         assert not unknown, place
-
-
-def test_the_examples_need_our_distribution() -> None:
-    for path in (ROOT / "examples").rglob("pyproject.toml"):
-        assert DISTRIBUTION in tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"]
-
-
-def test_the_pages_show_the_command_of_a_checkout_and_of_the_package() -> None:
-    """Here the program runs from a checkout, which it names without a path in what may end in a file."""
-    assert install_command("cuda13") == "pip install '.[cuda13]' (in the checkout of gpubench)"
-    for name in ("README.md", "docs/index.md", "docs/troubleshooting.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert re.search(r"gpubench-cli\[[a-z0-9,]*cuda13\]", text), name
-        assert re.search(r"\.\[[a-z0-9,]*cuda13\]", text), name

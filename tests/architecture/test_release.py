@@ -4,8 +4,7 @@ import functools
 import importlib.util
 import re
 import tomllib
-from datetime import UTC, date, datetime
-from itertools import pairwise
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -25,19 +24,6 @@ def test_the_newest_section_is_this_version() -> None:
     assert SECTIONS
     assert SECTIONS[0][0] == __version__
     assert len(re.findall(r"^## ", CHANGELOG, re.M)) == len(SECTIONS)
-
-
-def test_only_the_newest_section_may_lack_its_date() -> None:
-    (_, newest), *older = SECTIONS
-    dates = [date.fromisoformat(day) for _, day in older]
-    if newest != "unreleased":
-        dates.insert(0, date.fromisoformat(newest))
-    assert all(later >= earlier for later, earlier in pairwise(dates))
-
-
-def test_changes_are_of_the_kinds_that_readers_know() -> None:
-    kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.M))
-    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_every_python_that_the_package_names_is_tried() -> None:
@@ -60,18 +46,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_a_release_has_a_short_section_of_its_own() -> None:
-    """`make release` takes it as its text; tests/architecture/test_wheel.py makes a dry run of the rest."""
-    assert script().release_notes(CHANGELOG, __version__)
-    for text, reason in (
-        ("## [0.0.9] - 2026-01-01\n- a\n", "no newest section"),
-        ("## [1.0.0] - unreleased\n" + "- a\n" * 31, "has 31 lines"),
-    ):
-        with pytest.raises(SystemExit, match=reason):
-            script().release_notes(text, "1.0.0")
-
-
-@pytest.mark.parametrize("broken", [None, "not committed", "is there already", "not on the branch"])
+@pytest.mark.parametrize("broken", [None, "not committed"])
 def test_a_release_is_committed_and_tagged_and_pushed_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str | None
 ) -> None:
@@ -90,10 +65,8 @@ def test_a_release_is_committed_and_tagged_and_pushed_nowhere(
         git("config", name, value)
     git("add", ".")
     git("commit", "--quiet", "--message", "before")
-    accidents = {"not committed": lambda: (tmp_path / "new").touch(), "is there already": lambda: git("tag", "v1.0.0"),
-                 "not on the branch": lambda: git("switch", "--quiet", "--create", "other")}  # fmt: skip
     if broken:
-        accidents[broken]()
+        (tmp_path / "new").touch()
         with pytest.raises(SystemExit, match=broken):
             module.main(["1.0.0", "--dist", str(tmp_path / "dist")])
         assert git("log", "--format=%s") == "before"

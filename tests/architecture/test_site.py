@@ -23,11 +23,3 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     for page in ("troubleshooting", "extending", "comparing"):
         assert f'href="{page}/"' in front
-
-
-def test_the_front_page_leads_everywhere() -> None:
-    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    linked = [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" in front]
-    apart = {"index.md", "architecture.md"}
-    missing = {page.name for page in (ROOT / "docs").glob("*.md")} - set(linked) - apart
-    assert not missing, f"docs/index.md has no line for {sorted(missing)}"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.base.errors import InputError
 from gpubench.base.messages import ERRORS, REASONS, WARNINGS
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +44,3 @@ def test_a_code_that_is_written_somewhere_has_its_sentence_and_its_remedy(table,
     everything = _text("")
     assert not [code for code in table if f'"{code}"' not in everything]
     assert all(entry.sentence and entry.remedy for entry in table.values())
-
-
-def test_an_error_says_what_its_message_says_where_the_place_gives_nothing_better():
-    reported = InputError("no-charts", why="nothing was measured")
-    assert (reported.message, reported.hint) == ERRORS["no-charts"]
-    assert str(reported) == reported.message
-    reported = InputError("no-charts", "no picture", hint="")
-    assert (reported.message, reported.hint) == ("no picture", "")

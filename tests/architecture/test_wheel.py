@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -50,15 +49,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     shipped = {name for name in names if name.startswith("gpubench/") and name.endswith(".py")}
     written = {str(path.relative_to(ROOT)) for path in (ROOT / "gpubench").rglob("*.py")}
     assert shipped == written
-
-
-def test_the_source_distribution_holds_the_same_files(dist: Path) -> None:
-    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    files = [
-        path for path in (ROOT / "gpubench").rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ]
-    assert {str(path.relative_to(ROOT)) for path in files} <= held
 
 
 class Environment:
@@ -118,10 +108,6 @@ def other(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_wheel_has_the_name_of_the_distribution(wheel: Path) -> None:
-    assert wheel.name == f"gpubench_cli-{__version__}-py3-none-any.whl"
-
-
 def test_the_installed_program_runs_from_anywhere(installed: Environment) -> None:
     for command in (["python", "-m", "gpubench"], ["gpubench"]):
         ended = installed.call(*command, "--version")
@@ -139,22 +125,12 @@ def test_the_installed_program_tells_how_to_upgrade_the_package(installed: Envir
 def test_the_other_package_is_named_until_it_is_gone(installed: Environment, wheel: Path, other: Path) -> None:
     clash = "gpubench 1.0.0 installs a folder gpubench too"
 
-    def reported() -> str:
-        return installed.call("python", "-m", "gpubench", "detect", "--debug").stderr
-
-    assert clash not in reported()
     installed.install(other)  # after ours: it overwrites our __init__.py and our command
     assert installed.call("gpubench").stdout == "GPU burn\n"
     assert clash in installed.call("python", "-m", "gpubench", "--version").stderr
-    assert clash in reported()
     installed.pip("uninstall", "--yes", "--quiet", "gpubench")  # takes our __init__.py and our command along
     ended = installed.call("python", "-m", "gpubench", "--version")
     assert "files of gpubench are missing or replaced" in ended.stderr
     assert "-m pip install --force-reinstall gpubench-cli" in ended.stderr
     installed.install(wheel, "--force-reinstall")
     assert installed.call("gpubench", "--version").stdout == f"gpubench {__version__}\n"
-    assert clash not in reported()
-    installed.install(other)  # and where ours came last
-    installed.install(wheel, "--force-reinstall")
-    assert installed.call("gpubench", "--version").stdout == f"gpubench {__version__}\n"
-    assert clash in installed.call("gpubench", "detect", "--debug").stderr

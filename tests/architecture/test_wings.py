@@ -1,6 +1,5 @@
 """A wing is a folder that nothing imports: without it the program works, and a package brings one as gpubench does."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -89,22 +88,9 @@ def test_checks_of_the_core_pass_without_all_wings(tmp_path: Path, places: tuple
     assert " passed" in ended.stdout
 
 
-def test_what_only_a_wing_has_is_unknown_without_it(without: Path) -> None:
-    (without / "f.json").write_text(json.dumps({"name": "gpubench-fleet", "schema_version": 2}))
-    for words, code, said in (
-        (("merge", "a.json", "-o", "b.json"), 2, "there is no command 'merge'"), (("run", "--cluster", "local"), 2, "there is no option --cluster"),
-        (("report", "f.json"), 4, "why: "), (("run", "--devices", "fake:cpu", "--ops", "ffn,allreduce"), 2, "'ffn'"),
-    ):  # fmt: skip
-        ended = program(without, *words)
-        assert (ended.returncode, said in ended.stderr, "Traceback" in ended.stderr) == (code, True, False), (
-            ended.stderr
-        )
-
-
 @pytest.mark.parametrize(
     ("broken", "command", "said"),
     [
-        ("fleet/__init__.py", ("ops", "--format", "json"), "the wing fleet"),
         ("multi/ops.py", ("ops",), "the part gpubench.multi.ops of a wing"),
         ("workloads/stage_assignments.py", RUN, "the part gpubench.workloads.stage_assignments of a wing"),
     ],

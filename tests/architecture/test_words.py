@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import house
+
 pytestmark = pytest.mark.check
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ def definitions() -> list[Definition]:
         (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node)
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(house.tree(path))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
     ]
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from gpubench.detect import inspect
 from gpubench.result.store import save
-from tests.architecture.test_imports import HEAVY, NEVER, loaded
 from tests.unit.report.builders import case, curve, measured, run_of
 
 ROOT = Path(__file__).parents[2]
@@ -73,14 +72,6 @@ def test_what_run_has_just_saved_answers(gpubench):
     assert found["time"]["lo_s"] <= found["time"]["estimate_s"] <= found["time"]["hi_s"]
 
 
-@pytest.mark.parametrize("format", ["table", "json", "env"])
-def test_it_loads_what_a_report_loads(file, tmp_path, format):
-    modules = loaded(["advise", "matmul", "--size", "1k", "--from", file, "--format", format], tmp_path)
-    assert not modules & (
-        HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.backends", "gpubench.detect"}
-    )
-
-
 def test_the_examples_of_the_page_work(gpubench, tmp_path):
     """docs/advice.md: its commands and its program, on the results that a user would have."""
     page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
@@ -99,11 +90,3 @@ def test_the_examples_of_the_page_work(gpubench, tmp_path):
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["cupy", "numpy"]
-
-
-def test_the_answer_of_the_page_is_the_real_one(in_process):
-    page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
-    shown = re.search(r"<!-- gpubench (.*?) -->\n```\n(.*?)```", page, re.S)
-    assert shown
-    assert in_process(*shown[1].split(), cwd=ROOT).stdout == shown[2]
-    assert max(map(len, shown[2].splitlines())) <= 80

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from gpubench.cli.options import commands
-
 PROGRAM = [
     sys.executable, "-c", "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli import main; sys.exit(main())",
 ]  # fmt: skip
@@ -17,18 +15,6 @@ PROGRAM = [
 def program(*arguments, **environ):
     env = {**os.environ, **environ}
     return subprocess.run([*PROGRAM, *arguments], env=env, capture_output=True, text=True, check=False)
-
-
-def completed(words):
-    """What bash is offered after `words`."""
-    place = str(len(words.split(" ")) - 1)
-    return program(_GPUBENCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place).stdout.split()
-
-
-def test_commands_and_options_are_offered():
-    assert (completed("gpubench "), completed("gpubench re")) == (list(commands()), ["report"])
-    assert completed("gpubench report --cla") == ["--claims"]
-    assert {"--sizes", "--sessions"} <= set(completed("gpubench run --s"))
 
 
 def test_zsh_and_fish_get_the_help_beside_the_name():

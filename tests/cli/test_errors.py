@@ -1,15 +1,10 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from gpubench import cli
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
-from gpubench.cli import command, exit
+from gpubench.cli import exit
 
 
 def test_no_command_shows_the_help_and_fails(gpubench):
@@ -63,13 +58,6 @@ def test_each_exception_has_its_exit_code(monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench, tmp_path):
-    for name in ("random", "json", "queue", "typer"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
-    ended = gpubench("ops", "--format", "json")
-    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
-
-
 @pytest.mark.parametrize("error", [RuntimeError("oops"), OSError(5, "Input/output error"), BrokenPipeError()])
 def test_anything_else_is_a_bug(monkeypatch, capsys, error):
     """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
@@ -77,37 +65,3 @@ def test_anything_else_is_a_bug(monkeypatch, capsys, error):
     reported = capsys.readouterr().err
     assert "Traceback" in reported
     assert "please report" in reported
-
-
-_WAIT = """
-import sys, time
-from gpubench.cli import exit, command
-def wait(arguments, invocation):
-    print("waiting", flush=True)
-    time.sleep(60)
-command.run_app = wait
-sys.exit(exit.guard([]))
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGINT, ExitCode.INTERRUPTED)]
-)
-def test_signals(number, code):
-    with subprocess.Popen(
-        [sys.executable, "-c", _WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout.readline() == "waiting\n"
-        child.send_signal(number)
-        _, reported = child.communicate(timeout=100)
-    assert child.returncode == code
-    assert "Traceback" not in reported
-
-
-def test_the_parser_still_has_the_shape_we_translate():
-    """`command` recognises the parser's exceptions by these names, which typer does not export."""
-    assert command.ParserUsageError.__name__ == "UsageError"
-    module = sys.modules[command.ParserUsageError.__module__]
-    assert issubclass(module.NoSuchOption, command.ParserUsageError)
-    assert issubclass(module.NoArgsIsHelpError, command.ParserUsageError)

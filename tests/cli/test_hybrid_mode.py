@@ -18,13 +18,6 @@ def no_gpu(tmp_path):
     return {"PYTHONPATH": str(blocked)}
 
 
-def test_the_cpu_alone(gpubench):
-    ended = gpubench("run", *SMALL, "--mode", "cpu", "--dry-run")
-    assert ended.returncode == 0, ended.stderr
-    devices = {line.rpartition("@")[2] for line in ended.stdout.splitlines() if "@" in line}
-    assert {"numpy:0"} <= devices <= {"numpy:0", "torch:cpu"}  # the second where PyTorch is installed
-
-
 @pytest.mark.parametrize("mode", ["gpu", "hybrid"])
 def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mode):
     ended = gpubench("run", *SMALL, "--mode", mode, "--dry-run", env=no_gpu)

@@ -6,7 +6,6 @@ import jsonschema
 import pytest
 
 from gpubench import kernels
-from gpubench.base.plugins import sections
 from gpubench.cli.ops import formula
 from gpubench.cli.options import documents
 
@@ -34,11 +33,6 @@ def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gp
     assert groups == [*kernels.groups(), "preset"]
     assert {line.split()[0] for line in lines if line.startswith("  ")} >= REQUIRED | {"roofline", "health"}
     assert "  matmul                C = A B of n x n matrices" in lines
-
-
-def test_the_list_says_what_the_declarations_say():
-    ops = {name: kernels.load(name) for name in kernels.names()}
-    assert kernels.listing() == {name: (op.group, op.summary) for name, op in ops.items()}
 
 
 def test_a_name_gets_the_rest(gpubench):
@@ -101,32 +95,3 @@ def test_schemas(gpubench, name):
     assert full["title"] == name
     assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
     assert name != "gpubench-result" or json.loads(gpubench("schema").stdout) == full, "it is the default"
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [("ops", "ops matmul"), ("plan", "run --ops add --sizes 1k --devices numpy:0 --dry-run")],
-)
-def test_what_a_command_prints_follows_its_schema(gpubench, name, command):
-    document = json.loads(gpubench(*command.split(), "--json").stdout)
-    schema = json.loads(gpubench("schema", name).stdout)
-    jsonschema.Draft202012Validator(schema).validate(document)
-    assert document["name"] == f"gpubench-{name}"
-
-
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",)])
-def test_help_and_version_write_to_stdout_alone(gpubench, arguments):
-    ended = gpubench(*arguments)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "gpubench" in ended.stdout
-
-
-def test_the_help_of_report_names_every_section(gpubench):
-    reported = " ".join(gpubench("report", "--help").stdout.split())
-    assert ", ".join(sections.names()) in reported
-
-
-def test_help_says_in_whole_sentences_what_each_command_does(gpubench):
-    commands = gpubench("--help").stdout.split("Commands:")[1]
-    assert "..." not in commands
-    assert all(len(line) <= 80 for line in commands.splitlines())

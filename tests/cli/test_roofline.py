@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gpubench.cli.selection import Host, choose_sizes, find_presets, peak_sizes
+from gpubench.cli.selection import Host, choose_sizes, peak_sizes
 from gpubench.result.case import parse_case_id
 from gpubench.result.run import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -60,19 +60,3 @@ def test_given_sizes_and_filters_win():
     assert selection.sizes == {"copy": [2**26], "matmul": [64]}
     assert keep(parse_case_id("matmul/n=64/float32/library/resident-queued@cupy:0"))
     assert not keep(parse_case_id(f"copy/n={2**26}/float32/library/resident-queued@cupy:0"))
-
-
-def test_the_word_is_recognised():
-    assert find_presets("roofline") == find_presets("add, roofline") == ["roofline"]
-    assert find_presets("add") == find_presets(None) == []
-
-
-def test_the_plan_has_resident_data_alone(in_process):
-    ended = in_process("run", "--ops", "roofline", "--devices", "numpy:0,fake:gpu", "--dry-run")
-    assert ended.returncode == 0, ended.stderr
-    cases = [line for line in ended.stdout.splitlines() if "@" in line]
-    assert {case.partition("/")[0] for case in cases} == {"copy", "matmul"}
-    assert {case.rpartition("/")[2].partition("@")[0] for case in cases} == {"resident", "resident-queued"}
-    words = "run --ops roofline --devices fake:gpu --regimes transfer-always --dry-run"
-    ended = in_process(*words.split())
-    assert "/transfer-always@fake:gpu" in ended.stdout

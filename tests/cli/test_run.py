@@ -1,7 +1,5 @@
 """`run` as a command on scripted devices: what it writes where, plans, checks, skips and writes down."""
 
-import csv
-import gzip
 import io
 import json
 import socket
@@ -10,7 +8,8 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.base.errors import BackendUnavailable
-from gpubench.cli import selection
+from gpubench.cli import delivery, request, selection
+from gpubench.cli.options import RunOptions
 from gpubench.measure import protocol
 from gpubench.measure.worker import main as worker
 from tests.detect.trees import at
@@ -49,20 +48,11 @@ ROWS = {
     "gates and claims that were asked for": (
         f"{ADD} --no-save --claims builtin --min-speedup add=1000", 3, ["min-speedup add=1000: FAILED", "Claims: "], {}, None),
     "a dry run tells what will be skipped": (f"{FAKE} --ops add --sizes 1G --dtypes f64,f32 --dry-run", 0, ["out-of-memory"], {}, None),
-    "a check finds a wrong result": (
-        "run --devices fake:wrong --ops add --sizes 1k --check-only --no-save", 1, ["add on fake gave wrong numbers"], {}, None),
-    "inputs of one value carry a warning": (f"{ADD} {QUEUED} --inputs zeros --full", 0, ["zeros"], {"warnings.0.code": "inputs-not-random"}, None),
-    "page-locked arrays without a GPU": (
-        "run --devices numpy:0 --ops add --sizes 1k --quick --max-samples 10 --page-locked --full", 0, ["--page-locked has no effect: no GPU is measured"], {}, None),
     "every shape": (
         f"{FAKE} {QUEUED} --ops matmul,add --sizes 64 --params m=16,32,k=8 --params matmul:batch=3", 0, ["k=8 m=16"],
         {"selection.params": {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}},
         {**{id: end for shape in ("n=64,k=8,m=16", "n=64,k=8,m=32", "n=64,batch=3") for id, end in measured(f"matmul/{shape}").items()},
          **measured("add/n=64")}),  # add has no such params: it stays as it is
-    "a shape that does not fit a size": (
-        f"{FAKE} {QUEUED} --ops softmax --sizes 1000,1024 --params columns=256", 0, [], {},
-        {FLAT.format(n, side): end for n, end in ((1000, "shape"), (1024, "measurement")) for side in SIDES}),
-    "an implementation that is missing, where nobody named it": (f"{ADD} {QUEUED}", 0, [], {}, measured("add/n=1024")),
     "an implementation that is missing": (
         f"{ADD} {QUEUED} --implementations all", 0, [], {},
         measured("add/n=1024") | {f"add/n=1024/float32/tuned/{side}": "no-implementation" for side in SIDES}),
@@ -93,24 +83,9 @@ def test_what_is_asked_for_is_printed_and_written_down(run, name):
         )
 
 
-def test_every_kind_of_output_at_once(run, tmp_path):
-    names = ["r.json", "r.json.gz", "r.md", "r.csv", "r.txt"]
-    ended, plain = run(f"{ADD} -o {' -o '.join(names)}")
-    assert files(tmp_path) == sorted(names)
-    assert json.loads(gzip.decompress((tmp_path / "r.json.gz").read_bytes())) == plain
-    assert plain["name"] == "gpubench-result"
-    assert "| " in (tmp_path / "r.md").read_text()
-    rows = list(csv.DictReader((tmp_path / "r.csv").open(newline="")))
-    assert {row["case_id"] for row in rows} == {outcome["id"] for outcome in plain["outcomes"]}
-    assert all(float(row["time_s"]) > 0 for row in rows)
-    assert "\nRun: " in (tmp_path / "r.txt").read_text()
-    assert {"saved r.json", "saved r.json.gz"} <= set(ended.stdout.splitlines())
-
-
 def test_report_says_the_same_as_run_did_and_json_is_the_result_document(run):
-    for format in ("plain", "markdown", "csv"):
-        ran, _ = run(f"{ADD} --format {format} -o {format}.json")
-        assert run(f"report {format}.json --format {format}")[0].stdout == ran.stdout
+    ran, _ = run(f"{ADD} --format markdown -o m.json")
+    assert run("report m.json --format markdown")[0].stdout == ran.stdout
     ended, document = run(f"{ADD} --format json -o r.json")
     assert json.loads(ended.stdout) == document
 
@@ -127,62 +102,12 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(run
     assert "saved r.json" in full.stderr.splitlines()
 
 
-@pytest.mark.parametrize(
-    "asked", ["", "--full", "-o -", "--format table", "--sections speedup", "--columns n", "--sort time"]
-)
-def test_who_asks_for_more_than_the_answer_gets_the_report_and_no_save_keeps_nothing(run, tmp_path, asked):
-    ended, _ = run(f"{ADD} {QUEUED} --no-save {asked}")
-    assert files(tmp_path) == []
-    assert ("Speedup" in ended.stdout) == bool(asked)
-    assert ended.stdout.startswith("add at n = 1 K, queued on the GPU: ") or asked
-    assert "saved" not in ended.stdout
-
-
-def test_a_dry_run_measures_nothing_and_writes_nothing(run, tmp_path):
-    ended, _ = run(f"{FAKE} --ops add --sizes 4k,1k,1k --dry-run -o r.json")
-    assert files(tmp_path) == []
-    ids = [line for line in ended.stdout.splitlines() if "@" in line]
-    regimes = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
-    cases = ("resident@fake:cpu", *(f"{regime}@fake:gpu" for regime in regimes))
-    assert ids == [f"add/n={n}/float32/library/{case}" for n in (1024, 4096) for case in cases]
-    assert ("10 cases" in ended.stdout, ended.stderr) == (True, "")
-
-
-def test_check_only_checks_without_timing(run):
-    _, document = run(f"{ADD} --check-only -o r.json")
-    ends = [
-        (outcome["type"], outcome["check"]["ok"], outcome.get("blocks", [])) for outcome in document["outcomes"]
-    ]
-    assert ends == [("measurement", True, [])] * 5
-
-
-def test_check_only_checks_everything_up_to_the_top_of_each_ladder(run):
-    """Sizes that were not named are no reason to leave cases out: there is nothing to search for."""
-    words = "run --devices fake:gpu --ops cross_entropy,norm_linear_last --check-only"
-    ended, document = run(f"{words} -o r.json")
-    outcomes = document["outcomes"]
-    assert document["settings"]["budget_s"] is None
-    assert {outcome["type"] for outcome in outcomes} == {"measurement"}
-    for name in ("cross_entropy", "norm_linear_last"):
-        sizes = {outcome["case"]["params"]["n"] for outcome in outcomes if outcome["case"]["op"] == name}
-        assert (len(sizes), max(sizes)) == (3, kernels.load(name).sizes.high)
-    assert f"{len(outcomes)} cases are right; nothing was timed" in ended.stdout
-    assert f"[ {len(outcomes)}/{len(outcomes)}]" in ended.stderr
-    assert set(run(f"{words} --dry-run")[0].stdout.splitlines()) >= {outcome["id"] for outcome in outcomes}
-
-
 def test_a_check_that_its_budget_ends_says_what_it_left_out(run):
     ended, document = run("run --devices fake:gpu --ops add,matmul --check-only --budget 1ms -o r.json", 124)
     reasons = [outcome["reason"] for outcome in document["outcomes"]]
     assert set(reasons) == {"budget"}
     assert f"{len(reasons)} of {len(reasons)} cases were not checked: add and matmul" in ended.stderr
     assert "cases were not checked" in run("report r.json --sections warnings")[0].stdout
-
-
-@pytest.mark.parametrize("option", ["-q", "--no-progress"])
-def test_quiet_and_no_progress(run, option):
-    ended, _ = run(f"{ADD} {QUEUED} {option} -o r.json")
-    assert (ended.stderr, "saved r.json" in ended.stdout + ended.stderr) == ("", True)
 
 
 def test_what_is_asked_for_is_what_is_measured(run):
@@ -211,12 +136,6 @@ def test_the_search_finds_where_the_gpu_begins_to_win(run):
     report = json.loads(run("report r.json --format json")[0].stdout)
     (found,) = [b for b in report["break_even"] if b["regime"] == "resident-queued"]
     assert (found["verdict"], found["n"]) == ("at", pytest.approx(16_900, rel=0.15))
-
-
-def test_the_search_follows_each_shape_by_itself(run):
-    run(f"{BOTH} --ops matmul --params m=4,64 --budget 5s {QUEUED} --skip matmul/n>=2k -o r.json")
-    report = json.loads(run("report r.json --format json")[0].stdout)
-    assert sorted([found["params"] for found in report["break_even"]], key=str) == [{"m": 4}, {"m": 64}]
 
 
 @pytest.mark.parametrize(
@@ -248,11 +167,20 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch, autotune):
 
 
 @pytest.mark.parametrize(
-    ("options", "sessions"),
-    [("--budget 60s", 1), ("--budget 4m", 2), ("--budget 5m", 3), ("--budget 2h", 3), ("--budget 5m --sessions 1", 1),
-     ("--budget 5m --quick", 1), ("--budget 5m --sizes 1k", 1), ("--budget 10s --sizes 1k", 1)],
+    ("asked", "screen"),
+    [({}, True), ({"full": True}, False), ({"output": ["-"]}, False), ({"format": "table"}, False),
+     ({"sections": "speedup"}, False), ({"columns": "n"}, False), ({"sort": "time"}, False), ({"output": ["r.md"]}, True)],
 )  # fmt: skip
-def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(run, options, sessions):
+def test_who_asks_for_more_than_the_answer_gets_the_report(asked, screen):
+    assert delivery.report_style(RunOptions(**asked)).screen is screen
+
+
+@pytest.mark.parametrize(
+    ("asked", "sessions"),
+    [({"budget": "60s"}, 1), ({"budget": "4m"}, 2), ({"budget": "2h"}, 3), ({"budget": "5m", "sessions": 1}, 1),
+     ({"budget": "5m", "quick": True}, 1), ({"budget": "5m", "sizes": ["1k"]}, 1)],
+)  # fmt: skip
+def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sessions):
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
-    ended, _ = run(f"{BOTH} --ops add --dry-run {options}")
-    assert f", {sessions} session{'s' if sessions > 1 else ''}\n" in ended.stdout
+    options, ops = RunOptions(**asked), {"add": kernels.load("add")}
+    assert request.settings(options, request.selection(options, ops), ops).sessions == sessions

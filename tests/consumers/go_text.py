@@ -57,25 +57,3 @@ def _result(line: str, configuration: dict[str, str]) -> Result:
         values[unit] = float(value)
     parts = dict(part.split("=", 1) for part in name.split("/")[1:])
     return Result(name, parts, int(iterations), values, configuration)
-
-
-_TERM = re.compile(r"(?P<key>\.name|/[a-z_]+):(?:(?P<one>[\w.-]+)|\((?P<several>[\w.-]+(?: OR [\w.-]+)*)\))")
-
-
-def filtered(rows: list[Result], filter: str) -> list[Result]:
-    """What passes a filter of benchstat. Raises ValueError for one beyond what this reader knows."""
-    rest, found = filter, rows
-    while rest:
-        match = _TERM.match(rest)
-        if not match:
-            raise ValueError(f"not a term of a filter: {rest!r}")
-        values = {match["one"]} if match["one"] else set(match["several"].split(" OR "))
-        found = [row for row in found if _value(row, match["key"]) in values]
-        rest = rest[match.end() :].lstrip()
-    return found
-
-
-def _value(row: Result, key: str) -> str | None:
-    if key == ".name":
-        return row.name.partition("/")[0].removeprefix("Benchmark")
-    return row.parts.get(key.removeprefix("/"))

@@ -6,8 +6,6 @@ import subprocess
 
 import pytest
 
-from tests.unit.report.builders import CPU, case, measured, run_of
-
 pytestmark = pytest.mark.consumers
 
 
@@ -43,12 +41,3 @@ def test_both_exports_obey_the_same_rules(report, theirs):
         assert row["stddev"] == pytest.approx(statistics.stdev(times), rel=1e-3)
         assert (row["min"], row["max"]) == pytest.approx((min(times), max(times)), rel=1e-5)
         assert all(isinstance(value, str) for value in row["parameters"].values())
-
-
-def test_parameters_are_what_varies_as_in_a_scan(report, theirs):
-    assert all(set(row["parameters"]) == {"n"} for row in theirs["results"])
-    ours = json.loads(report("hyperfine").read_text())["results"]
-    for name in {name for row in ours for name in row["parameters"]}:
-        assert len({row["parameters"].get(name) for row in ours}) > 1, name
-    alone = json.loads(report("hyperfine", run_of([measured(case(n=64), 1e-3)], devices=(CPU,))).read_text())
-    assert alone["results"][0]["parameters"] == {}

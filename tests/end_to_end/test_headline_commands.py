@@ -60,13 +60,6 @@ def test_run_measures_both_backends_and_ends_with_the_tables(ran, folder):
     assert re.search(r"^saved results/", ran.stderr, re.MULTILINE)
 
 
-def test_a_software_adapter_takes_no_headline(ran):
-    answer, _, rest = ran.stdout.partition("\n\n")
-    assert answer.startswith("No GPU here: compute on the CPU.")
-    assert "not a GPU" in " ".join(answer.split())
-    assert "software adapter" in " ".join(rest.split()), "its times are shown all the same, and labelled"
-
-
 def test_report_says_the_same_in_each_format(ran, folder, in_process):
     ended = in_process("report", "--format", "markdown", "--full", cwd=folder)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -34,8 +34,7 @@ def shell(script, folder, program=PROGRAM, **environment):
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("detect", ExitCode.OK), ("report {result} --format csv", ExitCode.OK), ("report", ExitCode.INPUT),
-        ("run --backends fake --ops add", ExitCode.USAGE),
+        ("detect", ExitCode.OK), ("run --backends fake --ops add", ExitCode.USAGE),
     ],
 )  # fmt: skip
 def test_a_deleted_working_folder(tmp_path, result, command, code):
@@ -49,7 +48,7 @@ def test_a_deleted_working_folder(tmp_path, result, command, code):
 
 @pytest.mark.parametrize(
     ("command", "reader"),
-    [("--version", "true"), ("ops", "true"), ("schema gpubench-result", "head -c 1"), ("detect", "true")],
+    [("--version", "true"), ("schema gpubench-result", "head -c 1")],
 )  # fmt: skip
 def test_a_reader_that_leaves(tmp_path, command, reader, starter):
     script = f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}"
@@ -60,8 +59,7 @@ def test_a_reader_that_leaves(tmp_path, command, reader, starter):
 @pytest.mark.parametrize(
     ("command", "code", "closed"),
     [
-        ("--version", 0, "<&- >&- 2>&-"), ("ops --format json", 0, ">&-"), ("report {result}", 0, "2>&-"),
-        ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-"),
+        ("--version", 0, "<&- >&- 2>&-"), ("report {result}", 0, "<&- >&- 2>&-"), ("report no.json", 4, "2>&-"),
     ],
 )  # fmt: skip
 def test_closed_streams(tmp_path, result, command, code, closed):
@@ -70,7 +68,7 @@ def test_closed_streams(tmp_path, result, command, code, closed):
     assert ended.stderr == "" or command.startswith("report")
 
 
-@pytest.mark.parametrize("command", ["--version", "report {result}", "detect"])
+@pytest.mark.parametrize("command", ["--version", "report {result}"])
 def test_a_full_disk_behind_the_output(tmp_path, result, command, starter):
     ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path, starter.command())
     assert ended.returncode == ExitCode.FAILED
@@ -82,21 +80,6 @@ def test_a_full_disk_behind_the_output(tmp_path, result, command, starter):
     assert ended.returncode == ExitCode.FAILED
 
 
-def test_a_temporary_folder_that_takes_nothing(tmp_path, result, starter):
-    """tempfile itself looks for another one, so that all works as long as there is any."""
-    for command in (f"report {result} --format svg --sections speedup", "detect", f"{FAKE} -o r.json"):
-        ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR="/proc/self")
-        assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
-
-
-@pytest.mark.parametrize("folder", ["", "/proc"])
-def test_a_home_that_is_missing_or_read_only(tmp_path, result, folder, starter):
-    for command, code in ((f"report {result}", 0), ("report", 4), ("detect", 0), (f"{FAKE} -o r.json", 0)):
-        script = f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={folder} $gpubench {command} > out"
-        ended = shell(script, tmp_path, starter.command())
-        assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
-
-
 def with_module(folder, name, text):
     """The environment in which a module of this text stands before the library of its name."""
     place = folder / "modules"
@@ -105,13 +88,12 @@ def with_module(folder, name, text):
     return {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
-NO_NAME = "class Error(Exception): pass\ndef __getattr__(name): raise Error(name)"
 ODD_TIMES = "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass"
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN), (NO_NAME, RUN), (NO_NAME, "detect")],
+    [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN)],
 )
 def test_a_broken_psutil(gpubench, tmp_path, text, command):
     ended = gpubench(*command.split(), env=with_module(tmp_path, "psutil", text))
@@ -120,11 +102,8 @@ def test_a_broken_psutil(gpubench, tmp_path, text, command):
 
 BROKEN_DRAWING = {
     "aborts": ("vl_convert", "import os\ndef __getattr__(name): os.abort()", "SIGABRT"),
-    "exits": ("vl_convert", "import os\ndef __getattr__(name): os._exit(7)", "status 7"),
-    "raises": ("vl_convert", "def __getattr__(name): raise ValueError('no fonts')", "no fonts"),
     "cannot be imported": ("vl_convert", "raise ImportError('libfoo.so: no such file')", "libfoo.so"),
     "altair raises": ("altair", "def __getattr__(name): raise ValueError('no schema')", "no schema"),
-    "altair cannot be imported": ("altair", "raise ImportError('no narwhals')", "no narwhals"),
 }  # fmt: skip
 
 
@@ -143,7 +122,6 @@ def test_a_page_without_its_drawing_library_has_no_charts_and_says_why(gpubench,
     ("how", "arguments"),
     [
         ("aborts", "--plots charts"), ("altair raises", "--format svg -o r.svg"),
-        ("aborts", "--format png -o r.png"),
     ],
 )  # fmt: skip
 def test_a_picture_that_cannot_be_drawn_is_an_error(gpubench, tmp_path, result, how, arguments):

@@ -2,19 +2,15 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from gpubench.base import installation
-from gpubench.base.installation import EXTRAS, install_command, locate, repair_command, upgrade_command
-from tests.faults.packages import copy_gpubench
+from gpubench.base.installation import install_command, locate, repair_command, upgrade_command
 
 ROOT = Path(__file__).parents[2]
-# Of a package in another folder numba compiles all anew.
-ADD = "run --ops add --sizes 1000 --implementations library --quick --max-time 5ms --no-progress".split()
 
 
 @pytest.fixture
@@ -56,32 +52,6 @@ def test_without_our_pyproject_it_is_the_package(source, project):
     source("site", project)
     assert shlex.split(upgrade_command()) == [*PIP, "--upgrade", "gpubench-cli"]
     assert shlex.split(locate(install_command("cuda13"))) == [*PIP, "gpubench-cli[cuda13]"]
-
-
-def test_what_ends_in_a_file_names_no_path(tmp_path):
-    folder = tmp_path / "secret place"
-    copy_gpubench(folder)
-    (folder / "pyproject.toml").write_text(OURS, encoding="utf-8")
-    (folder / "cupy.py").write_text("raise ImportError('libcuda is missing')\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpubench", *ADD, "--backends", "numpy,cupy?", "-o", "r.json", "--format", "markdown"],
-        cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(folder)}, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    for text in ((folder / "r.json").read_text(encoding="utf-8"), ended.stdout):
-        assert "pip install '.[cuda13]'" in text
-        assert "secret place" not in text
-        assert sys.executable not in text
-
-
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
-def test_every_hint_is_located(extra):
-    reported = locate(f"first: {install_command(extra)}; then go on")
-    assert reported.startswith("first: ")
-    assert reported.endswith("; then go on")
-    assert str(ROOT) in reported
-    assert install_command(extra) not in reported
-    assert locate("install the GPU's Vulkan driver") == "install the GPU's Vulkan driver"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a program with a mode bit")

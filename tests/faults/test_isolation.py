@@ -61,13 +61,12 @@ def eventually(true):
 # ---------------------------------------------------------------- what a child imports
 
 
-@pytest.mark.parametrize("command", [("detect", "--deep"), RUN], ids=["detect --deep", "run"])
-def test_nothing_is_imported_from_the_working_folder(gpubench, tmp_path, command):
+def test_nothing_is_imported_from_the_working_folder(gpubench, tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
     for name in ("msgspec", "queue", "typing", "numpy", "threadpoolctl", "sitecustomize"):
         (folder / f"{name}.py").write_text(f"open({str(folder / 'imported')!r}, 'a').write(__name__ + ' ')")
-    done = gpubench(*command, cwd=folder)
+    done = gpubench(*RUN, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / "imported").exists(), (folder / "imported").read_text()
 
@@ -84,14 +83,6 @@ def installed(tmp_path_factory):
     for name in ("queue", "typing", "subprocess", "runpy", "json", "ctypes"):
         (site / f"{name}.py").write_text(f"raise SystemExit('{name} of site-packages')")
     return home / "bin" / "python"
-
-
-def test_site_packages_do_not_shadow_the_standard_library(installed, tmp_path):
-    for command in (RUN, ["detect", "--deep"]):
-        done = started([installed, "-m", "gpubench", *command], tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "site-packages" not in done.stderr
-        assert "crashed" not in done.stdout
 
 
 def started(command, cwd, **environ):
@@ -152,27 +143,6 @@ def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path, monkeypatch):
     assert len(gone.value.stderr_tail) <= processes.STDERR_TAIL
 
 
-@pytest.mark.parametrize("size", [0, 65536, 131072, 131073, 1 << 20])
-@pytest.mark.parametrize("step", [1000, 1 << 16])
-def test_of_what_is_written_the_first_and_the_last_part_are_kept(size, step):
-    written = bytes(ord("a") + at * 26 // max(size, 1) for at in range(size))
-    most = processes.MOST_ERRORS
-    excerpt = processes.Excerpt(most)
-    for at in range(0, size, step):
-        excerpt.add(written[at : at + step])
-    left_out = f"\n[{size - 2 * most} bytes left out]\n"
-    both = written[:most].decode() + left_out + written[-most:].decode()
-    assert excerpt.text() == (written.decode() if size <= 2 * most else both)
-
-
-def test_output_without_end_is_stopped_at_the_deadline():
-    code = "import os\nwhile True: os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)"
-    done = processes.run([sys.executable, "-c", code], 0.5)
-    assert done.status is None
-    assert len(done.output) < 2 * processes.MOST_OUTPUT + 100
-    assert len(done.errors) < 2 * processes.MOST_ERRORS + 100
-
-
 # ---------------------------------------------------------------- when a child ends
 
 _STUCK = """
@@ -182,7 +152,6 @@ pathlib.Path({mark!r}).write_text(str(os.getpid()))
 """
 _HANGS = {
     "in a call that holds the interpreter lock": "ctypes.PyDLL(None).sleep(3600)",
-    "in a loop": "while True: pass",
     "deaf to signals": "import signal; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; ctypes.PyDLL(None).sleep(3600)",
 }
 
@@ -190,7 +159,7 @@ _HANGS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child notices the end of stdin alone")
 @pytest.mark.parametrize(
     ("what", "hang"),
-    [("worker", "deaf to signals"), ("probe", "in a loop"), ("op", "in a call that holds the interpreter lock")],
+    [("worker", "deaf to signals"), ("op", "in a call that holds the interpreter lock")],
 )  # fmt: skip
 def test_a_child_that_is_stuck_dies_with_a_killed_parent(tmp_path, what, hang):
     """All children end alike: each kind once, and each way to be stuck."""
@@ -199,13 +168,9 @@ def test_a_child_that_is_stuck_dies_with_a_killed_parent(tmp_path, what, hang):
     if what == "worker":
         install(site, "strange", stuck, backends={"strange": "strange:BACKEND"})
         command = ["run", "--backends", "strange", "--ops", "add"]
-    elif what == "op":
+    else:
         install(site, "strange", stuck, ops={"strange": "strange:OP"})
         command = ["ops"]
-    else:
-        site.mkdir()
-        (site / "wgpu.py").write_text(stuck)
-        command = ["detect", "--deep"]
     parent = subprocess.Popen(
         [sys.executable, "-m", "gpubench", *command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

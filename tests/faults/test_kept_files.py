@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -14,7 +11,6 @@ from gpubench.base.errors import ExitCode
 from gpubench.result import store
 from gpubench.result.run import Measurement
 from tests.forking import environment
-from tests.unit.report.samples import full_run
 
 FAKE = "--devices fake:cpu,fake:gpu --ops add --quick --min-samples 5 --max-samples 5".split()
 PLAN = (*FAKE, "--no-progress", "--sizes", "1k", "--regimes", "resident-queued")
@@ -51,23 +47,10 @@ def killed(left, tmp_path):
     return tmp_path / left.name
 
 
-def copied(path):
-    shutil.copyfile(path, path.with_name("copy.json"))
-    path.with_name("copy.json").replace(path)
-
-
-def at_one_time(path):
-    for one in (path, store.part_of(path)):
-        os.utime(one, (1_000_000_000, 1_000_000_000))
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(copied, id="copied"),
         pytest.param(lambda path: os.utime(path, (2e9, 2e9)), id="from the future"),
-        pytest.param(lambda path: os.utime(store.part_of(path), (1, 1)), id="a part of the past"),
-        pytest.param(at_one_time, id="at one time"),
     ],
 )
 def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
@@ -105,14 +88,6 @@ def test_what_a_run_does_not_go_on_with_is_kept_under_a_name_and_said(gpubench, 
     assert sizes(tmp_path / name)[0] > before[0]
 
 
-def make_socket(path):
-    with socket.socket(socket.AF_UNIX) as listening:
-        here = os.getcwd()
-        os.chdir(path.parent)  # a socket's whole name may have 107 bytes
-        listening.bind(path.name)
-        os.chdir(here)
-
-
 STRANGE = {
     "folder": Path.mkdir,
     "FIFO": lambda path: os.mkfifo(path),
@@ -137,110 +112,6 @@ def test_what_lies_where_a_run_writes_is_refused_before_it_measures(in_process, 
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, ""), ended.stderr
     assert ended.stderr.startswith("error: --output: cannot write r.json\n")
     assert "Traceback" not in ended.stderr
-
-
-# All files are opened by one function, of which tests/unit/test_disk.py tries each kind; who went past it would hang.
-READERS = [
-    ("report x", ExitCode.INPUT),
-    ("run --like x", ExitCode.INPUT), ("compare x r.json", ExitCode.INPUT),
-    ("report r.json --claims x", ExitCode.INPUT), ("compare r.json r.json --thresholds x", ExitCode.INPUT),
-    ("detect --records x", ExitCode.INPUT), ("advise add --size 1k --from x", ExitCode.INPUT),
-    ("report r.json --config x", ExitCode.USAGE), ("merge r.json r.json -o f.json --nodes @x", ExitCode.USAGE),
-]  # fmt: skip
-
-
-@NO_FILES
-@pytest.mark.parametrize(("command", "code"), READERS)
-def test_what_is_named_and_is_no_file_is_refused_at_once(in_process, tmp_path, command, code):
-    store.save(full_run(), tmp_path / "r.json")
-    for name in ("x", "x.json"):
-        os.mkfifo(tmp_path / name)
-    ended = in_process(*command.split())
-    assert ended.returncode == code, (ended.stdout, ended.stderr)
-    assert ended.stderr.startswith("error: ")
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="process substitution is bash's")
-def test_what_a_command_writes_is_read_from_a_descriptor_of_the_shell(tmp_path):
-    store.save(full_run(), tmp_path / "r.json")
-    script = f"{sys.executable} -m gpubench report <(cat r.json) --format csv"
-    ended = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["a.JSON", "a.json.GZ"])
-def test_the_suffix_of_a_result_is_told_in_any_case(gpubench, in_process, tmp_path, name):
-    assert gpubench("run", *PLAN, "-o", name, "-q").returncode == 0
-    assert gpubench("run", "--append", name, "--sessions", "1", "-q").returncode == 0
-    assert sizes(tmp_path / name)[0] == 2
-    assert in_process("report", name, "--format", "csv").returncode == 0
-    assert {path.name for path in tmp_path.iterdir()} - {"home"} == {name}
-
-
-@pytest.mark.check
-@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
-@pytest.mark.parametrize("how", ["link to itself", "dangling link", "a file for the machine's folder"])
-def test_a_results_folder_that_takes_nothing_is_refused_before_anything_is_measured(gpubench, tmp_path, how):
-    folder = tmp_path / "kept"
-    if how in STRANGE:
-        STRANGE[how](folder)
-    else:
-        assert gpubench("run", *PLAN, "--results-dir", "kept", "-q").returncode == 0
-        (machine,) = folder.iterdir()
-        shutil.rmtree(machine)
-        machine.touch()
-    ended = gpubench("run", *PLAN, "--results-dir", "kept")
-    assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, ""), ended.stderr
-    assert "--results-dir: cannot write into" in ended.stderr
-    assert "fix: " in ended.stderr
-
-
-SPOILED = (b'{"id":"a","outcome":{"blocks":[{"\xff":1}]}}', b"\xff\xfe")
-
-
-@pytest.mark.parametrize("line", SPOILED)
-@pytest.mark.parametrize("last", [True, False])
-def test_a_byte_that_is_no_text_spoils_its_line(in_process, killed, line, last):
-    part = store.part_of(killed)
-    killed.unlink()
-    lines = part.read_bytes().split(b"\n")
-    lines.insert(len(lines) - 1 if last else 2, line)
-    part.write_bytes(b"\n".join(lines))
-    for arguments in (("report", "r.json.part"), ("run", "--append", "r.json", "--dry-run")):
-        ended = in_process(*arguments)
-        assert "Traceback" not in ended.stderr
-        assert ended.returncode == (0 if last else ExitCode.INPUT), ended.stderr
-        assert last or "line 3 is spoiled" in ended.stderr
-
-
-LIMITED = """
-import resource
-from gpubench.result import store
-from gpubench.base.errors import InputError
-used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
-def limit(more): resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
-limit(100 << 20)
-print(len(store.load('r.json').outcomes) > 0)
-limit(48 << 20)
-try:
-    store.load('large.json')
-except InputError as error:
-    print(error.code, '|', error.why, '|', error.hint)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
-def test_a_small_file_needs_little_memory_and_a_lack_of_it_is_named(tmp_path):
-    store.save(full_run(), tmp_path / "r.json")
-    with open(tmp_path / "large.json", "wb") as file:
-        file.truncate(100 << 20)
-    command = [sys.executable, "-c", LIMITED]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    first, second = ended.stdout.splitlines()
-    assert first == "True", ended.stderr
-    assert second.startswith("unreadable | the memory that this process may take does not hold it | ")
-    assert "ulimit -v" in second
 
 
 def test_a_run_that_measured_nothing_is_not_the_newest_and_begins_no_session(gpubench, in_process, tmp_path):

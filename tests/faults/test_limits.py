@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from gpubench.base import processes
-from gpubench.base.errors import NO_FILES, NO_MEMORY, NO_TASKS, find_limit, name_limit
+from gpubench.base.errors import NO_FILES, NO_MEMORY, NO_TASKS, find_limit
 from gpubench.cli import command, exit
 from gpubench.detect.inspection import ProbeRequest, run_probes
 from gpubench.measure.targets import list_devices
@@ -49,12 +49,6 @@ def test_a_limit_that_ends_a_command_is_named(error, limit, monkeypatch, capsys)
 )
 def test_what_is_no_limit_stays_what_it_is(error):
     assert find_limit(error) == ""
-
-
-def test_the_last_words_of_a_library_name_its_limit():
-    assert name_limit("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2") == NO_TASKS
-    assert name_limit("terminate called after throwing an instance of 'std::bad_alloc'") == NO_MEMORY
-    assert name_limit("Segmentation fault") == ""
 
 
 def test_a_child_without_a_thread_to_read_it_is_ended(monkeypatch):

@@ -75,21 +75,6 @@ def test_a_killed_worker_costs_its_session_and_two_in_a_row_the_rest(interfered)
     assert "Traceback" not in said
 
 
-def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(interfered, tmp_path, gpubench):
-    first = gpubench("run", *PLAN, "--sessions", "3", "-o", "r.json", "-q")
-    assert first.returncode == 0, first.stderr
-    before = store.load(tmp_path / "r.json")
-    new = max(session.index for session in before.sessions) + 1
-    code, run, _ = interfered("--append", "r.json", "--sessions", "2", sessions={new}, interfere=kill)
-    assert code == 1
-    kept = {block for o in before.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
-    now = {block for o in run.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
-    assert kept <= now
-    assert [failure.session for failure in failures_of(run.outcomes[0])] == [new]
-    again = gpubench("run", "--append", "r.json", "--sessions", "1", "-q")
-    assert again.returncode == 0, "what broke in an earlier call is not held against this one"
-
-
 def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered):
     code, run, _ = interfered(*PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
         interfere=lambda worker: os.kill(worker, signal.SIGSTOP),

@@ -14,7 +14,7 @@ from gpubench import backends, kernels
 from gpubench.backends.numpy import compiled
 from gpubench.backends.numpy.compiled import NumbaThreads, NumbaUnusable
 from gpubench.base.errors import BuildError
-from gpubench.kernels.contract.kernel import Candidate, Limits, NumbaProgram
+from gpubench.kernels.contract.kernel import Candidate, NumbaProgram
 from gpubench.kernels.templates.cpu import compiled_kernel
 from gpubench.result.case import Case
 
@@ -57,9 +57,8 @@ def test_without_numba_the_cpu_has_its_library_implementation_alone_and_every_ta
 @pytest.mark.parametrize(
     ("variable", "why"),
     [("NUMBA_DISABLE_JIT=1", "NUMBA_DISABLE_JIT keeps numba from compiling"),
-     ("NUMBA_THREADING_LAYER=none", "numba does not load: ValueError"),
      ("NUMBA_CPU_NAME=unheard-of", "NUMBA_CPU_NAME may slow down its compiled kernels")],
-    ids=["disabled", "no layer", "unknown processor"],
+    ids=["disabled", "unknown processor"],
 )  # fmt: skip
 def test_numba_that_is_there_and_does_not_work_is_said_with_its_cause(gpubench, tmp_path, variable, why):
     ended = gpubench(*RUN, env=dict([variable.split("=")]))
@@ -76,22 +75,6 @@ def test_numba_that_computes_wrong_numbers_is_not_taken(monkeypatch):
     monkeypatch.setattr(compiled, "TRIAL", compiled.TRIAL.replace("i + m", "i"))
     with pytest.raises(NumbaUnusable, match="numba does not work"):
         NumbaThreads(2)
-
-
-def test_a_cache_that_cannot_be_written_costs_compiling_alone(gpubench, tmp_path):
-    (tmp_path / "file").write_text("")
-    ended = gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(tmp_path / "file" / "cache")})
-    assert ended.returncode == 0, ended.stderr
-    assert "not at its best" not in ended.stderr
-    (kernel,) = kernels_of(tmp_path / "r.json")
-    assert kernel
-
-
-def test_one_thread_is_enough(gpubench, tmp_path):
-    ended = gpubench(*RUN, "--threads", "1")
-    assert ended.returncode == 0, ended.stderr
-    (kernel,) = kernels_of(tmp_path / "r.json")
-    assert "threads" not in kernel
 
 
 def test_an_inherited_number_of_threads_does_not_limit_the_cpu():
@@ -116,51 +99,3 @@ def test_a_kernel_that_does_not_compile_fails_and_leaves_no_other_implementation
             session.compile(broken, case, [x, x], output)
     finally:
         session.close()
-
-
-def test_what_has_gaps_is_computed_by_the_plain_expression_into_its_place():
-    """The CPU's part of a transpose that is split are columns of x, and rows of an output that the GPU fills too."""
-    op, session = kernels.load("transpose"), backends.load("numpy").open("numpy:0", 2)
-    try:
-        x, output = np.arange(64 * 48, dtype=np.float32).reshape(64, 48), np.zeros((48, 64), np.float32)
-        case = Case("transpose", op.group, {"n": 16, "m": 64}, "float32", "tuned", "resident", "numpy:0")
-        session.run(session.compile(op, case, [x[:, 16:32]], output[16:32]))
-        assert np.array_equal(output[16:32], x[:, 16:32].T)
-        assert not output[:16].any()
-    finally:
-        session.close()
-
-
-# The first session decides how many threads the pool of a process has.
-CHOICE = """
-import sys
-import numpy as np
-from gpubench import backends, kernels
-from gpubench.result.case import Case
-
-threads = int(sys.argv[1])
-session, op = backends.load("numpy").open("numpy:0", threads), kernels.load("add")
-x, y = np.ones(1 << 20, np.float32), np.arange(1 << 20, dtype=np.float32)
-output = np.empty_like(x)
-case = Case("add", op.group, {"n": x.size}, "float32", "tuned", "resident", "numpy:0")
-session.tune(op, case, [x, y])
-launch = session.compile(op, case, [x, y], output)
-session.run(launch, 3)
-print(launch.kernel_name, "|", np.array_equal(launch.output, x + y))
-session.close()
-"""
-
-
-def test_a_choice_among_as_many_threads_as_a_machine_may_have():
-    """One core has nothing to choose from but the implementation; 128 threads on few cores are slow, and right."""
-    reported = subprocess.run(
-        [sys.executable, "-c", CHOICE, "128"], capture_output=True, text=True, check=True
-    ).stdout
-    name, right = reported.strip().split(" | ")
-    assert right == "True"
-    assert all(int(count) <= 128 for count in re.findall(r"(\d+) thread", name))
-    (kernel, *_) = [one for one in kernels.load("add").tuned["numpy"] if one.language == "numba"]
-    for threads, count, first in ((1, 1, "1 thread"), (128, 8, "128 threads")):
-        limits = Limits(max_buffer_bytes=2**40, max_binding_bytes=2**40, multiprocessors=threads)
-        names = [one.name for one in kernel.candidates({"n": 1 << 20}, "float32", limits)]
-        assert (len(names), names[0]) == (count, first)

@@ -37,7 +37,7 @@ def test_two_appends_at_once_add_the_sessions_of_both(tmp_path, gpubench, start)
 
 
 def test_the_second_is_refused_and_told_who_writes(tmp_path, gpubench, start):
-    for option in ("-o", "--append"):
+    for option in ("--append",):
         first = start(*PLAN, "--sessions", "500", option, "r.json")
         while not (tmp_path / "r.json.part").exists():
             assert first.poll() is None

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -54,32 +53,6 @@ def test_a_pipe_that_takes_the_place_of_a_file_meanwhile_is_refused_too(tmp_path
     monkeypatch.setattr(os, "stat", lambda path: about)
     with pytest.raises(disk.NotRegular):
         disk.open_descriptor(pipe)
-
-
-@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")
-def test_a_descriptor_that_the_shell_opened_is_read_to_its_end() -> None:
-    """`gpubench report <(command)` names /dev/fd/63, a pipe."""
-    reader, writer = os.pipe()
-    data = b"x" * 300_000
-
-    def fill() -> None:
-        with os.fdopen(writer, "wb") as stream:
-            stream.write(data)
-
-    threading.Thread(target=fill).start()
-    try:
-        assert disk.read_regular(f"/dev/fd/{reader}") == data
-    finally:
-        os.close(reader)
-
-
-@pytest.mark.parametrize("size", [0, 1, 70_000])
-def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"x" * size)
-    assert len(disk.read_regular(path)) == size
-    for most in (0, 1, 65_536, 100_000):
-        assert len(disk.read_regular(path, most)) == min(size, most)
 
 
 def test_a_file_beside_another_takes_no_name_that_is_there(tmp_path, monkeypatch):

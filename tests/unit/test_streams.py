@@ -2,7 +2,6 @@
 
 import errno
 import io
-import itertools
 import json
 import re
 
@@ -48,13 +47,6 @@ def test_what_cannot_be_noted_is_lost_and_nothing_else(error: Exception) -> None
     assert stream.stream.getvalue() == "first"
 
 
-def test_standard_output_tells_that_it_cannot_be_written() -> None:
-    stream = streams.Stream(Broken(BrokenPipeError()), survives=False, guarded=False)
-    for write in (lambda: stream.write("x"), stream.flush):
-        with pytest.raises(BrokenPipeError):
-            write()
-
-
 def test_a_character_that_an_encoding_lacks_is_spelled() -> None:
     raw = io.BytesIO()
     stream = streams.surviving(io.TextIOWrapper(raw, encoding="cp1252"))
@@ -95,24 +87,6 @@ def test_however_a_text_is_cut_no_line_of_it_is_a_command(parts: list[str]) -> N
     assert not OBEYED.search(whole.getvalue().replace("\r", "\n").replace("\u200b", ""))
 
 
-def test_a_long_line_hides_none_and_becomes_none() -> None:
-    whole = io.StringIO()
-    stream = streams.Stream(whole, survives=False, guarded=True)
-    for part in itertools.chain(["x"], [" " * 50] * 20, ["::a", "\n", " " * 500, "::b"]):
-        stream.write(part)
-    assert "::a" in whole.getvalue()
-    assert whole.getvalue().endswith(": :b")
-
-
-def test_a_command_of_ours_has_a_line_of_its_own() -> None:
-    whole = io.StringIO()
-    stream = streams.Stream(whole, survives=True, guarded=True)
-    stream.write("half")
-    stream.command("::error::x")
-    stream.write("::y")
-    assert whole.getvalue() == "half\n::error::x\n: :y"
-
-
 @given(st.text(alphabet='#[vs.]\u200b\x7f\x9b\u202e\u2028\\" \U000e0041'))
 def test_json_holds_no_command_and_means_the_same(text: str) -> None:
     for ascii in (True, False):
@@ -120,9 +94,3 @@ def test_json_holds_no_command_and_means_the_same(text: str) -> None:
         assert json.loads(shown) == [text]
         assert not OBEYED.search(shown)
         assert not any(ord(c) in range(0x7F, 0xA0) or c in "\u202e\u2028\u200b\U000e0041" for c in shown)
-
-
-@pytest.mark.parametrize("name", ["CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"])
-def test_who_reads_lines(name: str) -> None:
-    assert streams.in_runner({name: "true"}) is True
-    assert streams.in_runner({name: ""}) is streams.in_runner({}) is False

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import msgspec
 
 
-_EARLIER = {"reuse": "amortization", "anatomy": "breakdown"}  # sections
-_EARLIER |= {"form": "implementation", "percent_of_roof": "percent_of_peak", "placed_on": "runs_on"}  # columns
 F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parents[2]
 _DECLARED = re.compile(
@@ -91,11 +89,6 @@ def usual() -> tuple[str, ...]:
             declaration.key for declaration in declarations() if declaration.choice and declaration.usual
         )
     )
-
-
-def current_name(key: str) -> str:
-    """Return today's name of a section or column that earlier versions called otherwise."""
-    return _EARLIER.get(key, key)
 
 
 def require(keys: Iterable[str]) -> None:

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from gpubench.base import installation
 from gpubench.result.store import cache
 from gpubench.result.store.cache import SUFFIX, SealedFiles
 
@@ -92,12 +91,11 @@ def test_what_belongs_to_another_user_is_not_read(tmp_path, monkeypatch, level):
 
 @posix
 @pytest.mark.parametrize("level", ["root", "folder", "file"])
-@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
-def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level, mode):
+def test_what_others_may_write_is_not_read(tmp_path, monkeypatch, level):
     files = SealedFiles(tmp_path / "cache")
     files.write("folder/name", b"content")
     path = tmp_path / "cache" / "folder" / f"name{SUFFIX}"
-    {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(mode)
+    {"root": tmp_path / "cache", "folder": path.parent, "file": path}[level].chmod(0o775)
     monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
     cache.fall_back_to(tmp_path / "run")
     assert cache.user_cache().read("folder/name", "it") is None
@@ -129,15 +127,6 @@ def test_nothing_of_ours_is_writable_by_others(tmp_path, monkeypatch):
     made = list((tmp_path / "not").rglob("*"))
     assert len(made) == 3
     assert [path for path in (tmp_path / "not", *made) if path.stat().st_mode & 0o022] == []
-
-
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [({"GPUBENCH_CACHE_DIR": "/x", "HOME": "/h"}, "GPUBENCH_CACHE_DIR"), ({"HOME": "/h"}, "HOME"), ({}, "HOME"),
-     ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "XDG_CACHE_HOME")],
-)  # fmt: skip
-def test_a_message_names_the_variable_that_decides(environ, name):
-    assert installation.cache_variable(environ, "linux") == name
 
 
 def test_without_a_folder_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):

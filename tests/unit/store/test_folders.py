@@ -1,7 +1,6 @@
 """Where results are put and found again."""
 
 import os
-import re
 import shutil
 import stat
 from pathlib import Path
@@ -13,11 +12,6 @@ from gpubench.base.errors import UsageError
 from gpubench.result import store
 from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 from gpubench.result.store.files import machine_name
-
-TIMES = [
-    "2026-11-20T19:00:00Z", "2026-11-20T19:00:00", "2026-11-20", "yesterday", "", "0001-01-01T00:00:00+14:00",
-    "9999-12-31T23:59:59-14:00", "0999-01-01T00:00:00Z", "99999-01-01T00:00:00Z",
-]  # fmt: skip
 
 
 def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
@@ -120,31 +114,6 @@ def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
     assert not list(tmp_path.glob("gpubench-*"))
-
-
-@pytest.mark.parametrize("started_at", TIMES)
-def test_a_result_has_a_name_whatever_its_time_reads(tmp_path, run, started_at):
-    named = store.result_name(replace(run, started_at=started_at))
-    assert re.fullmatch(r"\d{8}T\d{6}Z-123e4567\.json", named), named
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no NTFS time is that late")
-@pytest.mark.parametrize("seconds", [-(2**33), 2**33, 2**40])
-def test_a_file_of_any_time_is_listed(tmp_path, seconds):
-    path = tmp_path / "a.json"
-    path.touch()
-    os.utime(path, (seconds, seconds))
-    assert store.newest_first([tmp_path]) == [path]
-
-
-def test_suffixes_are_compared_without_case(tmp_path, run):
-    for name in ("a.JSON", "b.Json.GZ"):
-        assert store.is_result_name(name)
-        store.save(run, tmp_path / name)
-        assert store.load(tmp_path / name).id == run.id
-    assert (tmp_path / "b.Json.GZ").read_bytes().startswith(b"\x1f\x8b")
-    assert {path.name for path in store.newest_first([tmp_path])} == {"a.JSON", "b.Json.GZ"}
-    assert not store.is_result_name("a.md")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")

@@ -1,7 +1,6 @@
 """The `.part` file: its lines add up to the run, wherever a kill or a full disk cuts them."""
 
 import os
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -105,20 +104,6 @@ def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(t
     assert sizes[fall] == pytest.approx(sizes[0], rel=0.01)
 
 
-def test_a_block_is_written_once(tmp_path, run):
-    """A case of many blocks: what is written grows with their number, not with its square."""
-    path = tmp_path / "a.json.part"
-    journal = store.Journal(path)
-    grown = []
-    for number in range(60):
-        before = path.stat().st_size if path.exists() else 0
-        run = _grown(run, "samples", number)
-        journal.write(run)
-        grown.append(path.stat().st_size - before)
-    assert grown[-1] < 2 * grown[1]
-    assert store.load(path) == _stored(run)
-
-
 SPOILED = {
     "line 3 is spoiled": lambda data: data[: data.index(b"\n", data.index(b"\n") + 1) + 1] + b"{\n" + data.split(b"\n", 3)[3],
     "Expected `object`": lambda data: data + msgspec.json.encode(PartLine(id="a", outcome=Raw(b"[1]"))) + b"\n",
@@ -167,31 +152,6 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatc
         assert len(store.load(path).outcomes[0].blocks) == number, "half a line is taken back"
         journal.write(run)
         assert store.load(path) == _stored(run)
-
-
-def test_a_journal_that_is_removed_lets_its_file_go(tmp_path, run, monkeypatch):
-    """Windows removes no file that somebody holds open."""
-    close, closed = os.close, list[int]()
-    monkeypatch.setattr(os, "close", lambda file: (closed.append(file), close(file)))
-    journal = store.Journal(tmp_path / "a.json.part")
-    journal.write(run)
-    closed.clear()
-    journal.remove()
-    assert len(closed) == 1
-    journal.close()
-    assert len(closed) == 1, "and only once"
-
-
-def test_a_second_lies_between_two_flushes(tmp_path, run, monkeypatch):
-    now, flushed = [1000.0], list[float]()
-    journal = store.Journal(tmp_path / "a.json.part")
-    journal.write(run)
-    monkeypatch.setattr("gpubench.result.store.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(now[0]))
-    for number, now[0] in enumerate((1000.0, 1000.5, 1001.0, 1001.5, 1002.5)):
-        run = _grown(run, "warning", number)
-        journal.write(run)
-    assert flushed == [1000.0, 1001.0, 1002.5]
 
 
 def _full(descriptor):

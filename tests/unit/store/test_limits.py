@@ -1,7 +1,6 @@
 """What a document may hold: as much as each limit says is read, one more is refused with the limit."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -63,14 +62,6 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     assert f"at most {most} are read" in str(caught.value.why)
 
 
-@pytest.mark.parametrize("beside", [with_sessions, with_warnings])
-def test_each_case_is_held_against_what_stands_beside_it(monkeypatch, run, beside):
-    monkeypatch.setattr(limits, "MAX_LOOKUPS", 6)
-    limits.require_runs([with_cases(beside(run, 3), 2)], "a.json")
-    with pytest.raises(InputError):
-        limits.require_runs([with_cases(beside(run, 3), 3)], "a.json")
-
-
 @pytest.mark.parametrize(
     ("name", "document"),
     [
@@ -123,24 +114,6 @@ def test_toml_stands_so_deep(place):
         limits.toml(place % b".".join([b"a"] * (limits.MAX_DEPTH + 1)))
 
 
-# Above every real run, and below what a report of 10 s and 1 GiB can be made of: docs/reliability.md prints them.
-REAL: dict[str, Any] = {
-    "MAX_BYTES": 256 << 20, "MAX_TOML_BYTES": 512 << 10, "MAX_SAMPLES": 2_200_000, "MAX_CASES": 10_000, "MAX_DEPTH": 50,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_limits(name):
-    assert getattr(limits, name) == REAL[name]
-
-
-def test_of_a_long_exponent_the_beginning_is_told():
-    exponent = "1" * 19  # as many digits as an integer may have
-    with pytest.raises(InputError) as refused:
-        limits.require_json(f'{{"a": 1e+{exponent}}}'.encode(), "a file")
-    assert refused.value.why.endswith(f"one ends in {f'e+{exponent}'[:20]}")
-
-
 PART = b'{"name":"gpubench-part","schema_version":1}\n'
 
 
@@ -149,8 +122,6 @@ PART = b'{"name":"gpubench-part","schema_version":1}\n'
     [
         # Each line keeps a million blocks that the first one brought: copies of them took a quarter of an hour.
         ([b'{"id":"a","outcome":{"blocks":[%s]}}' % b",".join([b"1"] * 1_000_000)], "1,000,000 blocks, and at most 100,000"),
-        ([b'{"id":"%d","outcome":{"blocks":[1]}}' % i for i in range(100_001)], "100,001 blocks, and at most 100,000"),
-        ([b""] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
         ([b"1"] * 2_000_001, "2,000,002 lines, and at most 2,000,000"),
     ],
 )  # fmt: skip
@@ -171,11 +142,3 @@ def test_lines_that_build_on_what_stands_cost_what_they_hold():
     ]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]
-
-
-def test_so_many_large_integers_are_looked_at(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_LARGE_INTEGERS", 3)
-    large = b"9" + b"0" * 18
-    limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
-    with pytest.raises(InputError):
-        limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")
