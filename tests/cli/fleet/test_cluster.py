@@ -20,7 +20,7 @@ def test_a_node_is_given_what_to_measure_and_its_name():
     chosen = {"ops": "add", "sizes": ["1k", "add=2k"], "quick": True, "context": ["a=b"], "check_only": True}
     more = RunOptions(cluster="local", **chosen)
     assert node_arguments(more, "x")[2:] == [
-        "--ops=add", "--sizes=1k", "--sizes=add=2k", "--check-only", "--quick", "--context=a=b", "--context=node=x"
+        "--ops=add", "--sizes=1k", "--sizes=add=2k", "--quick", "--check-only", "--context=a=b", "--context=node=x"
     ]  # fmt: skip
 
 
