@@ -153,6 +153,9 @@ PARTS = {
         ("gpubench/detect",), ("tests/detect",),
         ("tests/unit/measure/test_monitor.py",),
     ),
+    "templates": (
+        ("gpubench/kernels/templates",), ("tests/unit/kernels/test_declarations.py",), ("tests/unit/kernels",),
+    ),
     "workloads": (
         ("gpubench/workloads",), ("tests/unit/workloads",),
         ("tests/fake/workloads", "tests/unit/report/test_hybrid.py"),

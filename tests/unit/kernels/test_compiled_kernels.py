@@ -271,7 +271,7 @@ def test_kernels_are_compiled_ahead_once_by_others(no_kernels):
         "limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=16)\n"
         "compiler = NumbaThreads(16)\n"
         "found = [kernels.load(name).kernel('numpy', 'float32').candidates({'n': 4096}, 'float32', limits)[0].build()\n"
-        "         for name in ('copy', 'relu')]\n"
+        "         for name in ('copy', 'add', 'sum', 'relu')]\n"
         "ahead_s = compiler.compile_ahead(found)\n"
         "x, out = np.ones(4096, np.float32), np.empty(4096, np.float32)\n"
         "compiler.launch(found[-1], {'x': x, 'out': out})()\n"
