@@ -61,7 +61,9 @@ def kinds(session, op, params, dtype):
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype"), [*((NORMED[0], dtype) for dtype in DTYPES), (NORMED[1], "float32")], ids=str
+    ("op", "dtype"),
+    [*((NORMED[0], dtype) for dtype in DTYPES), (NORMED[1], "float32")],
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_norm_and_product(session, op, dtype):
     """Also where the mean is far from 0 and the deviation small, which one pass over the row would lose."""
