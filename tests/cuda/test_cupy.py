@@ -5,6 +5,7 @@ from statistics import median
 
 import pytest
 
+from benchmarks import leak_traces as leaks
 from gpubench import backends, kernels
 from gpubench.base.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
@@ -103,6 +104,18 @@ def test_a_cold_launch_is_slower_than_a_hot_one(session, tmp_path):
     workspace.release()
 
 
+def test_out_of_memory_leaves_the_session_usable(session, tmp_path):
+    def fill_the_device():
+        held = []
+        while True:
+            held.append(session.allocate((2**32,), "float32"))
+
+    with pytest.raises(DeviceOutOfMemory):
+        fill_the_device()
+    workspace, _ = prepared(session, kernels.load("add"), 2**20, tmp_path)
+    workspace.release()
+
+
 def test_out_of_memory_inside_a_launch(session, tmp_path):
     """The library implementation allocates its output while it runs: that error is ours as well."""
     import cupy
@@ -124,6 +137,18 @@ def test_out_of_memory_inside_a_launch(session, tmp_path):
     session.run(launch)
     assert workspace.verify(launch).ok
     workspace.release()
+
+
+def test_ten_thousand_launches_and_two_hundred_openings_leave_nothing_behind(session, tmp_path):
+    from gpubench.backends.cupy import BACKEND
+
+    op = kernels.load("saxpy")
+    traces = [
+        leaks.launches(session, op, case(op, 2**16, implementation="tuned"), tmp_path, leaks.Repeats(10_000)),
+        leaks.openings(BACKEND, DEVICE, op, tmp_path, leaks.Repeats(200)),
+    ]
+    assert [trace.leaks() for trace in traces] == [[], []]
+    assert [trace.count for trace in traces] == [10_000, 200]
 
 
 def test_the_device_tells_what_detection_needs():

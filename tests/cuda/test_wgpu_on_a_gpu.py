@@ -30,6 +30,21 @@ def test_the_suite(device_id):
     assert {text.split("/")[0] for text in report.checked} == {op.name for op in OPS}
 
 
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_large_sizes_in_every_dtype(device_id, op):
+    """Many groups at once: a barrier that is missing shows on no software adapter."""
+    from gpubench.backends.wgpu import BACKEND
+
+    def sizes(op):
+        return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
+
+    report = conformance.suite(
+        BACKEND, device_id, [op], conformance.Checks(sizes=sizes, seeds=(5,), around=False)
+    )
+    assert report.findings == []
+    assert report.checked
+
+
 def test_the_clock_and_the_limits(device_id):
     from gpubench.backends.wgpu import BACKEND
 

@@ -508,10 +508,10 @@ def _inside(operand: tuple[str, int, int], least: int) -> str:
     return word if tight >= least else f"({word})"
 
 
-def _compute(xp: Array, call: str, values: Sequence[Any], **into: Array) -> Array:
+def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
     """The step on arrays, by NumPy's names."""
     old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")} | {"pow": "power"}
-    return getattr(Arrays(xp), old.get(call, call))(*values, **into)
+    return getattr(Arrays(xp), old.get(call, call))(*values)
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:

@@ -8,19 +8,20 @@ import itertools
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from gpubench.backends.contract import Buffer, Launch, ReadyBuffers, Session
-from gpubench.backends.contract.protocols import AssignsStages, CoreClock, LaunchClock, Splits
+from gpubench.backends.contract.protocols import AssignsStages, LaunchClock, Splits
 from gpubench.backends.shared.host import calls_library
 from gpubench.backends.shared.memory import InPlaceSession
 from gpubench.kernels.contract.op import Operand, each
 from gpubench.measure import protocol
 from gpubench.measure.worker import parts
-from gpubench.measure.worker.parts import Times
+from gpubench.measure.worker.parts import Observer, Times, observers_of
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import MANAGED, MAPPED, QUEUED, RESIDENT, WAITED, Case
 from gpubench.result.run import Block, Check, Staging
@@ -61,9 +62,7 @@ class Timed:
     flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
     steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
     sides: Mapping[str, Callable[[], float]] = {}  # by its name what samples each side alone
-    core_hz: Callable[[], float | None] | None = (
-        None  # reads the clock of the cores, where the device counts cycles
-    )
+    observers: Sequence[Observer] = ()  # read beside each block
     gpu_pieces: int | UnsetType = UNSET  # in which a split's GPU part moves
     resident_launch: Launch | None = None  # what other regimes with data on the device share
 
@@ -105,7 +104,7 @@ class Timer(Timed):
         self.calls, self.settled = case.calls or 1, False
         # What each side does, where that changes between samples.
         self.split: float | str | None = None
-        self.core_hz = self.session.core_hz if isinstance(self.session, CoreClock) else None
+        self.observers = observers_of(self.session)
         self.resident_launch = launch if case.resident else None
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
@@ -447,7 +446,6 @@ def sample_block(
     times, wall = [began], list[float]()
     cold_s: list[float] = []
     hot_s: list[float] = []
-    hertz: list[float] = []
     of_calls: Times = {}
 
     def take() -> None:
@@ -455,7 +453,8 @@ def sample_block(
         times.append(time.perf_counter())
 
     def begin_here() -> None:
-        hertz.clear()
+        for observer in timer.observers:
+            observer.begin()
         times[-1] = time.perf_counter()
         if timer.steps is not None:
             timer.steps = {}
@@ -473,8 +472,8 @@ def sample_block(
                 del wall[-1], times[-1]
                 begin_here()
                 continue
-            if timer.core_hz is not None:
-                hertz.append(timer.core_hz() or 0.0)
+            for observer in timer.observers:
+                observer.read()
             if on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
                 timer.read_device(hot_s, cold_s, request.round if wall[-1] >= IN_TURNS_S else None)
             if time.perf_counter() - began > request.limit_s:
@@ -489,8 +488,9 @@ def sample_block(
         repeat=timer.repeat * (timer.case.calls or 1),
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, beside_s=beside_s or UNSET,
-        gpu_pieces=timer.gpu_pieces, clock_hz=hertz if hertz and all(hertz) else None,
+        gpu_pieces=timer.gpu_pieces,
     )  # fmt: skip
+    block = replace(block, **{name: x for observer in timer.observers for name, x in observer.end().items()})
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)
 
 

@@ -1,7 +1,9 @@
 """CUDA as text: any size gives a launch that the device accepts and that covers every element, or Unsupported."""
 
+import contextlib
 import math
 import re
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.kernels.contract.op import ITEMSIZE, Dtype
+from tests.golden import programs
 from tests.shapes import H200
 
 OLDER = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=80)
@@ -40,13 +43,13 @@ def built(name, params, dtype, device=H200) -> CudaProgram:
         if isinstance(step, CudaProduct):
             assert {step.a, step.b, step.out} <= known
             continue
-        check_pass(step)
+        check_pass(step, dtype)
         assert {a for a in step.arguments if isinstance(a, str)} <= known
     assert all(size > 0 for size in program.scratch.values())
     return program
 
 
-def check_pass(step: CudaPass) -> None:
+def check_pass(step: CudaPass, dtype: str) -> None:
     assert all(1 <= extent <= most for extent, most in zip(step.grid, (2**31 - 1, 65535, 65535), strict=True))
     threads = math.prod(step.block)
     assert threads <= 1024
@@ -60,6 +63,31 @@ def check_pass(step: CudaPass) -> None:
     for opening, closing in ("{}", "()", "[]"):
         assert step.source.count(opening) == step.source.count(closing)
     assert "#include" not in step.source  # a machine with a driver and CuPy may have no CUDA headers
+    assert shared_bytes(step.source, dtype) <= 48 << 10  # what every device has without asking for more
+
+
+def shared_bytes(source: str, dtype: str) -> int:
+    """Of the arrays that a block shares, whose lengths are constants of the text."""
+    constants: dict[str, int] = {}
+
+    def value(text: str) -> int:
+        condition, chooses, rest = text.partition(" ? ")
+        if chooses:
+            return value(rest.split(" : ")[0 if value(condition) else 1])
+        return int(eval(text.replace("/", "//"), {}, constants))
+
+    for name, text in re.findall(r"\b([A-Z][A-Z_]*) = ([^,;]+)[,;]", source):
+        with contextlib.suppress(
+            NameError, SyntaxError
+        ):  # a number of reals, or of something that no array has
+            constants[name] = value(text)
+    stored = ITEMSIZE[dtype]
+    sizes = {"real": max(4, stored), "stored": stored, "int": 4, "bool": 1, "Pack": 16}
+    return sum(
+        sizes[kind] * math.prod(map(value, re.findall(r"\[([^]]+)\]", names)))
+        for kind, declared in re.findall(r"__shared__ (?:alignas\(16\) )?(\w+) ([^;]+);", source)
+        for names in re.split(r", (?=[a-z])", declared)
+    )
 
 
 def number(name: str, source: str) -> int:
@@ -73,11 +101,12 @@ def lanes(dtype: str) -> int:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("n", [1, 16, 17, 257])
-def test_every_op_is_launched_as_cuda_allows(name, n):
+def test_every_program_is_launched_as_cuda_allows(name):
     op = kernels.load(name)
     for dtype in op.dtypes:
-        assert op.fits({"n": n}) or built(name, {"n": n}, dtype).passes
+        for params, device in zip(programs.params_of(op), cycle(programs.DEVICES["cuda"]), strict=False):
+            with contextlib.suppress(Unsupported):  # beyond a grid, or no row of a head
+                assert op.fits(params) or built(name, params, dtype, device).passes
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -137,7 +166,51 @@ def test_every_row_is_covered(name, rows, columns, dtype, device):
     cluster = number("CLUSTER", step.source)
     assert (f"__cluster_dims__({cluster}, 1, 1)" in step.source) == (cluster > 1)
     assert step.grid[0] % cluster == 0
-    assert step.grid[0] // cluster * (step.block[0] // number("ROW_THREADS", step.source)) >= rows
+    threads, units = number("ROW_THREADS", step.source), number("HELD", step.source)
+    assert step.grid[0] // cluster * (step.block[0] // threads) >= rows
+    assert units == 0 or units * threads * cluster * number("WIDTH", step.source) >= columns
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "softmax", "layernorm_grad"])
+def test_each_fold_of_a_row_has_words_of_its_own(name):
+    (step,) = built(name, {"n": 1024}, "float64").passes
+    words = re.findall(r"across<\w+>\(.*, spare\[(\d+)\]\)", step.source)
+    room = re.search(r"real spare\[(\d+)\]", step.source)
+    assert words == [str(word) for word in range(int(room[1]))]
+
+
+@pytest.mark.parametrize("name", ["linear", "linear_grad_relu", "norm_linear"])
+@given(n=st.integers(1, 16), m=st.integers(1, 5000), k=st.integers(1, 600), dtype=dtypes)
+def test_few_rows_are_covered_by_blocks_of_columns(name, n, m, k, dtype):
+    step = built(name, {"n": n, "m": m, "k": k}, dtype).passes[-1]
+    if step.entry == "gpubench_few_rows":
+        turned = "w_units" in step.source
+        columns = number("UNITS", step.source) * (1 if turned else number("WIDTH", step.source))
+        assert number("UNITS", step.source) * number("SHARES", step.source) == step.block[0]
+        assert (step.grid[0] - 1) * columns < m <= step.grid[0] * columns
+        assert step.grid[1] * number("ROWS", step.source) >= n
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_grad", "argmax"])
+@given(n=st.integers(1, 5000), heads=st.integers(1, 9), dtype=dtypes)
+def test_every_row_of_a_layer_is_covered(name, n, heads, dtype):
+    params = (
+        {"n": n, "classes": 7 * heads} if name == "argmax" else {"n": n, "heads": heads, "width": 12 * heads}
+    )
+    for step in built(name, params, dtype).passes:
+        if name == "argmax":
+            rows = step.block[0] // number("ACROSS", step.source)
+        else:
+            rows = number("ROWS", step.source) * (number("ACROSS", step.source) if name == "attention" else 1)
+            assert step.grid[1] == heads
+        assert (step.grid[0] - 1) * rows < n <= step.grid[0] * rows
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_one_text_serves_many_sizes(name):
+    """A text of its own takes a size seconds to compile."""
+    sides = (1032, 1056, 1184) if kernels.load(name).group == "matrix" else (2**23, 2**23 + 2**14, 3 * 2**22)
+    assert len({built(name, {"n": n}, "float32").passes[0].source for n in sides}) == 1
 
 
 @given(m=st.integers(1, 100_000), n=st.integers(1, 100_000), dtype=dtypes)

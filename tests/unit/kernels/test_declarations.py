@@ -1,7 +1,9 @@
 """Every op file declares a complete op, and listing or loading one is cheap."""
 
 import importlib
+import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -86,6 +88,40 @@ def test_the_declaration_is_complete(op):
         variants = [kernel.variant for kernel in kernel_list]
         assert len(set(variants)) == len(variants)
     assert set(op.tuned) <= set(backends.names())
+
+
+# Counted by hand: operations of an element, of the ops whose output has one for each of theirs.
+OPERATIONS = {
+    "copy": 0, "add": 1, "sub": 1, "mul": 1, "div": 1, "saxpy": 2, "relu": 1, "sum": 1, "max": 1, "dot": 2,
+    "sigmoid": 4, "gelu": 9, "softmax": 5, "softmax_grad": 4, "transpose": 0,
+}  # fmt: skip
+# An op and params, its operations, and the elements of its operands, all by hand.
+COSTS = [
+    ("matmul", {"n": 8}, 2 * 8**3, 3 * 64), ("gemv", {"m": 3, "n": 5}, 30, 15 + 5 + 3),
+    ("matmul", {"m": 3, "n": 5, "k": 7, "batch": 2}, 420, 2 * (21 + 35 + 15)),
+    ("linear", {"n": 2, "m": 3, "k": 4}, 48 + 6, 8 + 12 + 3 + 6),
+    ("linear_gelu", {"n": 2, "m": 3, "k": 4}, 48 + 60, 8 + 12 + 3 + 6),
+    ("norm_linear", {"n": 17, "m": 40, "k": 33}, 7 * 17 * 33 + 2 * 17 * 40 * 33 + 17 * 40, 17 * 33 + 66 + 1320 + 40 + 680),
+    # Of 36 pixels 16 have nine neighbours inside, 16 six, and 4 four.
+    ("conv2d", {"n": 2, "channels": 3, "filters": 4, "side": 6}, 2 * 2 * 12 * (16 * 9 + 16 * 6 + 4 * 4), 216 + 108 + 288),
+    # 15 pairs of tokens: two products of 6 and five operations on the score of each of 2 heads.
+    ("attention", {"n": 5, "width": 6, "heads": 2}, 15 * (24 + 10), 90 + 30),
+]  # fmt: skip
+
+
+def test_costs_are_those_counted_by_hand():
+    for name, operations in OPERATIONS.items():
+        assert kernels.load(name).flops({"n": 9}) == operations * (9 if name != "transpose" else 0), name
+    for name, params, flops, elements in COSTS:
+        op = kernels.load(name)
+        assert (op.flops(params), op.bytes(params, "float32")) == (flops, 4 * elements), name
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_the_bytes_are_those_of_the_shapes(op):
+    for n, dtype in itertools.product(SIZES, op.dtypes):
+        elements = sum(math.prod(operand.shape({"n": n})) for operand in op.operands)
+        assert op.bytes({"n": n}, dtype) == elements * ITEMSIZE[dtype]
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)

@@ -79,6 +79,19 @@ def test_several_blocks_with_a_short_last_one(name, threads):
     blocks.close()
 
 
+@pytest.mark.parametrize("name", ["linear", "linear_gelu", "linear_relu", "linear_add", "linear_grad_relu"])
+def test_what_is_done_to_a_product_in_place_is_what_its_formula_says(name):
+    """At the jumps of the formula, too: each epilogue is written twice."""
+    op, params = kernels.load(name), {"n": 6, "m": 6, "k": 6}
+    *inputs, beside = random_inputs(op, params, "float32", seed=3)
+    beside = np.resize(np.array([0, -0.0, 2, -2, np.inf, -np.inf, np.nan, 1e-30], np.float32), beside.shape)
+    output = sentinels(op.output.shape(params), "float32")
+    with np.errstate(all="ignore"):
+        numpy_kernel(op).build(np, one_after_another, params)([*inputs, beside], output)
+        want = op.expr(np, *(x.astype(np.float64) for x in (*inputs, beside)))
+    np.testing.assert_allclose(output, want, rtol=2e-5, atol=1e-6)
+
+
 def test_every_half_is_widened_exactly():
     half = np.arange(2**16, dtype=np.uint16).view(np.float16)
     for part in (half, half[np.isfinite(half)]):

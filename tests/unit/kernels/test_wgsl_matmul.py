@@ -72,6 +72,11 @@ DEFAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("n", "name"), DEFAULTS)
+def test_the_default_follows_the_size(n, name):
+    assert REGISTER.candidates({"n": n}, "float32", H200)[0].name == name
+
+
 LADDER = (REGISTER, TILED, NAIVE)
 OF_A_BINDING = r"maxStorageBufferBindingSize|maxComputeWorkgroupsPerDimension"
 REFUSED = [

@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import cycle
 
 import msgspec
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
+from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
-from gpubench.kernels.templates import fold, windows
+from gpubench.kernels.templates import fold, vectors, windows
+from gpubench.kernels.templates.rows.formula import trace_row
+from gpubench.kernels.templates.rows.wgsl import layout
 from tests.examples import examples
+from tests.golden import programs
 from tests.shapes import H200, WEBGPU
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
@@ -21,7 +26,10 @@ VECTORS = [name for name in OPS if name not in MATRICES]
 # Their loops differ by the operands and by what comes out: an element, a row or a number.
 LOOPS = {(len(OPS[x].inputs), OPS[x].output.shape({"n": 4096}), *OPS[x].options): x for x in VECTORS}.values()
 DTYPES = ("float32", "float64", "float16")
-BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16}
+BYTES = {
+    "f16": 2, "f32": 4, "f64": 8, "vec2<f32>": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16,
+    "Best": 16,
+}  # fmt: skip
 
 limits = st.builds(
     Limits, max_buffer_bytes=st.just(2**40), max_binding_bytes=st.sampled_from([2**27, 2147483644, 2**31, 2**34]),
@@ -35,23 +43,30 @@ sizes = st.one_of(st.integers(1, 5000), st.integers(1, 2**32), st.sampled_from([
 
 
 def workgroup_bytes(source: str) -> int:
-    total = 0
+    total, real = 0, re.search(r"alias real = (\w+);", source)
     for declared in re.findall(r"var<workgroup> \w+: (.+);", source):
         counts = [int(count) for count in re.findall(r", (\d+)>", declared)]
-        element = re.search(r"(vec\d<\w+>|f\d\d)", declared)
+        declared = declared.replace("real", real[1] if real else "real")
+        element = re.search(r"(vec\d<\w+>|f\d\d|Best)", declared)
         assert element
         total += math.prod(counts) * BYTES[element[1]]
     return total
 
 
-def check_pass(step: WgslPass, device: Limits, known: set[str]) -> None:
-    assert f"fn {step.entry}(" in step.source
+def check_limits(step: WgslPass, device: Limits, known: set[str]) -> None:
     assert all(1 <= extent <= device.max_groups_per_dimension for extent in step.grid)
     threads = re.search(r"@workgroup_size\(([\d, ]+)\)", step.source)
     assert threads
     assert math.prod(int(extent) for extent in threads[1].split(",")) <= device.max_workgroup_threads
     assert workgroup_bytes(step.source) <= device.max_workgroup_bytes
     assert set(step.bindings) <= known
+    assert len(step.bindings) <= 8  # storage buffers of a stage that WebGPU promises
+    assert ("f16" in re.findall(r"\w+", step.source)) == step.source.startswith("enable f16;")
+
+
+def check_pass(step: WgslPass, device: Limits, known: set[str]) -> None:
+    check_limits(step, device, known)
+    assert f"fn {step.entry}(" in step.source
     assert set(step.windows) <= set(step.bindings)
     declared = re.findall(r"@group\(0\) @binding\((\d+)\) var<(.+?)>", step.source)
     wanted = [*step.bindings, *(["the sizes"] if step.uniform else [])]
@@ -60,7 +75,6 @@ def check_pass(step: WgslPass, device: Limits, known: set[str]) -> None:
     assert all(0 <= word < 2**32 for word in step.uniform)
     assert step.source.count("{") == step.source.count("}")
     assert step.source.count("(") == step.source.count(")")
-    assert ("f16" in step.source) == step.source.startswith("enable f16;")
     # naga turns / and % into guarded calls, also by constants; `enable subgroups` is rejected outright.
     body = step.source.split("@compute")[1]
     assert "%" not in body
@@ -106,6 +120,27 @@ def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) 
         if not refused.search(error.detail):
             raise
         return None
+
+
+EVERY = {
+    op.name: op for op in map(kernels.load, kernels.computing_ops()) if "wgpu" in op.tuned and not op.stages
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_program_fits_its_device(name):
+    op = EVERY[name]
+    for kernel in op.tuned["wgpu"]:
+        for dtype in {*DTYPES} & {*(kernel.dtypes or op.dtypes)}:
+            for params, device in zip(programs.params_of(op), cycle(programs.DEVICES["wgsl"]), strict=False):
+                made = [] if op.fits(params) else programs.build(kernel, params, dtype, device)
+                made = [program for _, program in made] if isinstance(made, list) else [made]
+                sizes = {x.name: x.bytes(params, dtype) for x in op.operands}
+                for program in made:
+                    if not isinstance(program, str):  # a reason why there is none
+                        for step in program.passes:
+                            check_limits(step, device, {*sizes} | {*program.scratch})
+                        check_windows(program, sizes | dict(program.scratch), device)
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -220,3 +255,32 @@ def test_the_fold_covers_all_groups_and_wastes_less_than_one_row(groups, most):
     assert groups <= x * y < groups + y
     assert max(x, y) <= most
     assert z == 1
+
+
+@given(columns=st.integers(1, 200_000), dtype=st.sampled_from(DTYPES), device=limits)
+def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
+    for inputs in (("x",), ("y", "dy")):
+        rows = layout(trace_row("first", lambda m, x, *others: x, inputs, ()), columns, dtype, device)
+        units = columns // rows.storage.width
+        assert rows.storage.width in (1, vectors(dtype).width)
+        assert columns % rows.storage.width == rows.threads % rows.lanes == 0
+        assert 1 <= rows.held <= 16
+        assert (rows.rest, rows.whole) == (rows.lanes * rows.held < units, rows.lanes * rows.held == units)
+        assert rows.lanes * (rows.held - 1) < units  # no register is idle in every lane
+
+
+@given(m=st.integers(1, 2**22), units=st.integers(1, 2**24), device=limits)
+def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
+    shape = matmul.wgsl_layout(m, units, device)
+    assert shape.threads % shape.lanes == 0
+    span, chunks = matmul.chunks(m, units, shape, device)
+    assert span * (chunks - 1) < units <= span * chunks
+    assert 4 * m * chunks <= max(4 * m, 2**27)
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name != "matmul"])  # whose sizes are constants
+def test_one_text_serves_many_sizes(name):
+    """A text of its own takes a size a tenth of a second to compile."""
+    sides = (1032, 1056, 1184) if name in MATRICES else (2**20, 3 * 2**20, 2**23)
+    build = OPS[name].tuned["wgpu"][0].build
+    assert len({build({"n": n}, "float32", WEBGPU).passes[0].source for n in sides}) <= 2

@@ -125,9 +125,10 @@ def chosen(request=None, trial=None, **more):
     [
         ({}, (1.3e-3, 1e-3), "wgpu:1", "wgpu lists this GPU 2 times (Vulkan by RADV, Vulkan by AMDVLK); Vulkan by AMDVLK was measured, 1.3x faster in a trial; others: --devices wgpu:0"),
         ({"driver": "", "api": "D3D12"}, (1e-3, 2e-3), "wgpu:0", "(Vulkan by RADV, DX12); Vulkan by RADV was measured, 2x faster in a trial"),
-        ({}, (1.02e-3, 1e-3), "wgpu:0", "as no trial shows another one to be faster"),
-        ({}, (None, 1e-3), "wgpu:1", "as no trial shows another one to be faster"), ({}, (1e-3, None), "wgpu:0", "as no trial shows"),
-        ({}, (None, None), "wgpu:0", "as no trial shows"),
+        ({}, (1.02e-3, 1e-3), "wgpu:0", "as none is clearly faster"),
+        ({}, (None, 1e-3), "wgpu:1", "as the trial of Vulkan by RADV failed"),
+        ({}, (1e-3, None), "wgpu:0", "as the trial of Vulkan by AMDVLK failed"),
+        ({}, (None, None), "wgpu:0", "the first, as no trial succeeded"),
     ],
 )  # fmt: skip
 def test_the_faster_driver_of_a_card_is_measured_and_the_other_is_named(listed, others, seconds, taken, why):
@@ -156,7 +157,16 @@ def test_what_is_named_is_measured_without_a_trial(listed, words, expected):
     listed(adapter(), adapter(driver=AMDVLK))
     assert chosen(DeviceRequest(**words), trial=timed()) == (expected, [])
     ids, (message,) = chosen()
-    assert (ids, "no trial shows" in message) == (["wgpu:0"], True)
+    assert (ids, "the first, as no trial was made" in message) == (["wgpu:0"], True)
+
+
+@pytest.mark.parametrize(
+    "found", [[adapter(H200, "NVIDIA")], [adapter(), adapter()], [adapter(), LAVAPIPE], [APPLE]], ids=len
+)
+def test_where_no_card_is_listed_twice_there_is_no_trial(listed, found):
+    listed(*found)
+    ids, messages = chosen(trial=timed())
+    assert (len(ids), messages) == (sum(one.info["adapter_type"] != "CPU" for one in found), [])
 
 
 def test_a_split_uses_the_adapter_that_is_taken(listed, monkeypatch):

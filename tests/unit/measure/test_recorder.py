@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench.base.errors import ExitCode
 from gpubench.measure.budget import LEAST_BLOCKS
-from gpubench.measure.recorder import Origin, Recorder, broken, new_run, to_be_tried, verdict
+from gpubench.measure.recorder import Origin, Recorder, broken, fingerprint, new_run, to_be_tried, verdict
 from gpubench.result import store
 from gpubench.result.case import Case
 from gpubench.result.machine import Fact, Gpu, Machine
@@ -25,8 +25,10 @@ from gpubench.result.run import (
     Identity,
     Measurement,
     Planned,
+    RunWarning,
     Selection,
     SessionFailure,
+    SessionRecord,
     Settings,
     Skip,
     Stop,
@@ -113,6 +115,15 @@ def test_outside_of_a_checkout_there_is_no_git(tmp_path, monkeypatch):
     assert document().environment.git is None
 
 
+@given(st.dictionaries(names, names, max_size=6), st.randoms())
+def test_fingerprints_depend_on_every_field_and_not_on_order(fields, random):
+    items = list(fields.items())
+    random.shuffle(items)
+    assert fingerprint(dict(items)).hash == fingerprint(fields).hash
+    for name in fields:
+        assert fingerprint({**fields, name: fields[name] + "x"}).hash != fingerprint(fields).hash
+
+
 # ------------------------------------------------------------------- cases: what is left, and tried again
 
 
@@ -164,6 +175,30 @@ def test_what_was_planned_and_never_reached_is_a_skip_at_the_end():
     assert run.outcomes[1].reason == "budget"
     assert run.complete
     assert saved[-1] == run
+
+
+def test_what_comes_in_during_a_run_stands_in_order_and_an_interrupt_keeps_the_plan():
+    recorder = Recorder(document(), lambda run: None)
+    recorder.put(measured(1))
+    recorder.plan([Planned(id=case(n).id, case=case(n)) for n in (1, 2)])
+    for number in range(3):
+        recorder.add(case(1).id, blocks=block(number))
+        recorder.warn(RunWarning(code="budget", message=str(number)))
+    recorder.add(case(1).id, stops=Stop(session=0, reason="precision"))
+    for started_at in ("now", "later"):
+        recorder.session(SessionRecord(index=0, started_at=started_at))
+    run = recorder.finish(130, "interrupted", complete=False)
+    assert [type(o) for o in run.outcomes] == [Measurement, Planned], "a plan replaces nothing that is known"
+    assert [b.session for b in run.outcomes[0].blocks] == [0, 1, 2]
+    assert [stop.reason for stop in run.outcomes[0].stops] == ["precision"]
+    assert [warning.message for warning in run.warnings] == ["0", "1", "2"]
+    assert [(s.index, s.started_at) for s in run.sessions] == [(0, "later")]
+    assert (run.complete, run.exit_code, run.exit_reason, bool(run.finished_at)) == (
+        False,
+        130,
+        "interrupted",
+        True,
+    )
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 4))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpubench import backends, kernels
 from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
-from gpubench.measure.worker import timer
+from gpubench.measure.worker import parts, timer
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.result.case import Case
 
@@ -137,6 +137,24 @@ def test_a_block_has_as_many_launches_as_make_a_sample(name):
     assert block.hot_repeat in (None, repeat)
     if timed.settled:
         assert timed.block().repeat == repeat, "and so it stays"
+
+
+class Counter:
+    """A reader of a quantity: how often it was read in a block."""
+
+    def begin(self):
+        self.count = 0
+
+    def read(self):
+        self.count += 1
+
+    def end(self):
+        return {"t_s": float(self.count)}
+
+
+def test_a_quantity_of_ones_own_is_read_behind_each_sample_that_counts(monkeypatch):
+    monkeypatch.setattr(parts, "MAKERS", [*parts.MAKERS, lambda session: Counter()])
+    assert Predicted(1e-4, 2).block().t_s == 4.0
 
 
 @given(times)

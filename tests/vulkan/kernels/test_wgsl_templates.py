@@ -217,6 +217,14 @@ def test_rows_are_cut_between_windows_and_not_within(session, columns):
     close(got, softmax_of(x.astype(np.float64)), "float32", 64, softmax_of(x.astype(np.float64)))
 
 
+def test_arrays_past_the_devices_own_binding(session):
+    x = np.resize(values(1 << 16, "float32"), 34 * 2**20 + 7)  # 136 MiB: past llvmpipe's and WebGPU's 128 MiB
+    x[-1] = 3
+    got = launch(session, COPY(x.size, "float32", session.limits), {"x": x}, x.shape)
+    assert np.array_equal(got, x)
+    assert launch(session, MAX(x.size, "float32", session.limits), {"x": x}, ()) == 3
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_denormals_survive_where_nothing_is_computed(session, dtype):
     limits = able(session, dtype)
