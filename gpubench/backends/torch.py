@@ -35,6 +35,7 @@ from gpubench.backends.shared.host import (
     set_up_threads,
     usable_cpus,
 )
+from gpubench.backends.shared.memory import InPlaceSession, PageLocked, PageLockedMemory
 from gpubench.base import AMD, INTEL, NVIDIA
 from gpubench.base.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import torch_hint
@@ -68,6 +69,7 @@ class TorchSession(
     protocols.LaunchClock,
     protocols.HostReadable,
     protocols.ComparesBuffers,
+    protocols.ComputesInPlace,
     protocols.SharesBuffers,
     protocols.Streams,
     protocols.CpuThreads,
@@ -173,6 +175,21 @@ class TorchSession(
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
             return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
+
+    def in_place(self, memory: str) -> InPlaceSession:
+        if memory == "mapped" and self.device.api == "cuda":
+            return InPlaceSession(self, PageLockedMemory(self, self._tensor_in))
+        why = "PyTorch makes no tensor of managed memory" if memory == "managed" else (
+            f"PyTorch gives the host no address of a tensor on {self.device.id}"
+        )  # fmt: skip
+        raise Unsupported(why, reason="not-in-place")
+
+    def _tensor_in(self, memory: PageLocked, shape: Shape, dtype: Stored) -> Tensor:
+        with _vendor_errors():
+            there = self._torch.as_tensor(memory, device=self._place)
+        if there.data_ptr() != memory.address:
+            raise Unsupported("this PyTorch copies page-locked memory to the device", reason="not-in-place")
+        return there.view(self._dtypes[dtype]).view(shape)
 
     def view(self, array: Array) -> Buffer:
         """The array's own memory as a tensor; NumPy's bfloat16 is no dtype that PyTorch knows."""

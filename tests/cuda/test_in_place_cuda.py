@@ -1,17 +1,18 @@
-"""Calls in place on a real GPU: mapped page-locked memory and managed memory, by CuPy."""
+"""Calls in place on a real GPU: mapped page-locked memory and managed memory, by CuPy and PyTorch."""
 
 import pytest
 
 from gpubench import backends
+from gpubench.base.errors import Unsupported
 from tests.in_place import timer_in_place, verify_in_place
 
 pytestmark = pytest.mark.cuda
 CASES = [("add", {"n": 1 << 20}), ("sum", {"n": 100_001}), ("matmul", {"n": 257}), ("softmax", {"n": 1000})]
 
 
-@pytest.fixture(scope="module")
-def session():
-    opened = backends.load("cupy").open("cupy:0")
+@pytest.fixture(scope="module", params=["cupy:0", "torch:cuda:0"])
+def session(request):
+    opened = backends.load(request.param.partition(":")[0]).open(request.param)
     yield opened
     opened.close()
 
@@ -20,7 +21,13 @@ def session():
 @pytest.mark.parametrize("implementation", ["library", "tuned"])
 @pytest.mark.parametrize(("name", "params"), CASES)
 def test_what_is_computed_in_place_is_right(session, memory, implementation, name, params, tmp_path):
-    if (name, implementation) != ("matmul", "tuned"):  # that is the library call
+    if session.device.backend == "cupy":
+        if (name, implementation) != ("matmul", "tuned"):  # that is the library call
+            verify_in_place(session, memory, name, params, implementation, tmp_path)
+    elif memory == "managed":
+        with pytest.raises(Unsupported, match="managed"):
+            session.in_place(memory)
+    elif implementation == "library":
         verify_in_place(session, memory, name, params, implementation, tmp_path)
 
 
@@ -30,6 +37,7 @@ def test_data_lies_in_host_memory(session, tmp_path):
     timer = timer_in_place(session, "mapped", "add", {"n": 1 << 20}, "library", tmp_path)
     timer.seconds(1)
     for buffer in (*timer.workspace.buffers, timer.launch.output):
-        assert cupy.cuda.runtime.pointerGetAttributes(buffer.data.ptr).hostPointer == buffer.data.ptr
+        place = buffer.data.ptr if hasattr(buffer.data, "ptr") else buffer.data_ptr()
+        assert cupy.cuda.runtime.pointerGetAttributes(place).hostPointer == place
     timer.workspace.release()
     timer.session.close()

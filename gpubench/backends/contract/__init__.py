@@ -159,6 +159,10 @@ class DeviceStream(ABC):
 class HostMemory(ABC):
     """Host memory of one kind that an open device computes in. A buffer is the device's, unless the host holds it."""
 
+    def refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Return why the case cannot run in this memory. As it stands: it can."""
+        return None
+
     @abstractmethod
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""

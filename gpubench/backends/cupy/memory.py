@@ -163,9 +163,11 @@ class PinnedTransfers(Transfers):
 
     def close(self) -> None:
         """Let go of the chunks and the threads, once the device has read the last chunk."""
-        self._cupy.cuda.get_current_stream().synchronize()
-        self._threads.close()
-        self._own = threading.local()
+        try:
+            self._cupy.cuda.get_current_stream().synchronize()
+        finally:  # a lost device raises
+            self._threads.close()
+            self._own = threading.local()
 
     def _piece(self, size: int) -> int:
         """Bytes that a thread takes at a time."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from weakref import WeakValueDictionary
 
 from gpubench.backends.contract import (
     Buffer,
@@ -20,7 +21,7 @@ from gpubench.backends.contract import (
     WrappedSession,
 )
 from gpubench.backends.contract.protocols import ComputesInPlace, HostReadable, Tunes
-from gpubench.backends.shared.host import aligned_array, bytes_of, copy, host_dtype
+from gpubench.backends.shared.host import aligned_array, allocate_outputs, bytes_of, copy, host_dtype
 from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.base.messages import REASONS
 from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Stored
@@ -34,6 +35,42 @@ def open_in_place(session: Session, memory: str) -> Session:
         return session.in_place(memory)
     why = f"{session.device.backend} offers no {memory} memory to compute in"
     raise Unsupported(why, hint=REASONS["not-in-place"].remedy, reason="not-in-place")
+
+
+class PageLocked:
+    """Page-locked bytes, as CUDA's array interface (version 3) tells of them."""
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.address = array, int(array.ctypes.data)
+        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3, "strides": None}
+
+
+class PageLockedMemory(HostMemory):
+    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer that lies in one
+    and keeps it."""
+
+    def __init__(self, session: Session, buffer_in: Callable[[PageLocked, Shape, Stored], Buffer]) -> None:
+        self._session, self._buffer_in = session, buffer_in
+        self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
+
+    def refuse(self, op: Op, case: Case) -> BackendError | None:
+        """Refuse what the library puts into a fresh array of the device."""
+        if op.fills(case.backend):
+            return None
+        return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
+
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
+        memory = PageLocked(bytes_of(self._session.host_array(shape, dtype, "tuned")))
+        self._memories[memory.address] = memory
+        return self._buffer_in(memory, shape, dtype)
+
+    def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
+        return [self._memories[buffer.data_ptr()].array for buffer in buffers]
+
+    def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        if output is None:
+            output = allocate_outputs(InPlaceSession(session, self), op, case, inputs)
+        return session.compile(op, case, inputs, output)
 
 
 class InPlace(Transfers):
@@ -54,7 +91,7 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         return self._inner
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        return self._inner.supports(op, case)
+        return self._inner.supports(op, case) or self.host_memory.refuse(op, case)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         return self.host_memory.allocate(shape, dtype)
