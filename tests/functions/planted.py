@@ -105,44 +105,77 @@ def memory_as_it_was(xp, x):
 
 plant("tail_is_zero", ordered, lambda xp, x: changed(xp.sort(x), -1, 0))
 plant("last_block_is_skipped", line, last_block_is_skipped)
+plant("first_element_is_skipped", line, lambda xp, x: changed(line(xp, x), 0, 0))
 plant(
     "an_element_is_off", line, lambda xp, x: changed(line(xp, x), len(x) // 2, 1.001 * line(xp, x)[len(x) // 2])
 )
+plant("shifted_by_one", line, lambda xp, x: xp.roll(line(xp, x), 1))
 plant("large_sizes_alone", line, lambda xp, x: line(xp, x) if x.shape[0] < 500 else line(xp, x) * 1.01)
+plant(
+    "negative_values", lambda xp, x: xp.exp(x) - 1, lambda xp, x: xp.exp(xp.abs(x)) - 1,
+    inputs=lambda rng, n: [rng.standard_normal(n, dtype="float32")],
+)  # fmt: skip
 plant(
     "nan_becomes_zero",
     lambda xp, x: x * 1,
     lambda xp, x: xp.where(xp.isnan(x), xp.zeros_like(x), x),
     inputs=with_nan,
 )
+plant("mask_is_inverted", lambda xp, x: xp.where(x > 0.7, x, -x), lambda xp, x: xp.where(x > 0.7, -x, x))
+plant("constant_is_missing", line, lambda xp, x: 2 * x)
+plant("exp_by_a_series", lambda xp, x: xp.exp(x), lambda xp, x: 1 + x + x**2 / 2 + x**3 / 6)
+plant("operands_are_swapped", lambda xp, a, b: a - b, lambda xp, a, b: b - a)
 plant("memory_as_it_was", line, memory_as_it_was)
+plant("input_is_returned", line, lambda xp, x: x)
 plant(
     "softmax_overflows", ordered_softmax, softmax, inputs=lambda rng, n: [100 + rng.random(n, dtype="float32")]
 )
-
 
 # ---------------------------------------------------------------- precision
 
 plant("float16_inside", line, lambda xp, x: single(xp, line(xp, half(xp, x))))
 plant("float16_sum", total, lambda xp, x: single(xp, xp.sum(half(xp, x), dtype=xp.float16)))
+plant("product_in_float16", product, lambda xp, a, b: single(xp, half(xp, a) @ half(xp, b)), inputs=factors)
+plant("eight_bits", line, lambda xp, x: xp.round(line(xp, x) * 256) / 256)
 plant(
     "ten_bits_as_tensor_cores", product, lambda xp, a, b: (xp.round(a * 1024) / 1024) @ (xp.round(b * 1024) / 1024),
     inputs=factors,
 )  # fmt: skip
+plant("cancelled_digits", line, lambda xp, x: (line(xp, x) + 1e4) - 1e4)
 plant("noise", line, lambda xp, x: line(xp, x) * (1 + 1e-4 * xp.sin(1e6 * x)))
 plant(
     "integers_overflow", lambda xp, x: xp.cumulative_sum(x),
     lambda xp, x: xp.astype(xp.cumulative_sum(xp.astype(x, xp.int32) * 2**6, dtype=xp.int32) // 2**6, xp.int64),
     r"out\[\d+\] is", inputs=lambda rng, n: [rng.integers(0, 2**20, n)],
 )  # fmt: skip
+plant("truncated_to_integers", line, lambda xp, x: single(xp, xp.astype(line(xp, x), xp.int32)))
 
 # ---------------------------------------------------------------- axes and shapes
 
 plant("wrong_axis", lambda xp, x: xp.sum(x, axis=1), lambda xp, x: xp.sum(x, axis=0), inputs=rows)
+plant("transposed", product, lambda xp, a, b: (a @ b).T, inputs=factors)
+plant(
+    "normalised_as_a_whole",
+    lambda xp, x: x / xp.sum(x, axis=1, keepdims=True),
+    lambda xp, x: x / xp.sum(x),
+    inputs=rows,
+)
+plant(
+    "one_row_for_all",
+    lambda xp, x: x - xp.mean(x, axis=0),
+    lambda xp, x: x[:1] - xp.mean(x, axis=0) + 0 * x,
+    inputs=rows,
+)
 SHAPE = "has the shape"
+plant("one_axis_more", line, lambda xp, x: line(xp, x)[:, None], SHAPE)
 plant("an_element_is_missing", line, lambda xp, x: line(xp, x)[:-1], SHAPE)
+plant("empty", line, lambda xp, x: x[:0], SHAPE)
+plant("a_number_for_all", line, total, SHAPE)
 plant("a_result_is_missing", extremes, lambda xp, x: xp.min(x), "it returns 1 results, not 2")
+plant("results_are_swapped", extremes, lambda xp, x: extremes(xp, x)[::-1])
 plant("count_is_off_by_one", lambda xp, x: xp.sum(x > 1), lambda xp, x: xp.sum(x > 1) + 1, r"out\[\] is")
+plant("descending", ordered, lambda xp, x: xp.flip(xp.sort(x)))
+plant("mean_for_a_sum", total, lambda xp, x: xp.mean(x))
 
 # ---------------------------------------------------------------- what a call may not do
 
@@ -150,6 +183,10 @@ plant("count_is_off_by_one", lambda xp, x: xp.sum(x > 1), lambda xp, x: xp.sum(x
 def writes_into_its_input(xp, x):
     x *= 2
     return x + 1
+
+
+def raises(xp, x):
+    raise RuntimeError("no kernel")
 
 
 def raises_at_a_later_call(xp, x):
@@ -165,9 +202,11 @@ plant(
     lambda xp, a, b: (a + b, changed(b, 0, 0))[0],
     "it changes b",
 )
+plant("returns_its_input_changed", line, lambda xp, x: changed(x, slice(None), line(xp, x)), "it changes x")
 plant("returns_nothing", line, lambda xp, x: None, "which is no array")
+plant("returns_what_is_no_array", line, lambda xp, x: object(), "which is no array")
+plant("raises", line, raises, "it raises RuntimeError: no kernel")
 plant("raises_at_a_later_call", line, raises_at_a_later_call, "it raises RuntimeError: the third")
-
 
 # ---------------------------------------------------------------- results that are no results of the call
 

@@ -229,6 +229,31 @@ def test_a_size_beyond_the_memory_is_not_tried(monkeypatch):
         list(trial.describe("sort", UserFunction(lambda xp, x: xp.sort(x)), request))
 
 
+def test_the_search_ends_where_memory_does(monkeypatch):
+    """Three times the peak of a call is held: the float64 reference takes twice as much."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**20))
+
+    def hungry(xp, x):
+        return x + bytearray(1000 * x.size)[0]
+
+    request = trial.TrialRequest(CodeSource("own", "file", "own.py"))
+    *_, told = trial.describe("hungry", UserFunction(hungry), request)
+    assert 512 <= told.high <= 2048
+    assert told.high < 6 * 2**20 * 0.6 / 1000
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("import gpubench\nundefined\n", "line 2: NameError"), ("x = 1\ndef f(\n", "line 2: SyntaxError"),
+    ("\nimport broken_helper\n", "line 2: SyntaxError"),
+])  # fmt: skip
+def test_the_line_of_an_error_is_one_of_the_users_file(tmp_path, text, told):
+    (tmp_path / "broken_helper.py").write_text("a = 1\nb = 2\nc = (\n", encoding="utf-8")
+    (tmp_path / "own.py").write_text(text, encoding="utf-8")
+    source = CodeSource("own", "file", str(tmp_path / "own.py"), path=(str(tmp_path),))
+    with pytest.raises(PluginError, match=f"^{told}"):
+        load_source(source)
+
+
 def test_a_function_is_called_with_other_values_only_where_the_budget_leaves_time_for_it():
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "numpy:0")
     operands = SimpleNamespace(

@@ -48,6 +48,7 @@ def require_refused(cases, names, ending, file="planted"):
 
 @pytest.mark.torch
 def test_pytorch_implementations(gpubench, tmp_path):
+    assert len(planted.FAULTS) >= 50
     command = "planted.py --backends numpy,torch --devices numpy:0,torch:cpu"
     cases = measure(gpubench, tmp_path, *command.split())
     require_refused(cases, planted.FAULTS, "resident@torch:cpu")

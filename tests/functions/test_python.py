@@ -101,6 +101,13 @@ def test_what_is_misspelt_raises(result, call, words):
     assert words in "".join(traceback.format_exception_only(error.value))
 
 
+def test_detect_is_called_and_stays_a_package():
+    from gpubench import detect
+
+    assert callable(detect)
+    assert detect.inspect
+
+
 SCRIPT = """
 import threading
 import gpubench

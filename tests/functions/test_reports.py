@@ -73,6 +73,10 @@ def test_a_comparison_says_that_the_text_changed_and_by_how_much_the_results(in_
     assert 33 <= int(share) <= 100
     for of in ("text", "results"):
         assert f"{of} of options.total" not in compared.stdout
+    listed = in_process("compare", "base.json", "new.json", "--format", "json", cwd=folder)
+    fields = {row["field"] for row in json.loads(listed.stdout)["differences"]}
+    assert "text of options.decay" in fields
+    assert "op_hash" not in fields, "that would make it another op"
 
 
 CLAIMS = """

@@ -108,6 +108,16 @@ class ComparesBuffers(Protocol):
 
 
 @runtime_checkable
+class JudgesBlocks(Protocol):
+    """A session on the CPU with compiled code for the check of outputs."""
+
+    @abstractmethod
+    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
+        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` asks for it. Returns
+        None if there is no such code for these arrays."""
+
+
+@runtime_checkable
 class Streams(Protocol):
     """A device that copies while it computes."""
 

@@ -73,6 +73,7 @@ class NumpySession(
     protocols.TimesStages,
     protocols.HostReadable,
     protocols.SharesBuffers,
+    protocols.JudgesBlocks,
     protocols.CpuThreads,
 ):
     """The CPU as one worker sees it, with a fixed number of threads."""
@@ -297,6 +298,9 @@ class NumpySession(
             return output
 
         return call
+
+    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
+        return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
     def run(self, launch: Call, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""

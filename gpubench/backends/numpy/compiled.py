@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.shared.host import aligned_array, on_all_cpus, set_up_threads
+from gpubench.backends.shared.reference import BLOCK
 from gpubench.base import processes
 from gpubench.base.errors import BuildError
 from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
@@ -49,6 +50,27 @@ TRIAL = """from gpubench.backends.numpy.native import *
 def number(a, b, c, out, start, stop, slot, m, s):
     for i in range(start, stop):
         out[i] = i + m
+"""
+
+# How an element of an output is read where it is compared with its reference.
+_READ = {"float32": "got[i]", "float64": "got[i]", "float16": "wide(got[i])"}
+
+# `maximum` hands a NaN on: a block that has one is beyond any limit.
+_ERRORS = """from gpubench.backends.numpy.native import *
+
+SMALLEST = float64({smallest!r})
+
+@summing
+def largest(got, want, scale, first, last):
+    error = float64(0)
+    for i in range(first, last):
+        error = maximum(error, abs(float64({value}) - want[i]) / maximum({scale}, SMALLEST))
+    return error
+
+@kernel("{dtype}", "float64", "float64", "float64")
+def errors(got, want, scale, out, start, stop, slot, m, s):
+    for block in range(start, stop):
+        out[block] = largest(got, want, scale, block * s, min(block * s + s, m))
 """
 
 
@@ -186,6 +208,31 @@ class NumbaThreads:
             share(plan)
 
         return run
+
+    def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
+        """Return the largest error of each block of flat arrays, as `reference.judge` asks for it. Returns None for
+        arrays that the compiled pass does not read."""
+        import numpy as np
+
+        arrays = {"got": got, "want": want} if scale is None else {"got": got, "want": want, "scale": scale}
+        dtypes = [array.dtype.name for array in arrays.values()]
+        contiguous = all(array.flags.c_contiguous for array in arrays.values())
+        if dtypes[0] not in _READ or {*dtypes[1:]} != {"float64"} or not contiguous:
+            return None
+        out = np.empty(-(-want.size // BLOCK))
+        source = _ERRORS.format(
+            dtype=dtypes[0], value=_READ[dtypes[0]], smallest=smallest,
+            scale="abs(want[i])" if scale is None else "scale[i]",
+        )  # fmt: skip
+        operands = ("got", "want", None if scale is None else "scale", "out")
+        step = NumbaPass("errors", operands, units=out.size, m=want.size, s=BLOCK)
+        program = NumbaProgram(source, (step,), threads=self.most)
+        try:
+            self.compile(program)
+        except BuildError:
+            return None
+        self.launch(program, {**arrays, "out": out})()
+        return out
 
     def assembly(self, program: NumbaProgram) -> str:
         """The machine code of the program's kernels, as the compiler writes it: anew from the optimised implementation,

@@ -343,7 +343,10 @@ def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequen
     return checks
 
 
-def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
+def judge(
+    tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None,
+    errors: BlockErrors | None = None,
+) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference: |got - want| <= units * u(precision) * scale.
 
     Two limits of the dtype count as right: below its smallest normal number rounding is absolute, so a scale
@@ -351,8 +354,8 @@ def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: 
     The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
     NaN, and infinite where either is NaN. A non-finite error is reported as None.
 
-    One pass finds the largest error of each block. Blocks beyond the limit, and the one with the largest error within
-    it, are looked at once more.
+    One pass finds the largest error of each block, by `errors` if that knows the arrays. Blocks beyond the limit, and
+    the one with the largest error within it, are looked at once more.
     """
     import numpy as np
 
@@ -375,7 +378,8 @@ def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: 
     same_size = got_flat.size == want_flat.size
     suspects = list(range(0, want_flat.size, BLOCK))
     if same_size and len(suspects) > 1:
-        largest = _block_errors(got_flat, want_flat, spread, smallest)
+        largest = None if errors is None else errors(got_flat, want_flat, spread, smallest)
+        largest = _block_errors(got_flat, want_flat, spread, smallest) if largest is None else largest
         within = largest <= limit
         beyond = np.flatnonzero(~within)  # too large, infinite or NaN: some of them count as right
         suspects = [int(i) * BLOCK for i in {*beyond, np.argmax(np.where(within, largest, -1.0))}]
@@ -391,12 +395,13 @@ def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: 
 
 # Elements whose largest error is found at once: two temporaries in float64 stay in a core's cache.
 BLOCK = 1 << 16
+# The largest error of each `BLOCK` of got against want, by a scale (None: |want|) that is at least the last argument;
+# NaN where any is. None: not for these arrays.
+BlockErrors = Callable[[Array, Array, Array | None, float], Array | None]
 _scratch = threading.local()
 
 
 def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float) -> Array:
-    """Return the largest error of each `BLOCK`, by a scale (None: |want|) that is at least `smallest`; NaN where any
-    is."""
     import numpy as np
 
     def largest(start: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gpubench.backends.contract import Buffer, Launch, Session, Transfers
-from gpubench.backends.contract.protocols import HostReadable, Streams, Tunes
+from gpubench.backends.contract.protocols import HostReadable, JudgesBlocks, Streams, Tunes
 from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
 from gpubench.backends.shared.reference import (
     Reference,
@@ -356,7 +356,8 @@ class Workspace:
     def _judge(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
         if tolerance.shortfall is not None:
             return judge_choices(tolerance, precision, got, self.inputs)
-        return judge(tolerance, precision, got, answer.want, answer.scale)
+        errors = self.session.block_errors if isinstance(self.session, JudgesBlocks) else None
+        return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
         """Tell got and want at that place of an output, with the inputs that have its shape."""

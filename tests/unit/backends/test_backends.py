@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -45,6 +48,18 @@ def test_what_is_known_of_a_backend_is_what_it_declares(name, monkeypatch):
         assert {device.kind for device in backends.load(name).devices()} <= {*known.kinds, "software"}
     monkeypatch.setattr(backends, "KNOWN", {})
     assert backends.facts(name) == known, "of one that is not in the table its module tells the same"
+
+
+def test_a_backend_is_named_like_its_file_and_imports_no_library_before_it_is_needed():
+    code = (
+        "import sys; from gpubench import backends, kernels; names = [*backends.names(), *backends.hidden_names()]\n"
+        "assert [backends.load(name).name for name in names] == names\n"
+        "assert not {'numpy', 'cupy', 'torch', 'wgpu'} & sys.modules.keys(), sorted(sys.modules)\n"
+        "backends.load('numpy').open('numpy:0').foresee([kernels.load('matmul')], ['float32'])\n"
+        "assert 'numba' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # ------------------------------------------------------------------- wgpu's adapters
@@ -116,7 +131,7 @@ def test_what_no_adapter_a_loader_and_another_version_lack_has_a_remedy(listed, 
 
 @given(st.integers(0, 1000), st.integers(1, 300), st.sampled_from([1, 3]))
 def test_blocks_cover_every_element_once(length, grain, threads):
-    team = BlockThreads(threads)
+    team, before = BlockThreads(threads), threading.active_count()
     seen = np.zeros(length, np.int64)
 
     def count(start, stop):
@@ -126,6 +141,7 @@ def test_blocks_cover_every_element_once(length, grain, threads):
     team.run(count, length, grain)
     team.close()
     assert (seen == 1).all()
+    assert threading.active_count() == before
 
 
 def test_invalid_values_are_results_and_not_warnings(recwarn):

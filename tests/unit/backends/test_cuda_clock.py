@@ -24,7 +24,7 @@ class Stream:
         self.waiting = deque()
         self.cuda = self
         self.data = self
-        self.flushed = 0
+        self.flushed = self.spins = 0
 
     def enqueue(self, seconds):
         self.host += self.host_s
@@ -36,6 +36,7 @@ class Stream:
         self.waiting.append(self.device)
 
     def spin(self, grid, block, arguments):
+        self.spins += 1
         self.enqueue(float(arguments[0]) * 1e-9)
 
     def Event(self):
@@ -102,6 +103,11 @@ def test_a_launch_of_several_kernels_is_queued_in_smaller_portions():
     assert seconds == pytest.approx(512 * 8 * 1.4e-6, rel=1e-6)
     assert launch.queued * 8 < DEPTH
     assert timed(1.4e-6, 512)[1].queued == MOST_QUEUED
+
+
+def test_a_slow_host_gets_a_longer_delay_once():
+    """50 us a launch: the first try is too short, and the second time there is one try."""
+    assert timed(2e-6, 200, host_s=5e-5)[2].spins == timed(2e-6, 200)[2].spins + 1
 
 
 @pytest.mark.parametrize("host_s", [1e-6, 4e-5])

@@ -135,6 +135,17 @@ def test_what_comes_back_is_what_was_sent_whatever_was_sent_before(counts):
     assert (buffers[0].array == random(counts[0]) + 1).all(), "nobody gives up a chunk that is still to be read"
 
 
+def test_threads_end_although_the_device_is_lost():
+    cupy, before = Cupy(), threading.active_count()
+    way = staged(cupy)
+    way.upload(cupy.device(4000), random(4000))
+    assert threading.active_count() > before
+    cupy.stream = SimpleNamespace(synchronize=lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        way.close()
+    assert threading.active_count() == before
+
+
 def test_every_thread_that_copies_enters_the_device_once():
     """CUDA's current device is the thread's own affair."""
     cupy, entered = Cupy(), []

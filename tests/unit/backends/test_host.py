@@ -1,5 +1,6 @@
 """The host side that every backend shares: seeded inputs, hashes, threads."""
 
+import ctypes
 import hashlib
 import threading
 from types import SimpleNamespace
@@ -119,12 +120,33 @@ def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, af
 
 @pytest.mark.parametrize(("share", "runs"), [(0.0, False), (1.0, True), (2.0, True), (0.1, False)])
 def test_where_no_file_tells_processor_time_does(share, runs, monkeypatch):
-    now = [100.0]
+    script_time(monkeypatch, "darwin", lambda now: now * share)
+    assert host.others_run() == runs
+
+
+def script_time(monkeypatch, platform, process_time):
+    """Put a clock in place that sleeping moves on. Returns its time, in a list."""
+    now = [100.001]
     scripted = SimpleNamespace(
         perf_counter=lambda: now[0],
-        process_time=lambda: now[0] * share,
+        process_time=lambda: process_time(now[0]),
         sleep=lambda s: now.append(now.pop() + s),
     )
     monkeypatch.setattr(host, "_THREADS", "/no/such/folder")
+    monkeypatch.setattr(host, "sys", SimpleNamespace(platform=platform))
     monkeypatch.setattr(host, "time", scripted)
+    return now
+
+
+@pytest.mark.parametrize(("rate_hz", "runs"), [(3e9, True), (1e6, False)])
+def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
+    """Its `process_time` has steps of 1/64 s: in a short look it stands still."""
+    now = script_time(monkeypatch, "win32", lambda now: now // (1 / 64) / 64)
+
+    def query(process, count):
+        ctypes.cast(count, ctypes.POINTER(ctypes.c_uint64))[0] = round(now[0] * rate_hz)
+
+    library = SimpleNamespace(QueryProcessCycleTime=query)
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name: library, raising=False)
     assert host.others_run() == runs
+    assert now[0] < 100.01, "a short look is enough"

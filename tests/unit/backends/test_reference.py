@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench import kernels
+from gpubench import backends, kernels
 from gpubench.backends.shared import host, reference
 from gpubench.kernels.contract.op import EXACT, Tolerance
 from tests import judging
@@ -121,6 +121,15 @@ def test_an_error_in_any_slice_is_found_and_the_largest_is_told():
     assert (check.ok, check.index, check.max_error) == (True, [n - 1], 2.0**-23)
 
 
+@pytest.fixture(scope="module")
+def compiled():
+    """The comparison as numba compiles it."""
+    session = backends.load("numpy").open("numpy:0", 2)
+    session.foresee([ADD], ["float32"])
+    yield session.block_errors
+    session.close()
+
+
 PECULIAR = [1e-9, 0.0, -65520.0, 1e30, -math.inf, math.nan]
 
 
@@ -140,6 +149,31 @@ def test_a_block_that_is_looked_at_once_says_what_each_element_says(scaled):
         assert whole.ok == last.ok, (wanted, value)
         if not whole.ok:
             assert (whole.max_error, whole.index) == (last.max_error, [n - size + last.index[0]])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(("dtype", "precision"), [
+    ("float32", "float32"), ("float32", "tf32"), ("float16", "float16"), ("float64", "float64"),
+])  # fmt: skip
+def test_the_compiled_pass_says_what_numpy_says(compiled, dtype, precision, scaled):
+    n = 2 * reference.BLOCK + 77
+    want = np.random.default_rng(1).standard_normal(n)
+    with np.errstate(over="ignore"):
+        got = want.astype(dtype)
+        scale = np.abs(want) + 1 if scaled else None
+        for wanted, value in itertools.product(PECULIAR, PECULIAR):
+            want[-1], got[-1] = wanted, value
+            checks = [
+                reference.judge(Tolerance(4), precision, got, want, scale, one) for one in (compiled, None)
+            ]
+            assert checks[0] == checks[1], (wanted, value)
+    assert compiled(got, want, scale, 0.0) is not None
+
+
+def test_the_compiled_pass_leaves_other_arrays_to_numpy(compiled):
+    want = np.ones(reference.BLOCK * 2)
+    assert compiled(want.astype(np.int32), want, None, 0.0) is None
+    assert compiled(np.ones(want.size * 2)[::2], want, None, 0.0) is None
 
 
 @pytest.mark.parametrize(("name", "params"), [

@@ -68,3 +68,29 @@ def test_the_gate_takes_tf32_for_tf32_alone(params, truncate, tmp_path):
     assert as_tf32.limit == MATMUL.tolerance.units * U_TF32
     assert not compare(MATMUL, "float32", a @ b, want, scale).ok
     assert compare(MATMUL, "float32", inputs[0] @ inputs[1], want, scale).ok
+
+
+def test_the_gate_of_tf32_still_finds_what_is_wrong(tmp_path):
+    inputs = random_inputs(MATMUL, {"n": 32}, "float32", 1)
+    want, scale, _ = reference(MATMUL, inputs, tmp_path, "key")
+    got = (inputs[0] @ inputs[1]).astype(np.float32)
+    got[3, 4] += 0.01 * scale[3, 4]
+    check = compare(MATMUL, TF32, got, want, scale)
+    assert (check.ok, check.index) == (False, [3, 4])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "params", [{"n": 5, "k": 1}, {"n": 16, "k": 8192}, {"n": 40, "m": 7}, {"n": 9, "batch": 3}]
+)
+def test_halves_with_float32_accumulation_pass_with_room(dtype, params, tmp_path):
+    """Products summed in float32 and rounded once stay below one unit of the dtype times the norms; 8 are allowed."""
+    inputs = random_inputs(MATMUL, params, dtype, 1)
+    want, scale, _ = reference(MATMUL, inputs, tmp_path, "key")
+    a, b = (x.astype(np.float32) for x in inputs)
+    check = compare(MATMUL, dtype, (a @ b).astype(inputs[0].dtype), want, scale)
+    assert check.ok
+    assert check.max_error <= check.limit / MATMUL.tolerance.units
+    wrong = (a @ b) * 1.1
+    wrong[..., 0] += 0.1 * scale[..., 0]
+    assert not compare(MATMUL, dtype, wrong.astype(inputs[0].dtype), want, scale).ok

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from gpubench import backends
+from gpubench import backends, kernels
 from gpubench.backends import torch as torch_backend
-from gpubench.base.errors import BackendUnavailable
+from gpubench.backends.shared.memory import InPlaceSession, PageLockedMemory
+from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.base.installation import install_command
+from gpubench.result.case import Case
 
 
 @pytest.fixture
@@ -65,6 +69,25 @@ def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, vers
     assert card.identity.uuid == ("abcd" if api == "cuda" else None)
     assert intel.identity.pci is None
     assert not any(device.composed for device in (cpu, card, intel))
+
+
+@pytest.mark.parametrize(("api", "memory"), [("metal", "mapped"), ("cuda", "managed"), ("xpu", "mapped")])
+def test_it_says_why_it_does_not_compute_in_place(api, memory) -> None:
+    device = SimpleNamespace(id=f"torch:{api}:0", api=api)
+    with pytest.raises(Unsupported, match="PyTorch") as refused:
+        torch_backend.TorchSession.in_place(SimpleNamespace(device=device), memory)
+    assert refused.value.reason == "not-in-place"
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_what_takes_no_output_is_refused_in_place(fills) -> None:
+    """PyTorch puts such a result into the device's own memory."""
+    op = kernels.load("add")
+    op = op if fills else replace(op, library={"torch": lambda torch, a, b: a + b})
+    case = Case("add", "vector", {"n": 8}, "float32", "library", "in-place-mapped", "torch:cuda:0")
+    session: Any = SimpleNamespace(device=None, limits=None, threads=None, blas=None, supports=lambda *_: None)
+    in_place = InPlaceSession(session, PageLockedMemory(session, lambda *_: None))
+    assert (in_place.supports(op, case) is None) == fills
 
 
 class ScriptedGpu:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.backends.shared.blocks import BlockThreads
+from gpubench.backends.wgpu import transfers
 from gpubench.backends.wgpu.transfers import ChunkPipeline
 
 
@@ -108,6 +109,23 @@ def test_one_that_fails_lets_no_other_wait_for_ever(step, at, threads):
     lane = Lane(np.zeros(4000, np.uint8), 400, to=True)
     move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=threads)
     assert lane.device.all()
+
+
+def test_a_chunk_that_ends_beside_a_failure_hides_it_from_nobody(monkeypatch):
+    """A state may come true between the question whether it has and the failure's word to those who wait for it."""
+
+    class Late(transfers.Future):
+        def done(self):
+            return False
+
+    def fails(now, start):
+        if (now, start) == ("ask", 1200):
+            raise LookupError("ask 1200")
+
+    monkeypatch.setattr(transfers, "Future", Late)
+    lane = Lane(np.zeros(4000, np.uint8), 400, to=True, fails=fails)
+    with pytest.raises(LookupError, match="ask 1200"):
+        move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=4)
 
 
 def test_the_next_chunk_is_on_its_way_while_one_is_copied():

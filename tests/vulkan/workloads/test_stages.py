@@ -1,5 +1,7 @@
 """Stages of a workload on a wgpu device: by stamps of passes, and by waits where the device has no stamps."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,34 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
     assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
     np.testing.assert_array_equal(fetch(timer), want)
+
+
+def passes_of(op, case, limits):
+    """What the default kernels of the stages launch."""
+    for stage in op.stages:
+        params = stage.params(case.params)
+        kernel = kernels.load(stage.op).at(params).kernel("wgpu", case.dtype)
+        yield from kernel.build(params, case.dtype, limits).passes
+
+
+def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_path, monkeypatch):
+    built = []
+    device = session.programs.device
+    create = device.create_compute_pipeline
+
+    def noted(**words):
+        built.append(threading.current_thread())
+        return create(**words)
+
+    monkeypatch.setattr(device, "create_compute_pipeline", noted)
+    params = {"n": 5, "width": 24, "heads": 2}
+    case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
+    workspace = ChainWorkspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
+    assert gate(workspace, case, lambda phase: None).check.ok
+    workspace.release()
+    distinct = {(step.source, step.entry) for step in passes_of(workspace.op, case, session.limits)}
+    assert len(built) == len(distinct) > 4
+    assert threading.main_thread() not in built
 
 
 def test_what_a_stage_of_the_host_raises_is_no_loss_of_the_device(session):
