@@ -123,6 +123,24 @@ def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
     assert "float32" in found.skips[0].detail
 
 
+def test_what_a_selector_leaves_out_is_neither_case_nor_skip_and_what_has_no_shape_is_a_skip():
+    targets = (target("numpy:0"), target("wgpu:0"))
+    tuned = Constraints(targets, Selection(ops=[]), None, lambda case: case.implementation == "tuned")
+    found = plan.workload(Series(kernels.load("add"), "float32"), 64, tuned)
+    assert ({case.implementation for case in found.cases}, found.skips) == ({"tuned"}, ())
+    op = msgspec.structs.replace(kernels.load("matmul"), fits=lambda params: "k does not fit")
+    found = plan.workload(Series(op, "float32", {"k": 7}), 64, Constraints(targets, Selection(ops=[]), None))
+    assert found.cases == ()
+    assert {(skip.reason, skip.detail) for skip in found.skips} == {("shape", "k does not fit")}
+
+
+def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
+    """With resident data the two implementations would be the same; the tuned one stages its transfers."""
+    ((workload,), kinds) = (everything("cupy:0", dtypes=["float32"])[2], ("tuned", "library"))
+    regimes = [{case.regime for case in workload.cases if case.implementation == kind} for kind in kinds]
+    assert regimes == [{"transfer-once", "transfer-always"}, {*REGIMES}]
+
+
 def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_search():
     ops = {name: kernels.load(name) for name in ("add", "matmul", "relu")}
     selection = Selection(

@@ -1,5 +1,6 @@
 """Repeat counts and the facts of a clock, on a clock that the test moves."""
 
+import gc
 import itertools
 from types import SimpleNamespace
 
@@ -57,6 +58,12 @@ def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     timed = timer.Timer(SimpleNamespace(session=session, op=kernels.load(case.op)), case, None)
     assert timed.seconds(3) == len(steps) / 3
     assert seen == steps
+
+
+@given(st.floats(0, 1e-3), st.floats(1e-9, 1e-2), st.floats(0, 1e-6), st.floats(0, 1e-7))
+def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, step_s, cost_s):
+    target = timer.sample_target_s(least_s, overhead_s, step_s, cost_s)
+    assert target == max(least_s, 10 * overhead_s, 1000 * step_s, 10_000 * cost_s)
 
 
 @given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(1e-3, 1e-2))
@@ -180,14 +187,16 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(timed):
     stub, events = timed(), []
     session = stub.session
     run, clock = session.run, session.clock
-    session.run = lambda launch, repeat=1: events.append("run") or run(launch, repeat)
+    session.run = lambda launch, repeat=1: (
+        events.append("gc" if gc.isenabled() else "run") or run(launch, repeat)
+    )
     session.clock = lambda: events.append("clock") or clock()
     stub.flush = lambda: events.append("flush")
     block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     times = len(block.wall_s)
-    assert events.count("flush") == events.count("run") == times + 1, "one launch is thrown away"
-    text = " ".join(events)
-    assert text.count("flush clock run clock") == times + 1
+    assert events.count("flush") == times + 1, "one launch is thrown away"
+    assert " ".join(events).count("flush clock run clock") == times, "garbage is collected in none that counts"
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(
@@ -253,6 +262,19 @@ def test_the_step_of_a_coarse_clock_is_found():
 
 
 # ------------------------------------------------------------------ the hot time of a device without a clock
+
+
+@pytest.mark.parametrize(
+    ("kind", "clock", "so"),
+    [("gpu", None, True), ("gpu", "own", False), ("cpu", None, False), ("hybrid", None, False)],
+)
+def test_only_a_gpu_without_a_clock_needs_it_and_its_count_follows_no_wall_clock(kind, clock, so):
+    stub = Stub(0.0, 1e-4)
+    stub.session.device = SimpleNamespace(kind=kind, clock=clock)
+    assert timer.derives(stub.session) is so
+    stub.repeat, stub.hot_repeat = 40, 5
+    timer.keep_queue(stub)
+    assert stub.hot_repeat == (5 if so else 40)
 
 
 class CostlySession:
