@@ -402,12 +402,8 @@ class Request:
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
         """Return what makes the figures doubtful before anything is measured."""
         selection, inputs = self.selection, self.settings.inputs
-        # The run sets the threads of a BLAS, the user's own programs may not.
-        blas = [
-            warning("blas-threads", noted.text) for noted in machine.warnings if noted.code == "BLAS_THREADS"
-        ]
         warnings = [
-            *blas,
+            *blas_threads(machine),
             *power(machine.cpu.governor.value, on_battery=on_battery()),
             *shared_host(os.environ),
         ]
@@ -442,6 +438,11 @@ def pairs(texts: list[str]) -> dict[str, str]:
             )
         values[key] = value
     return values
+
+
+def blas_threads(machine: Machine) -> list[RunWarning]:
+    """Warn of a BLAS with threads that do not fit: the run sets them, the user's own programs may not."""
+    return [warning("blas-threads", noted.text) for noted in machine.warnings if noted.code == "BLAS_THREADS"]
 
 
 def on_battery() -> bool:

@@ -423,7 +423,7 @@ _AS_FACTS = ("bdf", "uuid", "vendor_id", "device_id", "pci_class")
 _FIELDS = {
     field.name: field
     for field in msgspec.structs.fields(DeviceRecord)
-    if field.name not in ("facts", "partitions")
+    if field.name not in ("facts", "partitions", "paths")
 }
 
 
@@ -443,7 +443,10 @@ def parse_record(raw: object) -> DeviceRecord:
                 fields[name] = msgspec.convert(value, field.type)
     if "source" not in fields:
         raise ValueError("a record needs a `source`")
-    return DeviceRecord(**fields, facts=dict(_facts(raw, fields["source"])))
+    source = fields["source"]
+    return DeviceRecord(
+        **fields, paths=tuple(_paths(raw.get("paths"), source)), facts=dict(_facts(raw, source))
+    )
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
@@ -472,6 +475,16 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
         for path, leaf in leaves.items():
             if path in fact_types() and (fact := _fact(fact_types()[path], leaf, source)):
                 yield path, fact
+
+
+def _paths(raw: object, source: str) -> Iterator[LinkPath]:
+    """The paths to other GPUs; one that names no address is left out."""
+    types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
+    for entry in raw if isinstance(raw, list) else ():
+        if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
+            facts = {name: fact for name, kind in types.items()
+                     if name in entry and (fact := _fact(kind, entry[name], source))}  # fmt: skip
+            yield LinkPath(to=str(to), **facts)
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:

@@ -452,9 +452,7 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
     usable = derive(allowed, len) if allowed.value is not None else count
     bound = "affinity" if usable is not count and usable.value != count.value else "online"
     clock = swap = None
-    with contextlib.suppress(
-        Exception
-    ):  # some Macs tell none; Windows tells the nominal clock as the current one
+    with contextlib.suppress(Exception):  # some Macs tell none; Windows tells the nominal clock as the current
         clock = psutil.cpu_freq()
     with contextlib.suppress(Exception):
         swap = psutil.swap_memory().total

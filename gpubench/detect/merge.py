@@ -224,6 +224,10 @@ def _share_out(
         for device, record in zip(homes, fitting, strict=False):
             device.records.append(record)
         others = fitting[len(homes) :] + others
+    elif len(fitting) >= len(homes):  # each of the devices is listed
+        for device in homes:
+            device.records.append(_anonymous(fitting[0]))
+        others = [_anonymous(record) for record in fitting[len(homes) :]] + others
     else:
         warnings += [_warn_of(r, f"one that may be any of {len(homes)}") for r in fitting if not is_layer(r)]
     if others:
@@ -261,6 +265,13 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
     device_ids = {record.device_id for record in rivals}
     return len(homes) == len(rivals) == 1 or (
         len(device_ids) == 1 and None not in device_ids and len(rivals) >= len(homes)
+    )
+
+
+def _anonymous(record: DeviceRecord) -> DeviceRecord:
+    """Return a record that the API lists a device, without anything that may be about another one."""
+    return DeviceRecord(
+        source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
 
 

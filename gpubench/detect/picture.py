@@ -275,14 +275,16 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """One section per GPU; those that differ in nothing but their address are one."""
+    """One section per GPU, with its own clock; three and more that differ in nothing but their address are one."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
 
     def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
         gpu = entry[1]
         return title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id), now=False)
 
-    for group in group_by(enumerate(machine.gpus), looks).values():
+    groups = group_by(enumerate(machine.gpus), looks).values()
+    alone = [[entry] for group in groups if len(group) < 3 for entry in group]
+    for group in sorted(alone + [group for group in groups if len(group) >= 3]):
         yield _gpu(group, rejected)
 
 

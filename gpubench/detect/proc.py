@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from gpubench.detect.facts import Root, derive, missing, parse_list, size
+from gpubench.detect.facts import FileText, Root, derive, missing, parse_list, size
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import Fact
 
@@ -238,13 +238,9 @@ def read_groups(root: Root) -> Groups:
     spoiled = [
         path for path, reading in tables.items() if reading.status != "absent" and not is_table(reading.text)
     ]
-    unread: dict[str, str] = {}
     if spoiled and not any(is_table(reading.text) for reading in tables.values()):
-        unread = dict.fromkeys(CONTROLLERS, spoiled[0])
-    elif mounts and not own and groups.status != "absent":
-        unread = dict.fromkeys(CONTROLLERS, OWN)
-    elif mounts and not own and cpuset.status != "absent" and not (cpuset.text or "").startswith("/"):
-        unread = {"cpuset": CPUSET}
+        return Groups(**ways, unread=dict.fromkeys(CONTROLLERS, spoiled[0]))
+    unread = {name: path for name in CONTROLLERS if (path := _lost_way(mounts, own, groups, cpuset, name))}
     return Groups(**ways, unread=unread)
 
 
@@ -401,6 +397,24 @@ def is_table(text: str | None) -> bool:
 def plausible(path: str) -> bool:
     """Whether a kernel may have written the path."""
     return len(path) <= LONGEST_PATH and path.count("/") <= DEEPEST_PATH
+
+
+def _lost_way(
+    mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
+) -> str | None:
+    """The spoiled file for which the own group below a mount of `controller` is unknown; None if it is known."""
+    for mount in mounts:
+        v2 = mount.kind == "cgroup2"
+        if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
+            continue
+        by_cpuset = v2 or controller == "cpuset"
+        if by_cpuset and (cpuset.text or "").startswith("/"):
+            continue
+        if groups.status != "absent" and not own:
+            return groups.path
+        if cpuset.status != "absent" and by_cpuset:
+            return cpuset.path
+    return None
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:

@@ -187,7 +187,7 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
         paired = [likeness.gpus[gpu_id] for gpu_id in measured_gpus(head.devices) if gpu_id in likeness.gpus]
         # Of a run whose devices bear no ids the advised GPUs are taken.
         gpus = [name for name in paired if name in usable] if paired else advice.device_ids or usable[:1]
-        evidence = _read(path, read) if gpus else "its GPU cannot be used now"
+        evidence = (_lacking(head) or _read(path, read)) if gpus else "its GPU cannot be used now"
         decided = None if isinstance(evidence, str) else decide(machine, advice, evidence, gpus)
         if decided is not None and decided.measured is not None:
             measured = replace(decided.measured, file=path.name)
@@ -335,6 +335,9 @@ def _split_words(best: MeasuredSplit, splits: Sequence[MeasuredSplit]) -> str:
     )
 
 
+_NONE_WAITED = "no call that is waited for was measured with the data on the GPU"
+
+
 def _say_what_is_missing(evidence: Measured) -> str:
     """Say what is missing in a file that compares a CPU with a GPU and tells no mode."""
     waited = _situations(evidence).get(WAITED)
@@ -344,7 +347,7 @@ def _say_what_is_missing(evidence: Measured) -> str:
         equal = waited.winner == "equal"
         sides = "are about equal" if equal else f"share the ops ({waited.gpu} and {waited.cpu})"
         return f"GPU and CPU {sides} where the data stays on the GPU"
-    return "no call that is waited for was measured with the data on the GPU"
+    return _NONE_WAITED
 
 
 # ---------------------------------------------------------------- results of this machine
@@ -360,6 +363,16 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
         words = [f"{name}: {difference}" for name, difference in likeness.differences.items()]
         what = "; ".join(words) or "nothing in it identifies this machine"
         return Reason(code="RESULT_OTHER_MACHINE", text=f"{path.name} is of another machine ({what}).")
+    return None
+
+
+def _lacking(head: Run) -> str | None:
+    """Say why a run cannot tell the mode, where its head shows it: the rest need not be read."""
+    kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
+    if not {"cpu", "gpu"} <= kinds:
+        return "it compares no GPU with a CPU"
+    if regimes and not regimes & {WAITED, ALWAYS, MAPPED} and "hybrid" not in kinds:
+        return _NONE_WAITED
     return None
 
 

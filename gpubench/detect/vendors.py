@@ -48,10 +48,8 @@ def clock(text: str, mark: str = "") -> int | None:
     Raises ValueError.
     """
     step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
-    return (
-        max((step(line.strip()) for line in text.splitlines() if line.rstrip().endswith(mark)), default=0)
-        or None
-    )
+    steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
+    return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:

@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from gpubench.base import processes
 from gpubench.detect import inspection
 from gpubench.detect.inspection import ProbeRequest
 
@@ -25,6 +26,7 @@ def run(*programs, limit=3.0):
     [
         ("import os; os.abort()", "crashed", "signal 6"),
         ("import sys; print('first'); print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
+        ("import sys; print(\"can't start new thread\\nbye\", file=sys.stderr); sys.exit(1)", "crashed", "exit status 1"),
         ("print('Segmentation fault lol')", "invalid", "JSON"), ("print('[1, 2')", "invalid", "JSON"), ("pass", "invalid", "JSON"),
         ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"), ("print('{\"records\": 7}')", "invalid", "JSON"),
     ],
@@ -35,6 +37,7 @@ def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, report
     assert reported in (broken.provider.error_code or "")
     assert good.provider.status == "ok"
     assert [record.source for record in good.records] == ["nvml"]
+    assert ("ulimit -u" in (broken.provider.hint or "")) == ("thread" in code), "a limit of the system is named"
     assert broken.provider.hint == "no such library" or "no such library" not in code
 
 
@@ -58,6 +61,12 @@ def is_running(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # dead, and nobody has asked for its status
     except psutil.NoSuchProcess:
         return False
+
+
+def test_endless_output_costs_time_and_no_memory(monkeypatch):
+    monkeypatch.setattr(processes, "SILENT_S", 0.1)
+    (answer,) = run("import sys\nwhile True: sys.stdout.write('x' * 65536)", limit=0.5)
+    assert answer.provider.status == "timeout"
 
 
 def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gpubench import cli
 from gpubench.detect.facts import Root, TouchedFiles
 from gpubench.detect.host import read_files
 from gpubench.result.machine import NOT_PROBED
@@ -79,6 +80,13 @@ def test_the_first_line_says_which_mode_and_why_and_a_pipe_gets_plain_text(in_pr
     assert ("\x1b[" in text) is ("--color" in options)
     explained = "gpus[0].device_id = 744c  <- /sys/bus/pci/devices/0000:03:00.0/device"
     assert (explained in text.splitlines()) is ("--explain" in options)
+
+
+def test_a_terminal_gets_the_drawing(root, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["detect", "--sysroot", str(root)]) == 0
+    assert "\nMode   gpu on GPU 0" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")

@@ -41,6 +41,12 @@ ON_PCI = {
             8 * GIB, 8 * GIB, current_link_speed="16.0 GT/s PCIe", unique_id="0123456789abcdef", pp_dpm_sclk="0: 500Mhz *")),
         {**ONE, SIZE: 8 * GIB, "gpus.0.power.state": "suspended", "gpus.0.memory.free_bytes": "not_probed",
          "gpus.0.link.gen_now": "not_probed", "gpus.0.uuid": "not_probed", "gpus.0.compute.now_hz": "not_probed", CODES: ["VRAM_GE_4GIB", "WILL_WAKE"]}),
+    "a card tells its step and its highest": (
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz\n1: 900Mhz *\n2: 2371Mhz"),
+        {"gpus.0.compute.now_hz": 900_000_000, "gpus.0.compute.max_hz": 2_371_000_000}),
+    "a spoiled table of steps": (
+        HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz *\n1: much"),
+        {"gpus.0.compute.now_hz": "invalid", "gpus.0.compute.max_hz": "invalid"}),
     "a sleeping card of unknown size": (HOST | pci(VBIOS, "10de", "2684", "nvidia", **SUSPENDED), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),

@@ -1,8 +1,14 @@
 """A row a machine: files of its processors, memory, control groups and firmware in, facts out."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from gpubench.detect import proc
+from gpubench.detect.facts import ABSENT, make_fact
+from gpubench.detect.host import read_psutil
+from gpubench.result.machine import Cpu, Memory
 from tests.detect import trees
 from tests.detect.trees import (
     CPU,
@@ -79,6 +85,11 @@ PROCESSORS = {
     "capacity alone never splits": (
         big_little(["0xd85"] * 4, "0-3", capacity=(718, 731, 997, 1017)),
         {"cpu.kinds.*.capacity": [1017], "cpu.kinds.*.cpus": ["0-3"]}),
+    **{f"sizes of caches split last, where all CPUs are online: {online}": (
+        cores(4, online=online) | each_cpu(4, {
+            "cache/index0/level": 2, "cache/index0/type": "Unified", "cache/index0/size": ("2M", "2M", "512K", "512K"),
+            "cache/index0/shared_cpu_list": range(4)}),
+        {"cpu.kinds.*.cpus": kinds}) for online, kinds in (("0-3", ["0-1", "2-3"]), ("0-2", ["0-2"]))},
     "favoured cores are one kind": (
         HOST | each_cpu(2, {"cpufreq/cpuinfo_max_freq": (5_200_000, 5_000_000), "cpufreq/scaling_governor": ("powersave", "performance")}),
         {"cpu.kinds.*.cpus": ["0-1"], "cpu.max_hz": 5_200_000_000, "cpu.governor": "mixed"}),
@@ -214,6 +225,15 @@ MEMORY = {
     **{f"the group {path} outside of the mount": (
         HOST | group(f"0::{path}", ["30 23 0:26 /docker/abc /my\\040cg rw - cgroup2 cgroup2 rw"], {"cpu.max": "150000 100000"}, "/my cg"),
         {"cpu.quota_cpus": 1.5}) for path in ("/../../elsewhere", "/other")},
+    "a spoiled own group": (
+        HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job"),
+        {"cpu.quota_cpus": "invalid", "cpu.cpuset": "invalid", "memory.limit_bytes": "invalid"}),
+    "a spoiled own group that the cpuset tells": (
+        HOST | group("garbage", V2, {"cpu.max": "50000 100000"}, "/sys/fs/cgroup/job") | {"/proc/self/cpuset": "/job"},
+        {"cpu.quota_cpus": 0.5, **UNLIMITED}),
+    "a spoiled cpuset": (
+        HOST | {"/proc/self/cpuset": "garbage", "/proc/mounts": "none /dev/cpuset cpuset rw 0 0"},
+        {"cpu.cpuset": "invalid", "cpu.quota_cpus": "absent"}),
     "no control groups": (HOST | {"/proc/mounts": ""}, {"cpu.quota_cpus": "absent", **UNLIMITED}),
     "a spoiled table of mounts": (
         HOST | {"/proc/mounts": "garbage"}, {"cpu.quota_cpus": "invalid", "memory.usable_bytes": "invalid", "cpu.available": 2}),
@@ -301,6 +321,29 @@ def test_a_coarse_source_hides_no_finer_one(look, lists, files, kinds):
 @pytest.mark.parametrize(("tree", "packages"), PACKAGES)
 def test_clusters_of_cores_are_no_packages(look, tree, packages):
     check(look(tree), {"cpu.packages": packages})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "usable", "bound"), [(ABSENT, 8, "online"), (range(8), 8, "online"), (range(2), 2, "affinity")]
+)
+def test_where_no_file_tells_psutil_says_what_bounds_the_cpus(monkeypatch, allowed, usable, bound):
+    memory = SimpleNamespace(total=8 * GIB, available=4 * GIB)
+    psutil = SimpleNamespace(virtual_memory=lambda: memory, cpu_count=lambda logical=True: 8 if logical else 4)
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    affinity = allowed if allowed is ABSENT else make_fact(frozenset(allowed), "os")
+    cpu, ram = read_psutil(Cpu(), Memory(), affinity)
+    check(
+        cpu,
+        {
+            "available": usable,
+            "limited_by": bound,
+            "logical": 8,
+            "cores": 4,
+            "smt": "on",
+            "now_hz": "unsupported",
+        },
+    )
+    check(ram, {"total_bytes": 8 * GIB, "usable_bytes": 4 * GIB, "swap_total_bytes": "unsupported"})
 
 
 # Keys of /proc/cpuinfo have spellings: text, model, architecture, vendor, MHz.

@@ -1,17 +1,21 @@
 """Is a result of this machine? What both sides know decides; what one side does not know says nothing."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
+from gpubench.analysis.policy import Policy
+from gpubench.base.errors import InputError
 from gpubench.cli.detect import read_result
-from gpubench.detect import differences, recommend
+from gpubench.detect import differences, host, recommend
 from gpubench.detect.facts import ABSENT, make_fact, missing
 from gpubench.result import store
 from gpubench.result.identity import compare, uuid_digest
 from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.result.store import save
 from tests.detect.test_mode_by_results import GPU_WINS
-from tests.unit.report.builders import run_of
+from tests.unit.report.builders import CPU, GPU, run_of
 
 GIB = 2**30
 
@@ -163,8 +167,9 @@ def test_the_gpu_that_was_measured_is_named_by_its_id_here_and_another_may_be_go
     assert advised(machine(first), tmp_path).confidence == "provisional"
 
 
-def test_files_of_other_machines_are_not_read_to_their_end(tmp_path, monkeypatch):
-    """Their heads tell; this machine's result stands behind ten of them."""
+def test_files_that_cannot_tell_are_not_read_to_their_end(tmp_path, monkeypatch):
+    """Their heads tell; this machine's result stands behind ten of another and one of the CPU alone."""
+    result(tmp_path, HERE, "20260202T000000Z-00000001.json.gz", devices=(CPU,))
     for number in range(10):
         result(
             tmp_path, machine(gpu(("10de", "2330"))), f"20260201T0000{number:02d}Z-000000{number:02d}.json.gz"
@@ -175,3 +180,21 @@ def test_files_of_other_machines_are_not_read_to_their_end(tmp_path, monkeypatch
     monkeypatch.setattr(store, "load", lambda path: whole.append(path.name) or load(path))
     assert advised(HERE, tmp_path).confidence == "measured"
     assert whole == ["20260101T000000Z-00000001.json"]
+
+
+def test_a_result_of_another_layout_is_found_too(tmp_path):
+    """A tool that writes JSON anew may sort its keys."""
+    result(tmp_path, HERE)
+    (path,) = tmp_path.glob("*/*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1, sort_keys=True))
+    assert advised(HERE, tmp_path).confidence == "measured"
+
+
+def test_a_policy_takes_no_results_of_another_gpu(tmp_path, monkeypatch):
+    result(tmp_path, HERE, devices=(replace(GPU, id="numpy:0", kind="cpu"), GPU))
+    monkeypatch.setattr(host, "this_host", lambda: replace(HERE, gpu_count=missing("absent")))
+    assert Policy.load(tmp_path).ops
+    monkeypatch.setattr(host, "this_host", lambda: machine(gpu(("10de", "2330"))))
+    with pytest.raises(InputError) as refused:
+        Policy.load(tmp_path)
+    assert "GPU: Navi 33 (1002:7480)" in refused.value.why

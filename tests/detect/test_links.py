@@ -45,6 +45,12 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
     assert first.link.peers == []
 
 
+def test_a_sleeping_card_has_its_place_all_the_same(look):
+    tree = card("0000:13:00.0", "pci0000:00") | card("0000:23:00.0", "pci0000:00")
+    tree["sys/devices/pci0000:00/0000:13:00.0/power/runtime_status"] = "suspended"
+    check(look(tree), {"gpus.*.link.paths.0.common": ["host-bridge"] * 2})
+
+
 def kfd(links):
     """Two AMD GPUs, nodes 1 and 2; `links` are those of node 1 by folder."""
     nodes = "sys/class/kfd/kfd/topology/nodes"
@@ -169,9 +175,8 @@ def test_the_matrix_shows_each_pair_and_needs_two_gpus(look):
 def test_records_carry_their_paths_there_and_back():
     records = last_answer(nvml.probe_nvml, library(nvmlDeviceGetCount=2))["records"]
     record = parse_record(
-        records[0] | {"paths": [{"to": "00:07.0", "lanes": {"value": 4, "status": "ok", "source": "x"}}]}
-    )
+        records[0] | {"paths": [{"to": "no address"}, "junk", {"to": "00:07.0", "kind": 3, "lanes": {"value": 4, "status": "ok"}}]}
+    )  # fmt: skip
     (path,) = record.paths
-    assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "x")
+    assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "nvml")
     assert parse_record(record_to_json(record)).paths == record.paths
-    assert parse_record(records[0] | {"paths": [{"to": 3}, "junk"]}).paths == ()

@@ -111,23 +111,23 @@ def test_this_machine_is_described_whatever_it_is():
 CARDS = ("01", "41")
 RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0",
             "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
-SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}}}))"
+SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}, 'cuda_driver': json.loads(sys.argv[2])}}))"
 
 
 @pytest.fixture
 def machine(plant, monkeypatch):
     """The document of two NVIDIA GPUs whose NVML answers after so many seconds, and what is told."""
 
-    def inspect(after_s, **options):
+    def inspect(after_s, driver="nvidia", cuda=None, **options):
         tree = dict(HOST)
         for bus in CARDS:
-            tree |= pci(f"0000:{bus}:00.0", "10de", "20b0", "nvidia")
+            tree |= pci(f"0000:{bus}:00.0", "10de", "20b0", driver)
         plan = inspection.plan
 
         def slow(files, **words):
             requests, skipped = plan(files, **words)
             waits = [str(after_s if request.name == "nvml" else 0) for request in requests]
-            probes = [(sys.executable, "-c", SLOW, wait) for wait in waits]
+            probes = [(sys.executable, "-c", SLOW, wait, json.dumps(cuda)) for wait in waits]
             return [r._replace(command=probe) for r, probe in zip(requests, probes, strict=True)], skipped
 
         monkeypatch.setattr(inspection, "plan", slow)
@@ -144,6 +144,22 @@ def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
     document, told = machine(1)
     assert (document.recommendation.mode, document.recommendation.reasons[0].code) == ("gpu", "VRAM_GE_4GIB")
     assert told == ["waiting for NVIDIA's driver (NVML), up to 30 s"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "extras"),
+    [
+        ("nvidia", None, ["cuda13", "cuda12"]),
+        (None, 12090, ["cuda12"]),
+        (None, 13000, ["cuda13"]),
+        (None, None, []),
+    ],
+)
+def test_cupy_is_missed_where_a_driver_answers_or_is_bound(machine, monkeypatch, driver, cuda, extras):
+    monkeypatch.setattr(inspection.importlib.util, "find_spec", lambda name: name != "cupy" or None)
+    document, _ = machine(0, driver=driver, cuda=cuda)
+    texts = [warning.text for warning in document.warnings if warning.refs == ["cupy"]]
+    assert [extra for extra in ("cuda13", "cuda12") if extra in "".join(texts)] == extras
 
 
 def test_a_driver_that_is_too_late_costs_the_memory_alone(machine, monkeypatch):
@@ -182,14 +198,15 @@ def test_all_probes_end_within_the_total_and_the_users_limit_holds_for_each(mach
         machine(0)
 
 
-def test_the_screen_says_what_detect_waits_for(tmp_path, monkeypatch, capsys):
+def test_the_screen_says_what_detect_waits_for_and_quiet_does_not(tmp_path, monkeypatch, capsys):
     (tmp_path / "wgpu.py").write_text("import time; time.sleep(1); raise ImportError('none here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(processes, "SILENT_S", 0.3)
-    assert cli.main(["detect", "--deep", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["recommendation"]
-    assert "WebGPU (wgpu)" in err
+    for quiet in ([], ["-q"]):
+        assert cli.main(["detect", "--deep", "--json", *quiet]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["recommendation"]
+        assert ("WebGPU (wgpu)" in err, err == "") == (not quiet, bool(quiet))
 
 
 # ---------------------------------------------------------------- BLAS and its threads

@@ -1,4 +1,6 @@
 import itertools
+import json
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -197,6 +199,8 @@ APART = {
     "a device id that cannot be read takes what is left": (blind(bus(FIRST)) + bus(SECOND), listed(*UNLIKE), OWN),
     "identical GPUs of which the bus tells no id": (
         blind(bus(*TWINS)), listed(*TWINS), [(bdf, device, f"model {device}", size) for bdf, device, size in TWINS]),
+    "identical GPUs of which the API tells no id": (
+        bus(*TWINS), blind(listed(*TWINS)), [(bdf, device, f"model {device}", size) for bdf, device, size in TWINS]),
     # Without device ids the kind is what tells; the order of the bus would swap them.
     "a chip and a card": (bus(FIRST, kind="integrated") + bus(SECOND, kind="discrete"), CARD + CHIP, OWN),
     # Where nothing tells unlike GPUs apart nothing is guessed.
@@ -214,6 +218,9 @@ def test_unlike_gpus_of_one_vendor_keep_their_own_facts(name):
         told = [(gpu.bdf.value, gpu.device_id.value, gpu.name.value if gpu.name_precision == "exact" else None,
                  gpu.memory.dedicated_bytes.value) for gpu in machine.gpus]  # fmt: skip
         assert sorted(told, key=str) == sorted(expected, key=str)
+    if "blind" in name:  # both are listed, and by no number
+        assert [gpu.apis["wgpu:vulkan"].ordinal for gpu in machine.gpus] == [None, None]
+        assert machine.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -229,6 +236,19 @@ def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(plac
 def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
     machine = detect.inspect(records=bus(FIRST) + listed(SECOND) + blind(listed(FIRST)))
     check(machine, {"gpus.*.device_id": ["2684", "2504"], SIZES: [24 << 30, 12 << 30]})
+
+
+@pytest.mark.parametrize(
+    ("ids", "role"),
+    [
+        ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
+        ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
+        ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
+    ],
+)  # fmt: skip
+def test_what_a_display_adapter_is_there_for(ids, role):
+    """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
+    assert merge.role_of_display(*ids) == role
 
 
 @pytest.mark.parametrize(
@@ -259,3 +279,26 @@ def test_a_backends_device_finds_its_gpu(records, identity, bdf):
     machine = detect.inspect(records=[record | {"source": "nvml"} for record in records])
     gpu_id = detect.gpu_for(machine, identity)
     assert [gpu.bdf.value for gpu in machine.gpus if gpu.id == gpu_id] == ([bdf] if bdf else [])
+
+
+def recorded(name):
+    return detect.inspect(records=json.loads((Path(__file__).parent / name).read_text())["records"])
+
+
+def test_six_enumerations_of_an_h200_are_one_gpu_whose_memory_comes_from_nvml():
+    uuid = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+    expected = {
+        "gpus.*.id": [uuid], "gpus.*.name": ["NVIDIA H200"], "gpus.*.bdf": ["0000:00:06.0"], SIZE: 150754820096, f"{SIZE}.source": "nvml",
+        f"{SIZE}.alternatives.*.source": ["cuda"], "gpus.0.memory.usable_bytes": 150754820096 - 644939776, "gpus.0.memory.unified": False,
+    }  # fmt: skip
+    machine = recorded("h200.records.json")
+    check(machine, expected)
+    assert set(machine.gpus[0].apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}
+
+
+def test_two_cards_stay_two_and_know_their_link():
+    machine = recorded("two-h200.records.json")
+    first, second = machine.gpus
+    assert (first.link.peers, second.link.peers) == ([second.id], [first.id])
+    assert [gpu.apis["cuda"].ordinal for gpu in machine.gpus] == [0, 1]
+    assert machine.recommendation.device_ids == [first.id, second.id]

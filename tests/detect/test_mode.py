@@ -105,7 +105,7 @@ def test_verified_needs_every_listed_device_and_the_documentation_lists_every_co
     ("access", "code", "named"),
     [
         (Access(hidden_by_env=make_fact("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
-        (Access(hidden_by_env=make_fact("ONEAPI_DEVICE_SELECTOR", "x")), "HIDDEN_BY_ENV", "ONEAPI_DEVICE_SELECTOR"),
+        (Access(hidden_by_env=make_fact("GPU_DEVICE_ORDINAL", "x")), "HIDDEN_BY_ENV", "GPU_DEVICE_ORDINAL"),
         (Access(device_node=make_fact("no_permission", "/dev/dri/renderD129")), "NO_PERMISSION", "/dev/dri/renderD129"),
         (Access(device_node=make_fact("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3"),
     ],

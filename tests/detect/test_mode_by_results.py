@@ -1,17 +1,22 @@
 """Files in, recommendation out: which mode each kind of result means, and which files tell none."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.winners import recommend_mode
 from gpubench.cli.detect import read_result
-from gpubench.detect import recommend
+from gpubench.detect import picture, recommend
 from gpubench.detect.facts import make_fact
 from gpubench.result.machine import GpuMemory
-from gpubench.result.store import save
+from gpubench.result.store import load, save
 from tests.detect.trees import check
 from tests.unit.report.builders import CPU, GPU, HYBRID, assigned, case, measured, run_of, split
 
 GIB = 2**30
+RESULTS = Path(__file__).parents[2] / "results"
 ALL = (CPU, GPU, HYBRID)
 WAITED, QUEUED, COPIED = "resident-waited", "resident-queued", "transfer-always"
 WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
@@ -157,3 +162,16 @@ def test_an_older_file_that_tells_decides_and_the_newer_one_says_why_it_does_not
     first, note = advice.reasons
     assert (first.code, note.code) == ("CPU_DOMINATES", "RESULT_SILENT")
     assert note.text.startswith("20260103T000000Z")
+
+
+def test_the_first_line_says_both_situations_or_what_it_rests_on(tmp_path):
+    machine = on_machine(run_of(GPU_WINS), 16).machine
+    told = picture.advice(replace(machine, recommendation=advised(tmp_path, [*GPU_WINS, *COPIES_LOSE])))
+    assert "GPU for data that stays there; the CPU for calls that copy, but for matmul from" in told
+    assert "By VRAM alone, nothing was measured: `gpubench run`" in picture.advice(machine)
+
+
+def test_the_default_run_of_an_h200():
+    (path,) = RESULTS.glob("*/20261125T000334Z-9aaa659e.json*")
+    advice = recommend_mode(analyse(load(path)))
+    assert (advice.mode, advice.confidence) == ("gpu", "measured")

@@ -97,6 +97,19 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
 
 
+def test_unified_memory_needs_cudas_word_or_a_refused_size_and_the_chip():
+    """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
+    card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}
+    (gpu,) = detect.inspect(records=last_answer(nvml.probe_nvml, library(card))["records"]).gpus
+    assert (gpu.memory.unified.value, gpu.memory.usable_bytes.status) == (None, "unsupported")
+    assert machine_of("gb10").gpus[0].memory.unified.value is True
+    (listed,) = last_answer(nvml.probe_nvml, library(MACHINES["gb10"]))["records"]
+    cuda = {"source": "cuda", "uuid": listed["uuid"], "adapter_type": "integrated", "memory_bytes": 128 << 30,
+            "memory.unified": {"value": True, "status": "ok"}}  # fmt: skip
+    (gpu,) = detect.inspect(records=[listed | {"device_id": "ffff"}, cuda]).gpus
+    check(gpu, {"memory.unified": True, "kind": "integrated", "memory.dedicated_bytes.value": None})
+
+
 def test_a_unified_gpu_may_use_the_usable_ram(plant, host, pci):
     """The whole way on a machine: firmware names the chip, NVML refuses, usable is the usable RAM."""
     host |= {"/sys/class/dmi/id/product_name": "NVIDIA DGX Spark"}

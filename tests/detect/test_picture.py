@@ -39,6 +39,10 @@ PICTURES = {
          "not GPU 0: INTEGRATED_UNMEASURED", "not GPU 2: PASSED_THROUGH"], []),
     "equal GPUs are one section, and clocks that differ now set none apart": (
         EQUAL, ["GPU 0-7", "8 x AMD Navi 31", "8.0 GiB each", "\nGPU 8  ", "gpu on GPU 0-7", "clock 2.37 GHz at most"], []),
+    "two equal GPUs have their own clocks": (
+        HOST | pci("0000:03:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 500Mhz *\n1: 2371Mhz")
+        | pci("0000:04:00.0", *NAVI, **VRAM, pp_dpm_sclk="0: 900Mhz *\n1: 2371Mhz"),
+        ["clock 0.50 GHz now", "clock 0.90 GHz now"], ["2 x AMD"]),
     "nothing is known": ({"/proc/nothing": ""}, ["GPU_UNKNOWN", "number of CPUs unknown"], []),
     "what is not known is not shown": (HOST, [], ["clock", "governor", "power limit", "ECC", "Missing"]),
     "a sleeping GPU": (HOST | pci("0000:03:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended"), ["asleep (suspended)", "detect --wake"], []),
@@ -92,6 +96,18 @@ def test_it_fits_and_says_the_same_in_any_width(look, draw, columns, ascii, form
     assert "\x1b[" in draw(laptop, format, columns, color=True) or format == "plain"
     hostile = replace(laptop, cpu=replace(laptop.cpu, model=make_fact("a\x1b[31mb\n", "t")))
     assert "a?[31mb?" in draw(hostile, format, columns)
+
+
+def test_the_advice_leads_in_every_mode_and_shells_get_variables(look, draw):
+    laptop = look(LAPTOP)
+    for mode, said in (("cpu", "on the CPU"), ("hybrid", "on CPU and GPU together (GPU 1)")):
+        ids = [] if mode == "cpu" else laptop.recommendation.device_ids
+        machine = replace(laptop, recommendation=replace(laptop.recommendation, mode=mode, device_ids=ids))
+        first = draw(machine, "plain").splitlines()[0]
+        assert first.startswith(f"Recommended mode: {mode}, compute {said}. At least 4 GiB")
+        variables = picture.render(machine, "env").splitlines()
+        assert f"GPUBENCH_MODE={mode}" in variables
+        assert ("GPUBENCH_GPU_USABLE_BYTES=''" in variables) == (mode == "cpu"), "what is unknown is empty"
 
 
 def test_every_fact_is_explained(look):

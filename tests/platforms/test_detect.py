@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.platforms.conftest import SIMULATED
 
 
@@ -52,8 +54,9 @@ def test_macos(computer):
     assert "nvml" not in here.run("detect").stderr, "it lacks no driver of NVIDIA"
 
 
-def test_without_any_library_the_number_of_gpus_is_unknown(computer):
-    here = computer("darwin", libraries=False)
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_without_any_library_the_number_of_gpus_is_unknown(computer, system):
+    here = computer(system, libraries=False)
     machine = describe(here)
     assert machine["gpu_count"]["value"] is None
     assert machine["recommendation"]["reasons"][0]["code"] == "GPU_UNKNOWN"

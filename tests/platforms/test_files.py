@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from gpubench.base import disk
 from gpubench.result import store
 from tests.unit.report.samples import full_run
 
@@ -48,6 +49,12 @@ def test_a_result_that_is_open_is_read_and_one_that_stays_open_is_saved_elsewher
     assert done.returncode == 1, done.stderr
     assert "fix: close the program that has it open" in done.stderr
     assert len(list((here.folder.parent / "home").rglob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(("platform", "text"), [("linux", " (ulimit -n)"), ("win32", "")])
+def test_a_remedy_names_no_command_of_another_system(platform, text, monkeypatch):
+    monkeypatch.setattr(disk.sys, "platform", platform)
+    assert disk.mend(OSError(24, "Too many open files")) == f"raise the limit on open files{text}"
 
 
 def test_wildcards_name_files_where_no_shell_expands_them(computer):

@@ -331,21 +331,22 @@ def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
 def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Address) -> dict[str, Any]:
     (other,) = peer.first
     lanes = mine.to.get(to, 0) or min(mine.to_switch, yours.to_switch)
-    facts = {"common": own.ask("nvmlDeviceGetTopologyCommonAncestor", other, read=_COMMON.get)} | {
+    path: dict[str, Any] = {
+        "to": str(to), "common": own.ask("nvmlDeviceGetTopologyCommonAncestor", other, read=_COMMON.get),
+    } | {
         name: own.ask("nvmlDeviceGetP2PStatus", other, index, read=lambda status: status == _P2P_OK)
         for name, index in (("read", _P2P_READ), ("write", _P2P_WRITE), ("atomics", _P2P_ATOMICS))
-    }
+    }  # fmt: skip
     if lanes:
-        facts |= {
-            "kind": fact("nvlink"), "lanes": fact(lanes), "version": mine.version,
-            "via": fact("direct" if to in mine.to else "switch"),
+        path |= {
+            "kind": "nvlink", "lanes": lanes, "version": mine.version, "via": "direct" if to in mine.to else "switch",
             "max_bytes_per_s": fact(lanes * mine.mbps * 1_000_000 if mine.mbps else None),
         }  # fmt: skip
     elif own.value("nvmlDeviceGetP2PStatus", other, _P2P_NVLINK) == _P2P_OK:
         # The driver says that a link is there, and no more: a guest sees none of its lanes.
         status = mine.asked["status"]
-        facts |= {"kind": fact("nvlink"), "lanes": fact(None, "unsupported" if status == "ok" else status)}
-    return {"to": str(to)} | {name: stated | {"source": "nvml"} for name, stated in facts.items()}
+        path |= {"kind": "nvlink", "lanes": fact(None, "unsupported" if status == "ok" else status)}
+    return path
 
 
 # ---------------------------------------------------------------- while a run goes on
