@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from gpubench.base.errors import UsageError
 
@@ -47,54 +47,80 @@ _RATE_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 MAX_DIGITS = 4
 
 
-class _BadSize(Exception):
-    """A part of a text of sizes that is not usable: the part, why, and what to do."""
+class _Part(NamedTuple):
+    """A part of a text of sizes, which knows where it stands, so that an error can show it."""
 
+    text: str  # its characters
+    start: int  # where it begins in the whole
+    whole: str  # all that was typed
+    option: str  # that it was typed for
 
-def _number(text: str) -> int:
-    """The value of one number: whole, 1 to 2^40. Raises _BadSize."""
-    text = text.strip()
-    match = _NUMBER.fullmatch(text[:_MAX_NUMBER_LENGTH])
-    if not text:
-        raise _BadSize(text, "a number is missing here")
-    if len(text) > _MAX_NUMBER_LENGTH:
-        raise _BadSize(text, "this number is too long; the largest size is 2^40")
-    if not match:
-        raise _BadSize(text, "this is not a number of the size grammar")
-    value = _value(match)
-    if match["suffix"]:
-        value = type(value)(round(value))  # 1.1K is what a report calls 1.1 K
-    if value < 1:
-        raise _BadSize(text, "a size is at least 1")
-    if value > MAX_SIZE:
-        raise _BadSize(text, f"a size is at most 2^40 = {MAX_SIZE}")
-    if value.denominator != 1:
-        raise _BadSize(text, "a size is a whole number of elements, and this is not whole")
-    return int(value)
+    def fail(self, why: str, hint: str | None = None) -> NoReturn:
+        """Raise the UsageError that is about this part."""
+        where = f"{_shorten(self.text)!r} at position {self.start + 1} of {_shorten(self.whole)!r}"
+        raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
+    def split(self, mark: str) -> list[_Part]:
+        """Return the parts between the marks."""
+        parts, start = [], self.start
+        for text in self.text.split(mark):
+            parts.append(self._replace(text=text, start=start))
+            start += len(text) + 1
+        return parts
 
-def _item_sizes(item: str) -> list[int]:
-    """The sizes of one item of a list, ascending. Raises _BadSize."""
-    first, *rest = item.split(":")
-    if len(rest) > 2:
-        raise _BadSize(item, "a range has two or three parts: first:last:step")
-    low = _number(first)
-    if not rest:
-        return [low]
-    high, step = _number(rest[0]), rest[1].strip() if rest[1:] else "x2"
-    if low > high:
-        raise _BadSize(item, "a range ascends", f"write it as {rest[0].strip()}:{first.strip()}")
-    if step[:1] in ("x", "X"):
-        factor = _number(step[1:])
-        if factor < 2:
-            raise _BadSize(item, "the factor of a range is at least 2")
-        return _geometric(low, high, factor)
-    if step[:1] != "+":
-        raise _BadSize(item, "the step of a range is xFACTOR or +NUMBER")
-    distance = _number(step[1:])
-    if (high - low) // distance >= MAX_SIZES:
-        raise _BadSize(item, f"this range has more than {MAX_SIZES} sizes", "take a larger step, or x2")
-    return list(range(low, high + 1, distance))
+    def trim(self, first: int = 0) -> _Part:
+        """Return the part without blanks around it, and then without so many first letters."""
+        start = self.start + len(self.text) - len(self.text.lstrip())
+        return self._replace(text=self.text.strip()[first:], start=start + first)
+
+    def number(self) -> int:
+        """The value of one number: whole, 1 to 2^40."""
+        part = self.trim()
+        if not part.text:
+            part.fail("a number is missing here")
+        if len(part.text) > _MAX_NUMBER_LENGTH:
+            part.fail("this number is too long; the largest size is 2^40")
+        match = _NUMBER.fullmatch(part.text)
+        if not match:
+            part.fail("this is not a number of the size grammar")
+        value = _value(match)
+        if match["suffix"]:
+            value = type(value)(round(value))  # 1.1K is what a report calls 1.1 K
+        if value < 1:
+            part.fail("a size is at least 1")
+        if value > MAX_SIZE:
+            part.fail(f"a size is at most 2^40 = {MAX_SIZE}")
+        if value.denominator != 1:
+            part.fail("a size is a whole number of elements, and this is not whole")
+        return int(value)
+
+    def sizes(self) -> list[int]:
+        """The sizes of one item of the list, ascending."""
+        first, *rest = self.split(":")
+        if len(rest) > 2:
+            self.fail("a range has two or three parts: first:last:step")
+        low = first.number()
+        if not rest:
+            return [low]
+        high = rest[0].number()
+        if low > high:
+            self.fail("a range ascends", f"write it as {rest[0].text.strip()}:{first.text.strip()}")
+        return rest[1].steps(low, high) if len(rest) == 2 else _geometric(low, high, 2)
+
+    def steps(self, low: int, high: int) -> list[int]:
+        """The sizes of a range by this step, `xF` or `+N`."""
+        number = self.trim(first=1)
+        if self.text.strip()[:1] in ("x", "X"):
+            factor = number.number()
+            if factor < 2:
+                self.fail("the factor of a range is at least 2")
+            return _geometric(low, high, factor)
+        if self.text.strip()[:1] != "+":
+            self.fail("the step of a range is xFACTOR or +NUMBER")
+        distance = number.number()
+        if (high - low) // distance >= MAX_SIZES:
+            self.fail(f"this range has more than {MAX_SIZES} sizes", "take a larger step, or x2")
+        return list(range(low, high + 1, distance))
 
 
 def parse_time(text: str) -> datetime | None:
@@ -109,20 +135,13 @@ def parse_time(text: str) -> datetime | None:
 def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
     """The sizes that `text` lists, ascending and unique, each from 1 to 2^40 and at most MAX_SIZES of them.
 
-    `option` is named in the message. Raises UsageError that names the offending part.
+    `option` is named in the message. Raises UsageError with the position of the offending part.
     """
     sizes: set[int] = set()
-    try:
-        for item in text.split(","):
-            sizes.update(_item_sizes(item))
-            if len(sizes) > MAX_SIZES:
-                raise _BadSize(item, f"the list has more than {MAX_SIZES} sizes", "list fewer sizes")
-    except _BadSize as error:
-        part, why, *hint = error.args
-        raise UsageError(
-            "bad-size", f"{option}: {_shorten(part)!r} in {_shorten(text)!r} is not usable", why=why,
-            hint=hint[0] if hint else None,
-        ) from None  # fmt: skip
+    for part in _Part(text, 0, text, option).split(","):
+        sizes.update(part.sizes())
+        if len(sizes) > MAX_SIZES:
+            part.fail(f"the list has more than {MAX_SIZES} sizes", "list fewer sizes")
     return sorted(sizes)
 
 

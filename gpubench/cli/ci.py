@@ -111,21 +111,25 @@ def add_marker(text: str, marker: str) -> str:
 
 
 def fit_text(text: str, limit: int) -> str:
-    """`text` in at most `limit` bytes of UTF-8: without folded sections, then without its end; a notice says so.
+    """`text` in at most `limit` bytes of UTF-8: without its last folded sections, then without its end; a notice tells.
 
     Empty where not even the notice fits.
     """
     if _size(text) <= limit:
         return text
-    whole = _FOLDED.sub("", text).rstrip("\n") + "\n"
+    folds = list(_FOLDED.finditer(text))
     notice = _NOTICE.format(what="folded sections", limit=limit)
-    if _size(whole) + _size(notice) <= limit:
-        return whole + notice
-    notice = _NOTICE.format(what="folded sections and the end of the report", limit=limit)
+    for fold in reversed(folds):
+        text = text[: fold.start()] + text[fold.end() :]
+        shortened = text.rstrip("\n") + "\n" + notice
+        if _size(shortened) <= limit:
+            return shortened
+    what = "folded sections and the end of the report" if folds else "the end of the report"
+    notice = _NOTICE.format(what=what, limit=limit)
     room = limit - _size(notice)
     if room < 0:
         return ""
-    start = whole.encode()[:room].decode("utf-8", "ignore")
+    start = text.encode()[:room].decode("utf-8", "ignore")
     return start[: start.rfind("\n") + 1] + notice
 
 

@@ -116,7 +116,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
-        typed, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
         if sum(param.name == "output" and not param.multiple for param in order) > 1:
@@ -133,7 +133,7 @@ class Command(TyperCommand):
         try:
             rest = super().parse_args(ctx, list(args))
         except ParserUsageError as error:
-            raise _blame(error, configured, typed) or error from error
+            raise _blame(error, configured, typed) or _name_option(error, ctx, args, extra) or error from error
         if ctx.obj is not None:
             ctx.obj["verbose"] = ctx.params["verbose"]
         if ctx.params["show_config"]:
@@ -247,6 +247,17 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
         f"{setting.source}: the value {setting.value!r} of {setting.key} is not usable",
         why=error.message,
         hint=f"correct it there, or override it with --{setting.key}",
+    )
+
+
+def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
+    """Return the UsageError that says what to type, if a surplus word is the value of the missing option."""
+    if not extra or type(error).__name__ != "MissingParameter":
+        return None
+    place = args.index(extra[0])
+    words = [context.command_path, *args[:place], error.param.opts[0], *args[place:]]
+    return UsageError(
+        "usage", _lower(error.format_message()), why=f"usage: {_usage_line(context)}", hint=" ".join(words)
     )
 
 

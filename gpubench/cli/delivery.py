@@ -134,9 +134,8 @@ class Saver:
         if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
             return
         try:
-            nothing_yet = self._anywhere and not _has_samples(
-                run
-            )  # such a run is not kept, nor its folder made
+            # A run without samples is not kept, nor is its folder made.
+            nothing_yet = self._anywhere and not _has_samples(run)
             if self._journal is None and not nothing_yet and (places := self._places(run)):
                 self._journal = store.Journal(store.part_of(places[0]))
             if self._journal is not None:
@@ -161,7 +160,13 @@ class Saver:
             rescued = self._rescue(run, self.error)
             if rescued is None:
                 return
-            self.saved = [rescued]
+            self._discard_journal()
+            # What the run kept there may have been what filled it.
+            if self._save_result(run) is None:
+                self.error = None
+                rescued.unlink(missing_ok=True)
+            else:
+                self.saved = [rescued]
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:

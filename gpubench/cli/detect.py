@@ -60,6 +60,8 @@ def detect(options: DetectOptions) -> int:
         print(detection.render(machine, format, color=color, ascii=options.ascii, explain=options.explain))
         if not options.quiet:
             _tell(machine)
+    if options.debug:
+        _tell_clash()
     if options.require is not None:
         _require(machine, options.require, here=options.sysroot is None)
     return 0
@@ -198,6 +200,15 @@ def _tell(machine: Machine) -> None:
             print(text, file=sys.stderr)
         elif provider.hint:
             print(visible(f"note: the probe {provider.name}: {locate(provider.hint)}"), file=sys.stderr)
+
+
+def _tell_clash() -> None:
+    """On stderr, where another package has overwritten files of ours, or has its own overwritten by ours."""
+    from gpubench.base.installation import CLASH, find_clash, repair_command
+
+    clash = find_clash()
+    if clash is not None:
+        print(f"note: {CLASH.format(' '.join(clash))}: {repair_command(clash[0])}", file=sys.stderr)
 
 
 def _require_word(text: str) -> None:

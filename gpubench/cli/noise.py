@@ -142,7 +142,8 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
     cut = cut_short and any(isinstance(outcome, Measurement) for outcome in run.outcomes)
     lost: list[Failure | Skip] = [outcome for outcome in run.outcomes if isinstance(outcome, Failure)]
     if not (lost or cut):
-        lost = [outcome for outcome in run.outcomes if isinstance(outcome, Skip)]
+        skips = [outcome for outcome in run.outcomes if isinstance(outcome, Skip)]
+        lost = sorted(skips, key=lambda skip: skip.reason != "budget")
     why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
     if lost:
         why = f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}"

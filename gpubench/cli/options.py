@@ -250,7 +250,8 @@ class DetectedOptions(CommandOptions):
     explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", brief=True)
     record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.",
         brief=True)
-    debug: bool = option(None, RARE, "Keep the raw records of each GPU.")
+    debug: bool = option(None, RARE, "Keep the raw records of each GPU; name another package in place of "
+        "gpubench.")
 
 
 class DetectOptions(DetectedOptions, ColorOptions, CommonOptions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import msgspec
@@ -147,10 +148,15 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last session."""
+    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last block."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
-    last = stored.sessions[-1] if stored.sessions else stored
-    begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or last.started_at)
+    begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
+    if stored.finished_at is None and stored.sessions:
+        last = stored.sessions[-1]
+        blocks = (b for o in stored.outcomes if isinstance(o, Measurement) for b in o.blocks)
+        last_s = max((block.t_s for block in blocks if block.session == last.index), default=0.0)
+        started = units.parse_time(last.started_at)
+        ended = None if started is None else started + timedelta(seconds=last_s)
     if begun is None or ended is None:
         return earlier_s
     return earlier_s + max(0.0, (begun - ended).total_seconds())
@@ -201,6 +207,9 @@ def _require_same_functions(stored: Run, option: str) -> None:
 
 def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
     """Raises UsageError for the first option that asks for another plan than the file has."""
+    claims = [name for name in sorted(options.explicit) if options.declared[name].answer]
+    if not claims:
+        return
     if "ops" not in options.explicit:  # sizes and shapes are those of the file's ops
         options = options.replace(ops=",".join(plan.selection.ops))
     declared, _ = words.load_ops(words.parse_ops(options.ops or words.DEFAULT_SUITE))
@@ -217,9 +226,9 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
         "mode": "auto" if options.mode == "auto" else _mode_of(plan), "check_only": False, "label": plan.label,
         "tags": plan.tags, "context": plan.environment.context,
     }  # fmt: skip
-    for name in sorted(options.explicit):
-        answer = options.declared[name].answer
-        if answer and _in_order(answer, wish) != _in_order(answer, there):
+    for name in claims:
+        answer = options.declared[name].answer or ""
+        if _in_order(answer, wish) != _in_order(answer, there):
             flag = f"--{options.declared[name].key}"
             raise UsageError(
                 "contradicts-file", f"{flag} contradicts {source}",
@@ -261,12 +270,14 @@ def _backends_of(plan: Run) -> set[str]:
 
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
-    """Return the backends that are asked for: `auto` and `cupy?` leave them to the file, and `hybrid` what it splits
-    work over."""
+    """Return the backends that are asked for; `auto`, or `cupy?` alone, leaves them to the file."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
-    leaves_open = "auto" in named or any(name.endswith("?") for name in named) or "hybrid" in named & there
-    required = {name for name in named if name != "auto" and not name.endswith("?")}
-    return there if leaves_open and required <= there else required
+    required = {name for name in named if not name.endswith("?")}
+    if "auto" in named or not required:
+        return there
+    if "hybrid" in required:  # it brings along the devices that it splits work over
+        required |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
+    return required | ({name.removesuffix("?") for name in named} & there)
 
 
 def _text(value: Any) -> str:

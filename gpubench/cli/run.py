@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpubench.base import streams
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
     from gpubench.report.document import Plan
+
+# So many cases of a plan stand on a line each.
+SCREEN = 40
 
 
 def run(options: RunOptions) -> int:
@@ -104,7 +108,8 @@ def _plan(request: RunSpec) -> Plan:
 
 
 def _plan_text(plan: Plan, style: ReportStyle) -> str:
-    """Return a plan as JSON, or with every case and skip on a line and how long it may take below."""
+    """Return a plan as JSON, or with every case and skip on a line and how long it may take below. More cases than a
+    screen has lines are grouped."""
     from gpubench.base.units import count_noun, format_seconds
 
     if style.format == "json":
@@ -115,9 +120,30 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
     skipped = sum(skip.count for skip in skips)
     grows = "; a search adds sizes while time is left" if plan.searches else ""
     lines = [
-        *plan.cases,
+        *(plan.cases if len(plan.cases) <= SCREEN else _group_lines(plan.cases)),
         *(f"skip {skip.count} x {skip.reason}: {skip.detail}" for skip in skips),
         f"{len(plan.cases)} cases, {skipped} skipped, {count_noun(plan.sessions, 'session')}",
         f"budget {seconds}{grows}" if plan.has_budget else f"at most about {seconds} of sampling",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _group_lines(ids: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each op, dtype and params with its sizes: what measures them."""
+    from gpubench.base import group_by
+    from gpubench.report.wording import data_text
+    from gpubench.result.case import RESIDENT, beside_size, parse_case_id
+
+    cases = [parse_case_id(case_id) for case_id in ids]
+    groups = group_by(cases, lambda case: (case.op, case.dtype, beside_size(case.params)))
+    for (op, dtype, params), same in groups.items():
+        sizes = sorted({case.params["n"] for case in same})
+        n = f"{sizes[0]}..{sizes[-1]} ({len(sizes)} sizes)" if sizes[1:] else f"{sizes[0]}"
+        implementations = dict.fromkeys(
+            f"{case.implementation_id}@{case.device_id}"
+            + ("" if case.regime == RESIDENT else f" {data_text(case)}")
+            for case in same
+        )
+        rest = "".join(f",{name}={value}" for name, value in params)
+        yield f"{op}/n={n}{rest}/{dtype}: {', '.join(implementations)}"
+    yield "each case by its id: --format json"

@@ -464,9 +464,10 @@ def _file(word: str) -> sources.CodePlace:
     if place is not None:
         return place
     is_op = word in kernels.names() or word in kernels.groups()
+    near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
     raise UsageError(
         "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
-        hint=f"write --ops {word}" if is_op else "write options.py or options.py:NAME",
+        hint=near or "write options.py or options.py:NAME",
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A wing is a folder that nothing imports: without it the program works, and a package brings one as gpubench does."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -138,3 +139,15 @@ def test_another_package_brings_a_command_in_the_same_way(tmp_path: Path) -> Non
     (info / "entry_points.txt").write_text(f"[{plugins.WINGS}]\ngreeting = greeting:WING\n")
     ended = program(tmp_path, "greet", "--whom", "you")
     assert (ended.returncode, ended.stdout) == (0, "hello you\n"), ended.stderr
+
+
+def test_what_only_a_wing_has_is_unknown_without_it(without: Path) -> None:
+    (without / "f.json").write_text(json.dumps({"name": "gpubench-fleet", "schema_version": 2}))
+    for words, code, said in (
+        (("merge", "a.json", "-o", "b.json"), 2, "there is no command 'merge'"), (("run", "--cluster", "local"), 2, "there is no option --cluster"),
+        (("report", "f.json"), 4, "why: "), (("run", "--devices", "fake:cpu", "--ops", "ffn,allreduce"), 2, "'ffn'"),
+    ):  # fmt: skip
+        ended = program(without, *words)
+        assert (ended.returncode, said in ended.stderr, "Traceback" in ended.stderr) == (code, True, False), (
+            ended.stderr
+        )

@@ -19,6 +19,9 @@ def test_the_command_measures_every_claim_of_the_built_in_table(in_process):
         texts = [*claim.cases, *([claim.also] if claim.also else [])]
         for text in texts if claim.device != "software" else ():  # the scripted GPU is none, and has no kernels
             assert "tuned" in text or any(map(selector(text), cases)), f"{claim.claim}: {text}"
+    told = in_process("run", "--ops", "claims", "--devices", devices, "--dry-run").stdout.splitlines()
+    assert len(told) < 30 < len(cases), "a screen"
+    assert any(line.startswith("add/n=1000..2000000 (") and "library@numpy:0" in line for line in told)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Options come from the command line, the environment, the project's file, the user's file, in this order."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gpubench.base.errors import ConfigError
-from gpubench.cli.command import read_settings
+from gpubench.cli.command import read_settings, user_file
 
 
 @pytest.fixture
@@ -132,3 +133,16 @@ def test_a_bad_value_names_where_it_stands(in_process):
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: GPUBENCH_SESSIONS")
     assert "override it with --sessions" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "path"),
+    [
+        ("linux", {"HOME": "/h"}, "/h/.config/gpubench/config.toml"), ("win32", {"APPDATA": "/r"}, "/r/gpubench/config.toml"),
+        ("linux", {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/gpubench/config.toml"),
+        ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench/config.toml"),
+    ],
+)  # fmt: skip
+def test_the_user_file_of_each_platform(platform, environ, path):
+    assert user_file(environ, platform) == Path(path)
+    assert user_file({}, platform) is None

@@ -1,5 +1,6 @@
 """Go benchmark text: what a strict reader of the published format finds in `--format go`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from gpubench.report import render
 from gpubench.report.exporters import decimal
 from tests.consumers.go_text import read
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
+from tests.unit.report.samples import full_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,3 +41,15 @@ def test_names_are_unique_per_case_and_say_all_of_it():
 )
 def test_numbers_have_no_exponent(value, text):
     assert decimal(value) == text
+
+
+def test_the_documented_command_of_benchstat_names_parts_that_are_there():
+    (recipe,) = re.findall(
+        r"^\$ (benchstat .*)$", (ROOT / "docs" / "formats.md").read_text(encoding="utf-8"), re.M
+    )
+    rows = read(render([full_run()], "go"))
+    for part, values in re.findall(r"/(\w+)[:@]\(?([\w. -]+)", recipe):
+        known = {row.parts[part] for row in rows}
+        assert known & set(values.replace(" OR ", " ").split()) or (values == "num" and max(map(int, known))), (
+            part
+        )

@@ -260,3 +260,18 @@ def test_the_gitlab_job_calls_check_as_it_is(starter, tmp_path):
     assert (told.returncode, "BASE: there is no gpubench in base" in told.stderr) == (2, True), told.stderr
     planned = starter.run("run", *plan, "--dry-run", cwd=tmp_path, env=environment(tmp_path))
     assert (planned.returncode, "f/n=" in planned.stdout) == (0, True), planned.stderr
+
+
+def test_the_example_workflow_fits_the_action_and_leaves_out_what_a_fork_may_not_write():
+    action, workflow = load("action.yml"), load("examples/github-workflow.yml")
+    steps = workflow["jobs"]["compare"]["steps"]
+    ours = next(step for step in steps if step.get("id") == "gpubench")
+    assert ours["with"].keys() <= action["inputs"].keys()
+    used = set(EXPRESSION.findall((ROOT / "examples/github-workflow.yml").read_text()))
+    outputs = {name.split(".")[3] for name in used if name.startswith("steps.gpubench.outputs.")}
+    assert outputs <= action["outputs"].keys()
+    for (
+        step
+    ) in steps:  # the token of a fork's pull request cannot comment: a step that tried would fail the job
+        if "GH_TOKEN" in step.get("env", {}):
+            assert "head.repo.full_name == github.repository" in step["if"], step["name"]

@@ -165,3 +165,9 @@ def test_the_policy_example_runs_without_a_measurement_and_with_one(gpubench, tm
     assert gpubench(*run.split()).returncode == 0
     done = python(str(EXAMPLES / "policy.py"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_whole_backend_is_short_and_stands_on_the_page():
+    text = (EXAMPLES / "backend_package" / "gpubench_halves.py").read_text()
+    assert len([line for line in text.splitlines() if line]) < 40
+    assert f"```python\n{text}```" in (EXAMPLES.parent / "docs" / "extending.md").read_text("utf-8")

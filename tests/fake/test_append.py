@@ -74,6 +74,8 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
         ("--rigorous", "--rigorous contradicts"),
         ("--min-samples 7", "has 5, and the option asks for 7"),
         ("--devices fake:gpu", "--devices contradicts"),
+        ("--backends fake,numpy", "--backends contradicts"),
+        ("--backends numpy,fake?", "--backends contradicts"),
         ("--skip add/n=1024", "has none, and the option asks for add/n=1024"),
         ("--check-only", "--check-only contradicts"),
     ],
@@ -84,6 +86,12 @@ def test_an_option_that_contradicts_the_file_is_refused(made, gpubench, tmp_path
     assert ended.returncode == 2
     assert words in ended.stderr
     assert (tmp_path / "r.json").read_bytes() == made.read_bytes()
+
+
+@pytest.mark.parametrize("names", ["fake,numpy?", "numpy?", "auto"])
+def test_a_backend_that_may_be_absent_contradicts_no_file(made, in_process, tmp_path, names):
+    shutil.copy(made, tmp_path / "r.json")
+    assert in_process("run", "--append", "r.json", "--backends", names, "--dry-run").returncode == 0
 
 
 def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(made, gpubench, add, tmp_path):
@@ -193,11 +201,12 @@ def test_the_time_between_two_commands_is_none_of_the_runs(made, add, result, tm
     document["started_at"] = (began - timedelta(days=1)).isoformat()
     document["finished_at"] = None if killed else (ended - timedelta(days=1)).isoformat()
     document["sessions"][0]["started_at"] = document["started_at"]
+    document["outcomes"][0]["blocks"][-1]["t_s"] = 1000.0
     (tmp_path / "r.json").write_text(json.dumps(document))
     add("--append", "r.json")
     whole = result()
     began, ended = (parse_time(whole[name]) for name in ("started_at", "finished_at"))
-    assert 0 <= (ended - began).total_seconds() - whole["paused_s"] < 3600
+    assert 1000 * killed <= (ended - began).total_seconds() - whole["paused_s"] < 3600
 
 
 def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(start, add, result):

@@ -12,7 +12,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -107,12 +107,29 @@ def _run(draw):
     return json.loads(draw.choice(_runs()))
 
 
+def _another_run(draw):
+    return _run(draw) | {"id": "00000000-0000-4000-8000-00000000beef"}
+
+
 def _fleet(draw):
     nodes = [{"key": f"node{i}", "status": "ok", "result": _run(draw)} for i in range(draw.randint(1, 2))]
     nodes.append({"key": "lost", "status": "failed", "error": "no answer"})
     return {
         "name": "gpubench-fleet", "schema_version": 4, "nodes_expected": 3, "nodes_collected": len(nodes),
         "complete": False, "nodes": nodes,
+    }  # fmt: skip
+
+
+def _noise(draw):
+    run = _run(draw)
+    cases = [
+        {"id": outcome["id"], "spread": 0.05, "threshold": 0.07, "alarm_share": 0.1}
+        for outcome in run["outcomes"][:9]
+    ]
+    return {
+        "name": "gpubench-noise", "schema_version": 2, "run_id": run["id"], "machine": "a machine",
+        "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "permutations": 126, "false_alarm_share": 0.04,
+        "raised_alarm_share": 0.0, "cases": cases, "left_out": [],
     }  # fmt: skip
 
 
@@ -313,9 +330,15 @@ def _result(draw, folder):
     _reported([run], draw)
 
 
+def _two_results(draw, folder):
+    first = store.load(_written(folder, "first.json", json.dumps(_run(draw)).encode()))
+    _reported([first, store.load(_written(folder, "second.json", _json(_run(draw), draw)))], draw)
+
+
 def _reported(runs, draw):
     analyses = report.analyse_runs(runs)
-    for name in (*draw.sample(TEXTS, 3), *(["html"] if draw.random() < RARELY else [])):
+    fit = TEXTS if len(runs) == 1 else ("table", "plain", "markdown", "json", "jsonl", "csv")
+    for name in (*draw.sample(fit, 3), *(["html"] if draw.random() < RARELY else [])):
         text = report.draw_report(analyses, name, RenderOptions(ascii_only=draw.random() < 0.2))
         text.encode()
         if name == "json":
@@ -408,11 +431,37 @@ def _machine_tree(draw, folder):
     _program("detect", "--sysroot", str(root), "--format", draw.choice(("json", "table", "markdown", "env")))
 
 
+def _command_line(draw, folder):
+    words = (
+        "report", "compare", "noise", "merge", "advise", "ops", "schema", "--format", "json", "csv", "--sections", "all",
+        "--filter", "matmul", "--skip", "n>4", "n=", "--sort", "-time", "--columns", "--size", "1k", "2^70", "1e999",
+        "--min-speedup", "relu=2", "=", "--fail-on", "noisy", "-", "--baseline", "numpy:0", "--time-unit", "us", "-o",
+        "--threshold", "5%", "nan", "--alpha", "0", "--max-bytes", "1000", "--marker", "--help", "--version", "-v", "--",
+        "--from", "--calls", "--dtype", "float32", "--like", "--claims", "builtin", _good(folder), "{good}", *HOSTILE,
+    )  # fmt: skip
+    chosen = [draw.choice(words) for _ in range(draw.randint(0, 7))]
+    first = draw.choice(("report", "compare", "merge", "advise", "ops", "schema", draw.choice(words)))
+    line = [first, *draw.sample([_good(folder)] * 2, draw.randint(0, 2)), *chosen]
+    # No process is started, and nothing is written where a word might name a place.
+    safe = [word for word in line if word not in ("-o", "run", "noise", "detect", "-", "--install-completion")]
+    _program(*(word.encode("utf-8", "replace").decode().replace("\x00", "") for word in safe))
+
+
+def _events(draw, folder):
+    lines = report.render([store.loads(draw.choice(_runs()), "a run")], "jsonl").encode()
+    kept = b"\n".join(draw.sample(lines.splitlines(), draw.randint(0, 5)))
+    _program("report", _written(folder, "events.json", damaged(kept, draw)))
+
+
+Reader = Callable[[random.Random, Path], None]
 KINDS = {
     "result": _result,
+    "two results": _two_results,
     "fleet": _program_with("fleet.json", _fleet, "report {path} --format plain"),
     "compare": _program_with("new.json", _run, "compare {good} {path} --allow-different-machine"),
+    "merge": _program_with("part.json", _another_run, "merge {path} {good} -o {folder}/merged.json"),
     "advise": _program_with("from.json", _run, "advise matmul --size 3000 --from {path}"),
+    "thresholds": _program_with("noise.json", _noise, "compare {good} {good} --thresholds {path}"),
     "claims (JSON)": _program_with("claims.json", _claims, "report {good} --claims {path}"),
     "claims (TOML)": _toml_with("claims.toml", CLAIMS_TOML, "report {good} --format plain --claims {path}"),
     "configuration": _toml_with(
@@ -420,11 +469,13 @@ KINDS = {
     ),
     "records": _program_with("records.json", _records, "detect --records {path} --format json"),
     "machine tree": _machine_tree,
+    "events": _events,
+    "command line": _command_line,
 }
 # Of a hundred inputs so many are of each kind: most of what people hand around are results.
 SHARES = {
-    "result": 55, "fleet": 6, "compare": 8, "advise": 8, "claims (JSON)": 4, "claims (TOML)": 4, "configuration": 5,
-    "records": 5, "machine tree": 5,
+    "result": 50, "two results": 4, "fleet": 3, "compare": 5, "merge": 4, "advise": 5, "thresholds": 3, "claims (JSON)": 3,
+    "claims (TOML)": 3, "configuration": 4, "records": 3, "machine tree": 5, "events": 2, "command line": 6,
 }  # fmt: skip
 
 

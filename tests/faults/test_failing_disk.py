@@ -66,12 +66,23 @@ def no_space(folder):
             file.write(b"x" * 4096)
 
 
+def read_only(folder):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=True)
+
+
+def no_space_for_a_while(folder):
+    no_space(folder)
+    time.sleep(0.2)
+    (folder / "ballast").unlink()
+
+
 # What becomes of the place, whether that is a disk of its own, options, and what the message names as the cause.
 NO_SPACE, GONE = "No space left on device", "No such file or directory"
 RESULT = ("-o", "{place}/r.json")
 SPOILED = {
     "a disk that fills up": (no_space, True, RESULT, NO_SPACE),
     "a results folder that is deleted": (shutil.rmtree, False, ("--results-dir", "{place}/results"), GONE),
+    "a disk that turns read-only": (read_only, True, RESULT, "Read-only file system"),
     "a home that fails too": (no_space, True, RESULT, NO_SPACE),
 }  # fmt: skip
 
@@ -125,6 +136,16 @@ def test_a_limit_on_the_size_of_files(spoiled, tmp_path):
     assert "File too large" in ended.stderr
     assert "neither your data folder nor the temporary folder takes it" in ended.stderr
     assert "add" in ended.stdout, "the report is printed all the same"
+
+
+def test_a_place_that_comes_back_gets_the_result(spoiled, disk, tmp_path):
+    home = folder_of(tmp_path, "somebody")
+    ended = spoiled(
+        disk, "--sessions", "4", "-o", str(disk / "r.json"), spoil=lambda: no_space_for_a_while(disk), home=home
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert store.load(disk / "r.json").complete
+    assert sorted(path.name for path in disk.iterdir()) == ["r.json"]
 
 
 def test_a_report_that_cannot_be_written_costs_neither_result_nor_screen(spoiled, disk, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from tests.faults import fuzzer
 
 COUNT = 3000
-PARTS = 30  # that workers of pytest take side by side; the first is in `make test`
+PARTS = 20  # that workers of pytest take side by side; the first is in `make test`
 # Other seeds every day would be a test that fails by luck: who wants some sets the variable.
 FIRST_SEED = int(os.environ.get("FUZZ_SEED", "20260101"))
 

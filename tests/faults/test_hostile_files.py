@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 
 import pytest
 
@@ -129,3 +130,16 @@ def test_what_is_printed_shows_in_its_order(in_process, tmp_path, command):
     if command.endswith((" json", " jsonl")):
         lines = ended.stdout.splitlines() if command.endswith("jsonl") else [ended.stdout]
         assert name in json.dumps([json.loads(line) for line in lines], ensure_ascii=False)
+
+
+def test_only_regular_files_of_a_folder_are_read(in_process, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    os.mkfifo(folder / "20990101T000000Z-aaaaaaaa.json")
+    (folder / "20990101T000001Z-aaaaaaaa.json").mkdir()
+    (folder / "20990101T000003Z-aaaaaaaa.json").symlink_to("/dev/zero")
+    for command in ("report", "advise matmul --size 64"):
+        assert_refused(in_process(*command.split()))
+    (folder / "r.json").write_bytes(good())
+    for command in ("report --format csv", "detect"):
+        assert in_process(*command.split()).returncode == ExitCode.OK

@@ -80,6 +80,13 @@ def test_a_full_disk_behind_the_output(tmp_path, result, command, starter):
     assert ended.returncode == ExitCode.FAILED
 
 
+def test_a_temporary_folder_that_takes_nothing(tmp_path, result, starter):
+    """tempfile itself looks for another one, so that all works as long as there is any."""
+    for command in (f"report {result} --format svg --sections speedup", f"{FAKE} -o r.json"):
+        ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR="/proc/self")
+        assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
+
+
 def with_module(folder, name, text):
     """The environment in which a module of this text stands before the library of its name."""
     place = folder / "modules"

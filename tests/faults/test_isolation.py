@@ -61,12 +61,13 @@ def eventually(true):
 # ---------------------------------------------------------------- what a child imports
 
 
-def test_nothing_is_imported_from_the_working_folder(gpubench, tmp_path):
+@pytest.mark.parametrize("command", [("detect", "--deep"), RUN], ids=["detect --deep", "run"])
+def test_nothing_is_imported_from_the_working_folder(gpubench, tmp_path, command):
     folder = tmp_path / "here"
     folder.mkdir()
     for name in ("msgspec", "queue", "typing", "numpy", "threadpoolctl", "sitecustomize"):
         (folder / f"{name}.py").write_text(f"open({str(folder / 'imported')!r}, 'a').write(__name__ + ' ')")
-    done = gpubench(*RUN, cwd=folder)
+    done = gpubench(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / "imported").exists(), (folder / "imported").read_text()
 
@@ -83,6 +84,13 @@ def installed(tmp_path_factory):
     for name in ("queue", "typing", "subprocess", "runpy", "json", "ctypes"):
         (site / f"{name}.py").write_text(f"raise SystemExit('{name} of site-packages')")
     return home / "bin" / "python"
+
+
+def test_site_packages_do_not_shadow_the_standard_library(installed, tmp_path):
+    done = started([installed, "-m", "gpubench", *RUN], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "site-packages" not in done.stderr
+    assert "crashed" not in done.stdout
 
 
 def started(command, cwd, **environ):

@@ -1,5 +1,6 @@
 """Another package that installs a folder `gpubench` too is named, with the remedy, and also where it overwrote files."""
 
+import json
 import os
 import subprocess
 import sys
@@ -108,3 +109,27 @@ def test_a_package_that_gpubench_needs_is_missing(site, tmp_path):
     assert ended.returncode == ExitCode.FAILED
     assert "  why: the package typer, which gpubench needs, is not installed\n" in ended.stderr
     assert "-m pip install gpubench-cli\n" in ended.stderr
+
+
+def test_detect_names_it(gpubench, tmp_path):
+    env = {"PYTHONPATH": str(distribution(tmp_path / "site", METADATA=METADATA, RECORD=RECORD))}
+    ended = gpubench("detect", "--debug", "--quiet", "--json", env=env)
+    assert (ended.returncode, json.loads(ended.stdout)["name"]) == (0, "gpubench-detect")
+    (reported,) = [line for line in ended.stderr.splitlines() if CLASH in line]
+    assert "pip uninstall gpubench && " in reported
+    assert f"pip install --force-reinstall {ROOT}" in reported
+    assert CLASH not in gpubench("detect", "--quiet", env=env).stderr
+
+
+def test_spoiled_metadata_of_others_hides_nothing(tmp_path, monkeypatch):
+    junk = b"\xff\xfe\0" * 100
+    distribution(tmp_path, "a-1.dist-info", METADATA=junk, RECORD=junk, top_level_txt=junk)
+    distribution(tmp_path, "b-1.dist-info", RECORD=RECORD)
+    distribution(tmp_path, "c-1.dist-info", METADATA=METADATA.replace("gpubench", "c"), RECORD=junk)
+    (tmp_path / "d-1.dist-info" / "METADATA").mkdir(parents=True)
+    hostile = METADATA.replace("gpubench", "x; rm -rf ~\x1b[31m").replace("1.0.0", "1\u202e")
+    distribution(tmp_path, "x-1.dist-info", METADATA=hostile, RECORD=RECORD)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = find_clash()
+    assert found is not None
+    assert not set("".join(found)) & set("; ~\x1b\u202e")

@@ -51,6 +51,9 @@ BROKEN: dict[str, tuple[str, str]] = {
     "no_default": (op("no_default", "OP = change(params={'n': 'n', 'k': 'k'}, flops=lambda p: p['n'] * p['k'])"), "param 'k', which has no default"),
     "half": (op("half", "OP = change(flops=lambda p: p['n'] / 2)"), "flops raises TypeError"),
     "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
+    "speechless": ("class E(Exception):\n    def __str__(self): raise OSError\nraise E", "raises E"),
+    "chatters": ("import os; print('{\"broken\": \"\"}'); os.write(1, b'noise'); os._exit(0)", "exited with status 0"),
+    "untyped": (op("untyped", "OP = change(dtypes=('int7',))"), "int7"),
     "unknown": (op("unknown").replace("x * 2", "m.gamma(x)"), "the formula of unknown calls xp.gamma"),
     "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
 }  # fmt: skip
@@ -197,10 +200,16 @@ INTRUDERS: dict[str, tuple[str, str]] = {
     "shallow": ("import sys; sys.setrecursionlimit(sys.getrecursionlimit() // 5)", ""),
     "closes_all_streams": ("import os; os.closerange(0, 3)", ""),
     "closes_everything": ("import os; os.closerange(0, 256)", "ends the process"),
-    "takes_signals": ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)", ""),
-    "moves": ("import os; os.chdir('/')", ""),
+    "has_an_alarm": ("import signal; signal.alarm(1); signal.setitimer(signal.ITIMER_VIRTUAL, 0.1)", ""),
+    "dumps_late": ("import faulthandler; faulthandler.dump_traceback_later(1, exit=True)", ""),
+    "takes_signals": ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pthread_sigmask(0, {15})", ""),
+    "moves": ("import os; os.chdir('/'); os.umask(0o777)", ""),
     "forgets_the_environment": ("import os; os.environ.clear(); os.environ['OMP_NUM_THREADS'] = '1'", ""),
-    "few_files": ("import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (3, r.getrlimit(r.RLIMIT_NOFILE)[1]))", "the limits"),
+    "one_cpu": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ""),
+    "few_files": ("import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (3, r.getrlimit(r.RLIMIT_NOFILE)[1]))", ""),
+    "raises_warnings": ("import warnings; warnings.simplefilter('error')", ""),
+    "replaces_print": ("import builtins\nbuiltins.print = builtins.open = builtins.len = None", ""),
+    "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(print)\nsys.excepthook = None", ""),
     "is_nice": ("import os; os.nice(1)", "the priority"),
     "forks": ("import os; os.fork()", ""),
     "prints_while_planned": ("", ""),
@@ -247,7 +256,7 @@ def test_a_run_beside_them_is_right(gpubench, tmp_path, intruded):
 
 def test_the_real_program_ends_as_it_would(tmp_path, intruded):
     """Started and not forked, its interpreter ends by itself; one program has all that might keep it from that."""
-    names = ("hangs_at_the_end", "shallow", "closes_all_streams")
+    names = ("hangs_at_the_end", "has_an_alarm", "shallow", "closes_all_streams")
     command = [sys.executable, "-m", "gpubench", "run", *FAST, "--ops", ",".join(names), "--dry-run"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**outside(), "PYTHONPATH": str(intruded)}, capture_output=True, timeout=60,
@@ -438,3 +447,26 @@ def test_a_name_that_is_taken_is_said_by_each_command(gpubench, tmp_path):
         named = {w["message"].partition(" is left out")[0].rpartition(" of")[0] for w in warnings}
         assert named == expected, "nobody asked for the others"
         assert all("another name" in w["hint"] and "package p_" in w["hint"] for w in warnings)
+
+
+VERSIONS = ("Text('2.9.1')", "(2, 9)")
+
+
+def test_a_backend_is_measured_whatever_its_strings_are_made_of(gpubench, tmp_path):
+    site = tmp_path / "site"
+    names = [f"v{number:02}" for number in range(len(VERSIONS))]
+    for name, version in zip(names, VERSIONS, strict=True):
+        module = _BACKEND.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"') + (
+            f"__version__ = {version}\n"
+            "import numpy\nclass B(Backend):\n    def devices(self):\n"
+            "        return [msgspec.structs.replace(d, name=Text(d.name), memory_bytes=numpy.int64(2**33)) for d in super().devices()]\n"
+            "BACKEND = B()\n"
+        )
+        install(site, name, module, backends={name: f"{name}:BACKEND"})
+    command = ("run", "--backends", ",".join(names), "--ops", "add", *QUICK, "-o", "r.json")
+    done = gpubench(*command, env={"PYTHONPATH": str(site)})
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert {outcome["type"] for outcome in result["outcomes"]} == {"measurement"}
+    assert {outcome["case"]["device_id"].partition(":")[0] for outcome in result["outcomes"]} == set(names)
+    assert all(isinstance(result["tool"].get(name, ""), str) for name in names)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -19,10 +22,11 @@ from gpubench.base import streams
 THREADS_S = 1.0
 _STREAMS = (0, 1, 2)
 used = threading.Event()  # whether this process has code of another package
-_ATTRIBUTES = (
-    "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__", "argv", "excepthook", "unraisablehook",
-    "displayhook",
-)  # fmt: skip
+_ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (sys, ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")),
+    (sys, ("argv", "excepthook", "unraisablehook", "displayhook")),
+    (threading, ("excepthook",)),
+)
 
 
 @contextlib.contextmanager
@@ -35,7 +39,13 @@ def contain() -> Iterator[None]:
     used.set()
     streams.keep_apart()
     began, before = os.getpid(), threading.enumerate()
-    restorers = _restorers()
+    # At once: with a low limit, or a function that is called at each call, nothing else could be put back.
+    first = [
+        partial(sys.settrace, sys.gettrace()),
+        partial(sys.setprofile, sys.getprofile()),
+        partial(sys.setrecursionlimit, sys.getrecursionlimit()),
+    ]
+    rest = _restorers()
     try:
         with warnings.catch_warnings():
             sys.stdout = sys.stderr
@@ -45,8 +55,8 @@ def contain() -> Iterator[None]:
     finally:
         if os.getpid() != began:
             os._exit(0)
-        _wait(before)
-        for put_back in restorers:
+        steps: list[Callable[[], Any]] = [*first, partial(_wait, before), *rest]
+        for put_back in steps:
             with contextlib.suppress(Exception):
                 put_back()
 
@@ -71,13 +81,7 @@ def lasting_state() -> dict[str, Any]:
             state[what] = getattr(os, call)()
     if hasattr(os, "getpriority"):
         state["the priority"] = os.getpriority(os.PRIO_PROCESS, 0)
-    if hasattr(os, "sched_getaffinity"):
-        state["the CPUs"] = os.sched_getaffinity(0)
-    with contextlib.suppress(ImportError):  # Windows has no limits
-        import resource
-
-        limits = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-        state["the limits"] = [resource.getrlimit(number) for number in sorted(limits)]
+    state["the limits"] = [limit for _, limit in _limits()]
     return state
 
 
@@ -99,14 +103,22 @@ def end(code: int) -> NoReturn:
 
 def _restorers() -> list[Callable[[], Any]]:
     """Read the state of the process; return what puts it back, one function a part of it."""
-    restorers: list[Callable[[], Any]] = [
-        *(partial(setattr, sys, name, getattr(sys, name)) for name in _ATTRIBUTES),
-        partial(sys.setrecursionlimit, sys.getrecursionlimit()),
+    restorers: list[Callable[[], Any]] = [faulthandler.cancel_dump_traceback_later]
+    for holder, names in _ATTRIBUTES:
+        restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
+    restorers += [
+        partial(vars(builtins).update, dict(vars(builtins))),
         partial(_set_environment, dict(os.environ)),
+        partial(sys.setswitchinterval, sys.getswitchinterval()),
+        gc.enable if gc.isenabled() else gc.disable,
         *_descriptors(),
+        *_of_system(),
     ]
     with contextlib.suppress(OSError):  # the folder was deleted
         restorers.append(partial(os.chdir, os.getcwd()))
+    mask = os.umask(0o077)
+    os.umask(mask)
+    restorers.append(partial(os.umask, mask))
     if threading.current_thread() is threading.main_thread():
         restorers += [
             partial(_set_handler, number, signal.getsignal(number)) for number in signal.valid_signals()
@@ -138,3 +150,32 @@ def _descriptors() -> Iterator[Callable[[], Any]]:
 def _set_descriptor(copy: int, number: int) -> None:
     os.dup2(copy, number)
     os.close(copy)
+
+
+def _of_system() -> Iterator[Callable[[], Any]]:
+    """Timers, blocked signals, the CPUs to run on and limits, which only some systems have."""
+    if hasattr(signal, "setitimer"):
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            yield partial(signal.setitimer, timer, *signal.getitimer(timer))
+    if hasattr(signal, "pthread_sigmask"):
+        yield partial(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    if hasattr(os, "sched_getaffinity"):
+        yield partial(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+    for number, limit in _limits():
+        yield partial(_set_limit, number, limit)
+
+
+def _limits() -> list[tuple[int, tuple[int, int]]]:
+    """The limits of the process by their number; none where a system has none."""
+    try:
+        import resource
+    except ImportError:
+        return []
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return [(number, resource.getrlimit(number)) for number in sorted(numbers)]
+
+
+def _set_limit(number: int, limit: tuple[int, int]) -> None:
+    import resource
+
+    resource.setrlimit(number, limit)

@@ -47,6 +47,7 @@ MAX_DEPTH = 50
 MAX_STRING_BYTES = 256 * 2**10
 MAX_TEXT_BYTES = 24 * MIB
 MAX_INTEGER = 2**63 - 1
+MAX_LARGE_INTEGERS = 100_000  # of as many digits: each of them is looked at
 MAX_EXPONENT = 99  # numbers lie within 1e-99 to 1e99: what is made of two of them is still finite
 
 MAX_SAMPLES = 2_200_000
@@ -150,7 +151,8 @@ def _require_depth(brackets: bytes, source: str) -> None:
 def _require_numbers(text: bytes, source: str) -> None:
     """`text` has no strings. Its regular numbers are passed over quickly: only what is suspicious is looked at."""
     shape = text.translate(_SHAPE)
-    for match in _LONG_INTEGER.finditer(shape):
+    for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
+        require(source, f"integers of {_MOST_DIGITS} digits", i, MAX_LARGE_INTEGERS)
         digits = text[match.start() + 1 : match.end() + 1]  # one more than the largest has
         if digits.isdigit() or int(digits[:-1]) > MAX_INTEGER:
             _refuse_json(source, f"it holds a number above {MAX_INTEGER}, the largest integer")

@@ -265,8 +265,22 @@ def lock_result(
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return str(msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder))
+        holder = msgspec.json.decode(disk.read_regular(path, _MOST_NAMES), type=Holder)
+        if holder.host != _host() or _lives(holder.pid):  # else it could not sign: the file is another user's
+            return str(holder)
     return "another process holds its lock"
+
+
+def _lives(pid: int) -> bool:
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _host() -> str:

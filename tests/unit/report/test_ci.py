@@ -71,9 +71,10 @@ def document(*parts):
     return "## gpubench report\n\n" + "\n\n".join(parts) + "\n"
 
 
-def test_folded_sections_go_before_the_end_does():
+def test_the_last_folded_sections_go_first():
     text = document("lead", FOLDED.format("one", "a" * 500), "between", FOLDED.format("two", "b" * 500), "end")
     assert fit_text(text, len(text)) == text
+    assert ["a" * 500 in (short := fit_text(text, len(text) - 1)), "b" * 500 in short] == [True, False]
     short = fit_text(text, 400)
     assert ("<details>" in short, "**truncated**: folded sections left out" in short) == (False, True)
     assert all(word in short for word in ("lead", "between", "end"))
@@ -83,6 +84,7 @@ def test_what_is_still_too_long_is_cut_at_a_line():
     text = document(*(f"line {i}" for i in range(200)))
     short = fit_text(text, 500)
     assert len(short) <= 500
+    assert "**truncated**: the end of the report left out" in short
     assert all(line in text.splitlines() for line in short.splitlines() if not line.startswith("**truncated**"))
     assert fit_text(text, 20) == ""
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from gpubench.base.errors import ExitCode, InputError, UsageError
+from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError
 from gpubench.result import store
 from gpubench.result.store import files
 
@@ -191,3 +191,15 @@ def test_a_file_system_or_a_folder_that_refuses_fsync_fails_no_save(
     journal.write(run)
     journal.write(replace(run, label="more"))
     assert (store.load(tmp_path / "a.json").id, store.load(tmp_path / "b.json.part").label) == (run.id, "more")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_bytes_that_fsync_reports_as_lost_fail_a_save_and_keep_the_old_file(tmp_path, run, monkeypatch, number):
+    path = tmp_path / "a.json"
+    store.save(run, path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", failing(number))
+    with pytest.raises(GpubenchError, match="cannot save") as caught:
+        store.save(replace(run, label="new"), path)
+    assert (caught.value.why, "space" in caught.value.hint) == (os.strerror(number), number != errno.EIO)
+    assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)

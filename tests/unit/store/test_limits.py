@@ -142,3 +142,11 @@ def test_lines_that_build_on_what_stands_cost_what_they_hold():
     ]  # fmt: skip
     found = msgspec.json.decode(document.join_lines(PART + b"\n".join(lines), "x"))
     assert found["outcomes"] == [{"blocks": [1] * 90_000 + [3]}]
+
+
+def test_so_many_large_integers_are_looked_at(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_LARGE_INTEGERS", 3)
+    large = b"9" + b"0" * 18
+    limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
+    with pytest.raises(InputError):
+        limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")

@@ -1,7 +1,9 @@
 """One writer a file: the second reads who the first is, and the kernel lets go for the dead."""
 
 import errno
+import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -148,3 +150,25 @@ def test_what_another_user_owns_is_found_before_measuring(somebody, run, kind):
     assert why in caught.value.why
     assert (str(lock_of(path)) in caught.value.why) == (kind == "lock")
     assert ("permissions" in caught.value.hint) == (kind == "folder") or kind != "folder"
+
+
+def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
+    path = somebody / "a.json"
+    holder = {"pid": 4194304, "host": platform.node(), "command": "run", "since": "1"}
+    lock_of(path).write_text(json.dumps(holder))
+    os.seteuid(65534)
+    lock = store.lock_result(path, "run", 0)
+    with pytest.raises(InputError) as caught:
+        store.lock_result(path, "run", 0)
+    assert caught.value.why == "another process holds its lock", (
+        "the name in the file is of a process that has ended"
+    )
+    lock.release()
+
+
+def test_two_names_of_one_file_are_one_lock(tmp_path):
+    (tmp_path / "link.json").symlink_to("a.json")
+    lock = store.lock_result(tmp_path / "a.json", "run", 0)
+    with pytest.raises(InputError):
+        store.lock_result(tmp_path / "link.json", "run", 0)
+    lock.release()
