@@ -81,11 +81,12 @@ def run_cluster(options: ClusterRunOptions) -> int:
         whole = [node for node in saved or () if node.status == "ok" and node.reason is None]
         with closing(engine_at(options.cluster or "")) as engine, closing(FleetJournal(output)) as journal:
             answers = _ask(
-                options, FleetDriver(engine, journal, limits),
+                options, FleetDriver(engine, journal, limits, retries=options.retry_failed),
                 lambda name: [RUN, *node_arguments(options, name)], saved, whole,
             )  # fmt: skip
             fleet = fleet_of_ends(
                 answers.ends, answers.absent, whole, journal, expected=options.expect,
+                engine={engine.name: engine.version},
             )  # fmt: skip
         store.replace(output, store.dumps(fleet))
         if not options.quiet:
@@ -130,7 +131,8 @@ def detect_nodes(
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
     ):
-        answers = _ask(options, FleetDriver(engine, journal, limits), lambda name: NODE_ARGUMENTS)
+        driver = FleetDriver(engine, journal, limits, retries=options.retry_failed)
+        answers = _ask(options, driver, lambda name: NODE_ARGUMENTS)
         return inventory_of_ends(answers.ends, answers.absent, journal, expected=options.expect), answers
 
 
@@ -185,8 +187,8 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
     """Return what the run of a node is given: the options of this one that say what to measure and how."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
-    if values["ops"] == selection.HEALTH and not (options.sessions or options.rigorous):
-        values["sessions"] = 2  # so that a slow GPU is confirmed
+    if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
+        values["sessions"] = 2
     if not any(text.startswith("node=") for text in options.context or []):
         values["context"] = [*(options.context or []), f"node={name}"]
     words = ["--no-config", "--no-progress"]

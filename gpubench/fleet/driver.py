@@ -31,6 +31,7 @@ from gpubench.fleet.nodes import (
     EMBEDDED_NODES,
     Fleet,
     Node,
+    NodeAttempt,
     NodeReason,
     beside,
     digest_file,
@@ -90,6 +91,7 @@ class NodeClocks:
 
 TICK_S = 1.0
 MOST_MESSAGE = wire.PIECE_BYTES + 1
+RETRIED: tuple[NodeReason, ...] = ("died", "hung", "busy")
 _MOST_ERROR = 2000
 Cut = Literal["deadline", "interrupted"]
 
@@ -110,6 +112,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None  # in words
     last_event: str | None = None  # the last that it reported
     cut: Cut | None = None  # set if we ended it
+    attempts: Sequence[NodeAttempt] = ()  # those before
     identity: NodeIdentity | None = None  # the code that it runs, once it began
 
 
@@ -120,17 +123,18 @@ class _Progress:
         self.placed = placed
         self.identity: NodeIdentity | None = None
         self.last_event: str | None = None
+        self.attempts: list[NodeAttempt] = []
 
 
 class FleetDriver:
     """Leads the runs of `placed` to their ends; `tell` gets each end as it comes."""
 
     def __init__(
-        self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *,
+        self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
         clock: Callable[[], float] = time.monotonic, tell: Callable[[NodeEnd], None] = lambda end: None,
     ) -> None:  # fmt: skip
         self.engine, self._journal, self._limits = engine, journal, limits
-        self._clock, self.tell = clock, tell
+        self._retries, self._clock, self.tell = retries, clock, tell
         self._ours = wire.identity()
         self._running: dict[str, _Progress] = {}
         self._clocks = NodeClocks(limits, clock())
@@ -142,7 +146,7 @@ class FleetDriver:
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
-                self._start(node)
+                self._start(_Progress(node))
             while self._running:
                 now = self._step()
                 if self._clocks.over(now):
@@ -166,12 +170,12 @@ class FleetDriver:
             self._end(progress, why, _OVERDUE[why].format(self._limits))
         return now
 
-    def _start(self, placed: PlacedNode) -> None:
-        node = placed.node
-        self._journal.begin(placed.name)
-        self._running[node.id] = _Progress(placed)
+    def _start(self, progress: _Progress) -> None:
+        node = progress.placed.node
+        self._journal.begin(progress.placed.name)
+        self._running[node.id] = progress
         self._clocks.ask(node.id, self._clock())
-        self.engine.start(node, placed.arguments)
+        self.engine.start(node, progress.placed.arguments)
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
         """Take what a node sends. It may be wrong: that costs that node."""
@@ -208,7 +212,7 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Let go of the node at once, and keep what it brought."""
+        """Let go of the node at once, keep what it brought, and try again where that was asked for."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -220,9 +224,16 @@ class FleetDriver:
             reason, error = "failed", error or lacks
         text = (visible(error)[-_MOST_ERROR:] or None) if reason else None
         self._journal.note_end(placed.name, reason or "ok", text)
+        if reason in RETRIED and cut is None and len(progress.attempts) < self._retries:
+            progress.attempts.append(
+                NodeAttempt(reason=reason, error=text or "", last_event=progress.last_event)
+            )
+            progress.identity, progress.last_event = None, None
+            self._start(progress)
+            return
         end = NodeEnd(
             name=placed.name, reason=reason, error=text, last_event=progress.last_event, cut=cut,
-            identity=progress.identity,
+            attempts=tuple(progress.attempts), identity=progress.identity,
         )  # fmt: skip
         self.ends.append(end)
         self.tell(end)
@@ -274,13 +285,13 @@ def choose_nodes(
 
 def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
-    *, expected: int | None,
+    *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
     """The document of a fleet that was measured; `kept` are nodes of a saved one that are not asked again."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
-    nodes += [_node(end, journal, embeds=embeds) for end in ends]
+    nodes += [_node(end, journal, engine, embeds=embeds) for end in ends]
     nodes += [
         Node(key=end.name, label=end.name, status="failed", reason=end.reason, error=end.error)
         for end in absent
@@ -292,7 +303,7 @@ def fleet_of_ends(
     return Fleet(nodes_expected=needed, nodes_collected=brought, complete=complete, nodes=nodes)
 
 
-def _node(end: NodeEnd, journal: FleetJournal, *, embeds: bool) -> Node:
+def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
     """The node's row: what its file says of it, unless its end says worse."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
@@ -306,7 +317,8 @@ def _node(end: NodeEnd, journal: FleetJournal, *, embeds: bool) -> Node:
         status = "ok" if end.reason == "partial" else "failed"
         node = replace(node, status=status, reason=end.reason)
     return replace(
-        node, label=end.name, error=end.error or node.error, last_event=end.last_event,
+        node, label=end.name, error=end.error or node.error, engine=dict(engine), last_event=end.last_event,
+        attempts=list(end.attempts),
     )  # fmt: skip
 
 
@@ -339,7 +351,7 @@ def _list_end(end: NodeEnd, journal: FleetJournal) -> ListedNode:
 
 MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
 _RESULTS = ".json.gz"
-EARLIER = "earlier"  # of `fleet.d`: results of nodes that were asked again
+EARLIER = "earlier"  # of `fleet.d`: results of attempts that were repeated
 
 
 class BadMessage(Exception):
@@ -408,8 +420,9 @@ class FleetJournal:
         part = store.part_of(self.path(node))
         if node in self._rewritten:
             self._rewritten.remove(node)
-            part.unlink(missing_ok=True)
-        _append(part, piece)
+            store.replace(part, piece)
+        else:
+            _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
         """Raises BadMessage."""

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from gpubench.result import store
 HELLO, EVENT, HEARTBEAT, PART_BEGINS, PART, RESULT, ENDED = b"h", b"e", b"b", b"n", b"p", b"r", b"x"
 PIECE_BYTES = 64 << 10  # an engine passes so much along without a store of its own
 HEARTBEAT_S, PART_S = 5.0, 1.0
+DEVICES = "CUDA_VISIBLE_DEVICES"
 RUN = "run"
 # What a node is to do stands in its arguments alone; the environment may be that of whoever asks, with these options.
 _NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
@@ -79,7 +80,7 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
         result = Path(name) / ("result.json.gz" if runs else "result.json")
         written = ["--format", "jsonl", "-o", str(result)] if runs else ["--format", "json"]
         command = processes.python("gpubench", *arguments, *written)
-        child = processes.Child(command, environment(), own_session=False, framed=False)
+        child = processes.Child(command, environment(os.environ), own_session=False, framed=False)
         try:
             output: list[bytes] = []
             yield from _while_running(child, PartFile(store.part_of(result)), None if runs else output.append)
@@ -144,10 +145,27 @@ class PartFile:
                 yield PART + piece
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of the engine's worker, in which numbers of GPUs mean what NVML means by them."""
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the
+    library."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
-    return variables | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    numbers = environ.get(DEVICES, "").split(",")
+    if all(word.strip().isdecimal() for word in numbers):
+        with contextlib.suppress(Exception):  # no NVML, no such GPU: the numbers stand
+            variables[DEVICES] = ",".join(_uuids([int(word) for word in numbers]))
+    return variables
+
+
+def _uuids(numbers: Sequence[int]) -> list[str]:
+    import pynvml
+
+    nvml: Any = pynvml
+    nvml.nvmlInit()
+    try:
+        uuids = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)) for number in numbers]
+    finally:
+        nvml.nvmlShutdown()
+    return [uuid.decode() if isinstance(uuid, bytes) else str(uuid) for uuid in uuids]
 
 
 # ---------------------------------------------------------------- engines
@@ -175,6 +193,9 @@ class Engine(Protocol):
     Only `poll` may wait, and no longer than it is told; `cancel` forgets the task, whatever becomes of it.
     """
 
+    name: str
+    version: str
+
     def nodes(self) -> Sequence[EngineNode]: ...
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None: ...
     def poll(self, timeout_s: float) -> Sequence[Arrival]: ...
@@ -197,6 +218,8 @@ def run_node(arguments: Sequence[str]) -> Iterator[bytes]:
 class RayEngine:
     """A connection to a cluster, or to a Ray of our own on this host."""
 
+    name = "ray"
+
     def __init__(self, address: str) -> None:
         """`local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
         self._tasks: dict[str, Any] = {}
@@ -209,6 +232,7 @@ class RayEngine:
             import ray  # not before: it reads the token once, as it is imported
 
             self._ray: Any = ray
+            self.version = str(ray.__version__)
             # A version of Ray or Python that differs ends here, with Ray's own sentence.
             ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
         except ImportError as error:

@@ -323,6 +323,14 @@ NodeReason = Literal[
 ]  # fmt: skip
 
 
+class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that `--retry-failed` repeated."""
+
+    reason: NodeReason  # how it ended
+    error: str  # in words
+    last_event: str | None = None  # the last that it reported
+
+
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
     """A result beside the fleet."""
 
@@ -343,7 +351,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # moves those behind it, and two runs that see one GPU each both call it cupy:0.
     others: list[Run] = []
     files: list[NodeFile] = []  # in a large fleet in place of all results, the newest last
-    last_event: str | None = None  # of a node that `run --cluster` asked: the last that it reported
+    # Of a node that `run --cluster` asked: what started it, the last that it reported, and the attempts before.
+    engine: dict[str, str] = {}
+    last_event: str | None = None  # the last that it reported
+    attempts: list[NodeAttempt] = []  # those before
 
     @property
     def runs(self) -> list[Run]:

@@ -32,6 +32,8 @@ class ClusterOptions(CommandOptions):
     silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
         default="30s")
     deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
+    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
+        least=0, most=1, default=0)
     no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.")
 
 
@@ -49,6 +51,9 @@ class ClusterDetectOptions(DetectOptions, ClusterOptions):
 
 class ClusterRunOptions(RunOptions, ClusterOptions):
     """`run` on one machine or on many."""
+
+    confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
+        "is confirmed.", least=0, most=1, default=1)
 
     def instead(self) -> int | None:
         """Measure the nodes of the cluster, if one is named."""

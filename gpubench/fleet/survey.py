@@ -153,6 +153,8 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[SlowGpu, ...]  # the worst first
     groups: tuple[PeerGroup, ...]  # of peers
     not_compared: tuple[NotCompared, ...]  # the others
+    new: tuple[str, ...] = ()  # GPUs that the saved fleet lacks
+    gone: tuple[str, ...] = ()  # GPUs that only the saved fleet has
 
 
 # ---------------------------------------------------------------- a run -> figures
@@ -243,9 +245,12 @@ def compare_gpus(
     gravest: dict[tuple[str, str], SlowGpu] = {}  # of one GPU and case
     for verdict in sorted(verdicts, key=_order):
         gravest.setdefault((verdict.gpu, verdict.case), verdict)
+    now = {figure.gpu for figure in figures}
+    then = now if known_good is None else {figure.gpu for group in before.values() for figure in group}
     return Peers(
         tolerance=tolerance, looks=looks, k=k, verdicts=tuple(gravest.values()), groups=tuple(peer_groups),
         not_compared=tuple(_left_out(figures, groups, counted)), compared=len(counted),
+        new=tuple(sorted(now - then)), gone=tuple(sorted(then - now)),
     )  # fmt: skip
 
 

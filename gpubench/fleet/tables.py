@@ -178,7 +178,8 @@ def _uneven_line(group: PeerGroup) -> str:
     spread = (group.high_per_s - group.low_per_s) / group.median_per_s
     text = f"{group.case}: {group.peers} GPUs spread over {spread:.0%} of their median"
     if group.threshold is None:
-        return f"{text}; a verdict takes {FEWEST_PEERS}"
+        short = f"the slowest of {group.peers} GPUs is {1 - group.low_per_s / group.high_per_s:.0%} below the fastest"
+        return f"{group.case}: {short}; a verdict takes {FEWEST_PEERS}"
     if group.uniform:
         return text
     return f"{text}; {group.suspects} are short, too many to name any: compare with --known-good"
@@ -190,6 +191,9 @@ def _known_good(report: FleetReport) -> Section | None:
         for group in report.peers.groups
         if group.known_good_change is not None and abs(group.known_good_change) > report.peers.tolerance
     ]
+    for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
+        if gpus:
+            lines.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {first_names(gpus)}")
     return _sentences("known-good", "Against the known good fleet", lines)
 
 

@@ -279,7 +279,7 @@ def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
 
 
 def _text(check: IdenticalGpuCheck) -> str:
-    """`8 x NVIDIA H200: cupy:0 measured in full, the others within 1.3 % (worst cupy:5).`"""
+    """`8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % of their median (worst cupy:5).`"""
     first, others = check.measured_id, len(check.device_ids) - 1
     head = f"{others + 1} x {check.name}: {first} measured in full"
     rest = [f"{id} not compared ({reason})" for id, reason in check.left_out.items()]
@@ -292,8 +292,11 @@ def _text(check: IdenticalGpuCheck) -> str:
         parts = [head, what]
     elif len(check.compared) < 2:
         parts = [head]
+    elif others == 1:
+        parts = [head, f"{check.device_ids[1]} {like}"]
     else:
-        parts = [head, f"the others {like} (worst {check.worst})"]
+        same = len(check.compared) == others + 1
+        parts = [head, f"{f'the {others} others' if same else 'those compared'} {like} (worst {check.worst})"]
     if len(rest) > 1:
         rest = [f"{len(rest)} not compared"]
     return ", ".join([*parts, *rest]) + "."

@@ -416,6 +416,7 @@ class Ranks:
 
 GUARD = 1024  # elements
 PIECE = 1 << 24
+FETCHED_BYTES = 64 << 20
 # The first touch of pages and the first call of a library take several times as long.
 WARM_UP = 5
 
@@ -488,6 +489,8 @@ class CollectiveTimer(Timed):
     def _compare(self, rank: int) -> None:
         """Every element, and the guards. Raises Wrong with the rank and the first element that differs."""
         links, xp, held = self._links, self._links.xp, self.held[rank]
+        if held.nbytes <= FETCHED_BYTES:
+            xp, held = links.fetch(held)
         got = held[GUARD:-GUARD]
         for guard in (held[:GUARD], held[-GUARD:]):
             if not bool((guard != guard).all()):  # NaN alone differs from itself

@@ -32,6 +32,7 @@ from gpubench.analysis.samples import main_blocks
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, cells, heads, number
+from gpubench.curves.stats import median
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
@@ -78,6 +79,8 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
     better: Side  # side alone
     reason: AssignmentReason | None  # against it
     mismatch: bool  # the measured time misses the predicted one by more than 25 %
+    # Stage assignment, predicted and measured seconds of what the first session tried.
+    tried: tuple[tuple[str, float, float | None], ...]
     baseline_device: str | None  # where the better side ran
 
     @property
@@ -138,6 +141,7 @@ def _judge(
         cpu_only_s=sides["cpu"].seconds, gpu_only_s=sides["gpu"].seconds, predicted_s=predicted_s,
         measured_s=shared.seconds, better=contest.better,
         mismatch=abs(shared.seconds / predicted_s - 1) > SHARE if predicted_s else False,
+        tried=_trials(run, outcome, assignment_times) if assignment_times is not None else (),
         baseline_device=_device(result, cases, contest.better, sides[contest.better]),
     )  # fmt: skip
 
@@ -189,6 +193,17 @@ def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
     """Return what the stages leave of a prediction, and nothing where only rounding is left."""
     rest = 1 - sum(stage.share for stage in stages)
     return predicted_s * rest if rest > 1e-9 else 0.0
+
+
+def _trials(
+    run: Run, outcome: Measurement, assignment_times: AssignmentTimes
+) -> tuple[tuple[str, float, float | None], ...]:
+    blocks = [block for blocks in main_blocks(run, outcome, "sweep").values() for block in blocks]
+    tried = []
+    for assignment, predicted_s in assignment_times.predicted_s.items():
+        times = [s for block in blocks if block.assignment == assignment for s in block.wall_s[block.warmup :]]
+        tried.append((assignment, predicted_s, median(times) if times else None))
+    return tuple(tried)
 
 
 def _reason_against(contest: Contest, assignment_times: AssignmentTimes | None) -> AssignmentReason | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 import msgspec
@@ -17,9 +17,11 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
 from gpubench.base import group_by
 from gpubench.base.errors import GpubenchError
-from gpubench.base.plugins.sections import Rows, section
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median
+from gpubench.report import charts
+from gpubench.report.charts import Chart, ChartRow
 from gpubench.report.layout import CsvValue, RenderOptions, Section
 from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
@@ -156,7 +158,8 @@ def _without_readings(
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
     """How often the workload of that name has each stage, and those that the host does; once and none of an op that
-    is not here."""
+    is not here. A stage that the op had at the time and has no longer, as a norm that is now made with the product
+    behind it, is taken to have run as often as the one behind it."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -165,7 +168,10 @@ def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], se
         stages = kernels.load(name).stages
         declared = Counter(stage.name for stage in stages)
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
-    return {name: declared.get(name, 1) for name in names}, hosts
+    counts, count = dict.fromkeys(names, 1), 1
+    for each in reversed(names):
+        counts[each] = count = declared.get(each, count)
+    return counts, hosts
 
 
 def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:
@@ -316,6 +322,64 @@ def seconds_of(breakdown: Stages) -> dict[str, float]:
         | recording
         | {REST: breakdown.residual_s, WHOLE: breakdown.whole_s}
     )
+
+
+COLUMNS = (
+    ("device", "device"), ("size", "n"), ("stage", "stage"), ("time", "time"), ("alone", "alone"), ("share", "share"),
+    ("whole", "whole call"),
+)  # fmt: skip
+CAPTION = (
+    "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
+    "plain chain; a rest below 0 is not drawn. A pale bar is of stages that miss the whole by more than 10 %."
+)
+
+
+@chart("stages", order=70)
+def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
+    """Draw a stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
+    `decode.heads`, have one colour, and stand in the order in which they run."""
+    import altair
+
+    seconds = altair.X(
+        "sum(value):Q", title="seconds of one call", stack="zero",
+        axis=altair.Axis(labelExpr=charts.SECONDS, tickCount=5),
+    )  # fmt: skip
+    color = altair.Color(
+        "kind:N", sort=altair.EncodingSortField("order", op="min"),
+        scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
+    )  # fmt: skip
+    bar = altair.Y(
+        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
+        axis=altair.Axis(labelLimit=120, ticks=False),
+    )  # fmt: skip
+    bars = (
+        charts.chart_of()
+        .mark_bar(height=16)
+        .encode(
+            x=seconds, y=bar, color=color, order="order:Q", tooltip=charts.tooltip(COLUMNS),
+            opacity=altair.Opacity("opacity:Q", scale=None),
+        )
+        .properties(height={"step": 24}, autosize=altair.AutoSizeParams(type="fit-x", contains="padding"))
+    )  # fmt: skip
+    rows = charts.by_series(
+        (breakdown.case.case, part)
+        for breakdown in stages(analysis)
+        for part in _bar(breakdown, options.time_unit)
+    )
+    return Chart(id="stages", title=TITLE, caption=CAPTION, rows=rows, spec=charts.make_spec(bars, CAPTION))
+
+
+def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
+    alone = {stage.stage: stage.alone_s for stage in breakdown.stages}
+    for i, (name, seconds) in enumerate(seconds_of(breakdown).items()):
+        if name != WHOLE and seconds > 0:
+            yield charts.case_fields(breakdown.case, regime=False) | {
+                "bar": f"{breakdown.n} {breakdown.device_id}", "stage": name, "kind": name.rpartition(".")[2],
+                "order": i, "value": charts.short(seconds),
+                "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
+                "share": share_text(seconds / breakdown.whole_s), "whole": seconds_text(breakdown.whole_s, unit),
+                "opacity": 0.35 if breakdown.mismatch else 1.0,
+            }  # fmt: skip
 
 
 def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:

@@ -237,6 +237,10 @@ class Links(ABC):
         with self.on(rank):
             return self.xp.full(count, float("nan"), dtype="float32")
 
+    def fetch(self, array: Array) -> tuple[Any, Array]:
+        """Return the array in host memory, behind the library that has it there."""
+        return self.xp, array
+
     def close(self) -> None:
         """Free everything; never raises. As it stands: there is nothing to free."""
 

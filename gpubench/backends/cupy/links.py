@@ -64,6 +64,11 @@ class CudaLinks(Links):
         for stream in self._streams:
             stream.synchronize()
 
+    def fetch(self, array: Array) -> tuple[Any, Array]:
+        import numpy
+
+        return numpy, self.xp.asnumpy(array)
+
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
         """Copy by the source's stream; without peer access the driver goes through host memory."""
         runtime, ordinals = self.xp.cuda.runtime, self._ordinals

@@ -26,7 +26,12 @@ def test_a_node_is_given_what_to_measure_and_its_name():
 
 def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
     assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
-    for options in (RunOptions(ops="add"), RunOptions(rigorous=True), RunOptions(sessions=1)):
+    for options in (
+        RunOptions(ops="add"),
+        RunOptions(rigorous=True),
+        RunOptions(sessions=1),
+        RunOptions(confirm=0),
+    ):
         assert "--sessions=2" not in node_arguments(options, "x")
 
 
@@ -41,7 +46,7 @@ def test_sessions_are_added_to_confirm_health_alone_and_the_worst_code_wins():
         ("detect --cluster local --wake", 2, "--wake is about one machine"),
         ("detect --cluster local --require cupy", 2, "--require is about one machine"),
         ("detect --cluster local --format env", 2, "table, plain, markdown, html, json"),
-        ("detect --cluster local --deadline soon", 2, "--deadline"),
+        ("detect --cluster local --deadline soon", 2, "--deadline"), ("detect --cluster local --confirm 1", 2, "--confirm"),
         ("run --cluster local -o f.json", 5, "pip install"), ("detect --cluster local", 5, "pip install"),  # without Ray
     ],
 )  # fmt: skip
@@ -87,14 +92,15 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
     )
     kept = [Node(key="k", label="kept", status="ok")]
     absent = [NodeEnd(name="gone", reason="unreachable", error="not there")]
-    fleet = fleet_of_ends(ends, absent, kept, journal, expected=None)
+    fleet = fleet_of_ends(ends, absent, kept, journal, expected=None, engine={"fake": "1"})
+    assert {node.name: node.engine for node in fleet.nodes if not node.engine} == {"gone": {}, "kept": {}}
     rows = {one.name: (one.status, one.reason, one.result is not None) for one in fleet.nodes}
     assert rows == {
         "good": ("ok", None, True), "died": ("failed", "died", True), "skew": ("failed", "version-skew", False),
         "late": ("failed", "failed", False), "gone": ("failed", "unreachable", False), "kept": ("ok", None, False), "cut": ("ok", "partial", True),
     }  # fmt: skip
     assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (7, 3, False)
-    fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None)
+    fleet = fleet_of_ends(ends[-1:], [], [], journal, expected=None, engine={})
     journal.close()
     assert (fleet.nodes_collected, fleet.complete) == (1, False), "it was cut short"
 

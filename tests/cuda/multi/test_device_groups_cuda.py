@@ -4,6 +4,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.base.errors import Unsupported
+from gpubench.multi import device_group as device_group_module
 from gpubench.multi.device_group import CollectiveTimer
 from gpubench.result.case import Case
 from tests.group_runs import computed
@@ -23,9 +24,11 @@ def device_group():
     session.close()
 
 
+@pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
 @pytest.mark.parametrize("shares", [1, 4099, 1 << 22])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_rank_gets_what_the_collective_says(device_group, op, shares):
+def test_every_rank_gets_what_the_collective_says(device_group, op, shares, fetched_bytes, monkeypatch):
+    monkeypatch.setattr(device_group_module, "FETCHED_BYTES", fetched_bytes)
     params = {"n": shares * 8, "ranks": 2}
     case = Case(op.name, op.group, params, "float32", "library", "resident", "group:cupy:0+1")
     try:

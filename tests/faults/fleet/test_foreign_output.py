@@ -38,7 +38,7 @@ START_UP = {
         "def noise():\n while True: os.write(copy, b'noise'); time.sleep(0.001)\n"
         "threading.Thread(target=noise, daemon=True).start()"
     ),
-    "no stdout": "import sys; sys.stdout = None; sys.stderr = None",
+    "no streams": "import sys; sys.stdout.close(); sys.stderr = None",
     "an owner of descriptor 1": "import os, sys; sys.stdout = os.fdopen(1, 'w'); print('hello')",
     "closes descriptors": "import os; os.close(1); os.close(2)",
     "reads": "import sys; sys.stdin.read()",

@@ -35,7 +35,9 @@ def whole(run: Run) -> list[Step]:
 
 
 class FakeEngine:
-    """`scripts` makes the steps of a node, by its id."""
+    """`scripts` makes the steps of a node's next attempt, by its id."""
+
+    name, version = "fake", "1"
 
     def __init__(self, scripts: Callable[[str], Iterable[Step]]) -> None:
         self._scripts = scripts
@@ -53,6 +55,7 @@ class FakeEngine:
         return []
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
+        self._waits.pop(node.id, None)
         self._running[node.id] = iter(self._scripts(node.id))
 
     def poll(self, timeout_s: float) -> list[Arrival]:

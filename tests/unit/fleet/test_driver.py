@@ -32,11 +32,11 @@ def part(tmp_path):
 def lead(tmp_path):
     """Lead a fleet of scripted nodes; the ends by name, the journal and the engine."""
 
-    def run(scripts, *names, interrupt_at=None):
+    def run(scripts, *names, retries=0, interrupt_at=None):
         engine = FakeEngine(scripts)
         engine.interrupt_at = interrupt_at
         journal = FleetJournal(tmp_path / "fleet.json")
-        driver = FleetDriver(engine, journal, SILENCE, clock=engine.clock)
+        driver = FleetDriver(engine, journal, SILENCE, retries=retries, clock=engine.clock)
         ends = driver.run(placed(*names))
         journal.close()
         return {end.name: end for end in ends}, journal, engine, driver
@@ -95,6 +95,18 @@ def test_a_part_that_is_written_anew_replaces_the_old_one_once_it_comes(lead, pa
         ends, journal, _, _ = lead(lambda _, sent=sent: sent, "a")
         assert (ends["a"].reason, store.load(journal.path("a")).id) == ("hung", "a-1")
     assert len(list((journal.folder / EARLIER).iterdir())) == 1, "what the first run of the node brought"
+
+
+def test_a_retry_keeps_both_attempts(lead, part):
+    begun = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part)]
+    attempts = iter([begun, whole(measured("a"))])
+    ends, journal, *_ = lead(lambda _: next(attempts), "a", retries=1)
+    assert (ends["a"].reason, ends["a"].last_event) == (None, "case-start matmul")
+    assert [(attempt.reason, attempt.last_event) for attempt in ends["a"].attempts] == [("hung", "run-start")]
+    assert len(list((journal.folder / EARLIER).iterdir())) == 1
+    for steps, reason, before in (([], "busy", 1), ([HELLO, ended(5, "no")], "failed", 0)):
+        ends, *_ = lead(lambda _, steps=steps: steps, "b", retries=1)
+        assert (ends["b"].reason, len(ends["b"].attempts)) == (reason, before)
 
 
 def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):

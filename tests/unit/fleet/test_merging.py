@@ -10,6 +10,8 @@ from msgspec import UNSET
 
 from gpubench.analysis.samples import seconds_of
 from gpubench.base.errors import InputError
+from gpubench.compare.comparison import CompareOptions
+from gpubench.compare.two_runs import compare
 from gpubench.fleet.nodes import Node, merge_runs
 from gpubench.result.machine import Fact
 from gpubench.result.run import (
@@ -162,6 +164,13 @@ def test_what_was_measured_otherwise_is_refused_by_name(other, field):
     with pytest.raises(InputError, match="cannot be merged") as caught:
         merge_runs([run(1), run(3, [split(0.5)]), other])
     assert field in caught.value.message
+
+
+def test_compare_notices_what_both_sides_hold():
+    whole = merge_runs([run(1), run(2)])
+    for base, codes in ((run(1), {"same-run"}), (run(3), set())):
+        result = compare(("base", base), [("new", whole)], CompareOptions())
+        assert {notice.code for notice in result.warnings} & {"same-run"} == codes
 
 
 def test_a_run_that_measured_other_devices_or_ops_joins():

@@ -1,6 +1,8 @@
 """What a node sends: the run of a real child, and its `.part` as it grows."""
 
 import os
+import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -39,10 +41,17 @@ def test_what_detect_writes_is_its_result_in_few_messages(tmp_path):
 def test_a_node_does_what_its_arguments_say_whatever_the_environment_of_the_driver_was(monkeypatch):
     for name in ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_FAKE_GPUS"):
         monkeypatch.setenv(name, "1")
-    given = wire.environment()
-    names = {name for name in given if name.startswith("GPUBENCH_")}
+    names = {name for name in wire.environment({}) if name.startswith("GPUBENCH_")}
     assert names - {"GPUBENCH_CACHE_DIR"} == {"GPUBENCH_FAKE_GPUS"}
-    assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "numbers of GPUs mean what Ray means by them"
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetHandleByIndex=["GPU-0", b"GPU-1"].__getitem__,
+        nvmlDeviceGetUUID=lambda handle: handle,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    # What is no number, or unknown, stays as it is.
+    for devices, names in (("1,0", "GPU-1,GPU-0"), ("", ""), ("GPU-7,GPU-8", "GPU-7,GPU-8"), ("99", "99")):
+        monkeypatch.setenv(wire.DEVICES, devices)
+        assert wire.environment({wire.DEVICES: devices})[wire.DEVICES] == names
 
 
 def test_a_part_file_is_read_on_and_from_its_start_when_it_is_written_anew(tmp_path):

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE
+from gpubench.curves.stats import FEWEST_PEERS, TOLERANCE, growing_k
 from gpubench.fleet.survey import SEVERE, Figure, compare_gpus, figures
 from tests.unit.fleet.fleets import node_run
 
@@ -67,8 +67,18 @@ def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
     found = compare_gpus([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
     assert {one.gpu for one in found.verdicts} == {one.gpu for one in good[1:]}
     assert all(one.known_good and one.word == "slow" for one in found.verdicts)
+    assert (found.new, found.gone) == (("new",), ("000",))
     assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
-    assert compare_gpus(now).verdicts == ()
+    alone = compare_gpus(now)
+    assert (alone.verdicts, alone.new, alone.gone) == ((), (), ())
+
+
+def test_k_grows_with_the_number_of_looks():
+    """3.9 at 256 GPUs and 4.66 at 8,000, four cases each."""
+    assert growing_k(0) == growing_k(214) == 3.5
+    assert growing_k(216) > 3.5
+    assert growing_k(256 * 4) == pytest.approx(3.90, abs=0.01)
+    assert growing_k(8_000 * 4) == pytest.approx(4.66, abs=0.01)
 
 
 def test_chance_is_told_for_the_spread_that_was_measured():

@@ -11,13 +11,13 @@ import pytest
 
 from gpubench.base.errors import GpubenchError
 from gpubench.measure import scratch
-from gpubench.measure.scratch import MARKER, Scratch
+from gpubench.measure.scratch import CLUSTER_PREFIX, MARKER, PREFIX, Scratch
 
 _KILLED = """
 import os, pathlib, sys, tempfile
 tempfile.tempdir = sys.argv[1]
 from gpubench.measure.scratch import Scratch
-made = Scratch()
+made = Scratch(sys.argv[3])
 (made.folder / "x.npy").write_bytes(b"x")
 print(made.folder, flush=True)
 if sys.argv[2] == "lives":
@@ -26,9 +26,9 @@ os._exit(9)
 """
 
 
-def start(folder, word):
+def start(folder, word, prefix=PREFIX):
     process = subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(folder), word], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", _KILLED, str(folder), word, prefix], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     return process, process.stdout.readline().strip()
 
@@ -39,10 +39,11 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_of_the_dead_is_removed_and_one_of_the_living_is_not(temporary):
-    killed, orphan = start(temporary, "dies")
+@pytest.mark.parametrize("prefix", [PREFIX, CLUSTER_PREFIX])
+def test_a_folder_of_the_dead_is_removed_and_one_of_the_living_is_not(temporary, prefix):
+    killed, orphan = start(temporary, "dies", prefix)
     killed.wait()
-    living, used = start(temporary, "lives")
+    living, used = start(temporary, "lives", prefix)
     made = Scratch()
     assert sorted(map(str, temporary.iterdir())) == sorted([used, str(made.folder)])
     assert orphan not in map(str, temporary.iterdir())
@@ -97,8 +98,10 @@ def test_a_folder_that_a_killed_run_left_before_or_after_it_had_a_marker_is_remo
     marked.mkdir()
     (marked / MARKER).touch()
     (marked / "x.npy").write_bytes(b"x")
+    another = temporary / f"{CLUSTER_PREFIX}of-another-program"  # so short a name is no proof
+    another.mkdir()
     Scratch().remove()
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.iterdir()) == [another]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="giving a folder away needs root")

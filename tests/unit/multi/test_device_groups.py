@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.contract import Links
 from gpubench.backends.shared.sides import HostLinks, granule
 from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
@@ -132,6 +133,9 @@ def delivered(name, ranks, count):
 @pytest.mark.parametrize("shares", [1, 4099])
 def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
     monkeypatch.setattr(device_group_module, "PIECE", 1 << 10)  # several pieces
+    monkeypatch.setattr(device_group_module, "FETCHED_BYTES", 10_000)
+    fetched = []
+    monkeypatch.setattr(Links, "fetch", lambda links, array: (links.xp, fetched.append(array) or array))
     for op in planned(ranks):
         count = shares * ranks
         timed = prepared(op, count * WIDTH, ranks)
@@ -151,6 +155,7 @@ def test_every_rank_gets_what_the_collective_says(ranks, shares, monkeypatch):
             assert caught.value.check.index == [rank, place]
             timed.exchange = right
         timed.release()
+    assert bool(fetched) == (shares == 1), "what is short is compared on the host"
 
 
 def test_a_write_outside_the_buffer_and_a_missing_one_are_seen():

@@ -75,6 +75,6 @@ def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_v
     assert [(slow.device_id, slow.judged) for slow in two.slower] == [("fake:gpu1", False)]
     assert "no verdict" in two.text
     text = checked(8).text
-    assert text.startswith("8 x Scripted gpu: fake:gpu0 measured in full, the others within ")
+    assert text.startswith("8 x Scripted gpu: fake:gpu0 measured in full, the 7 others within ")
     assert "(worst fake:gpu" in text
     assert checked(2).text.count("fake:gpu1") == 1

@@ -9,11 +9,14 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
 from gpubench.report import render
+from gpubench.report.layout import RenderOptions
+from gpubench.report.plots import chart_set
 from gpubench.result.case import RESIDENT, WAITED
 from gpubench.result.run import Outcome, Run, StageClock
 from gpubench.workloads.stages import Stages, stages
 from tests import golden
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
+from tests.unit.report.samples import stages_run
 
 SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
 SUM_S, LAUNCH_S = 3e-4, 1e-5
@@ -117,6 +120,30 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     text = " ".join(render([run], "plain", sections=("stages",)).split())
     assert "2 of its tokens differ from float64's" in text
     assert row_of().tokens_per_s == {}, "a workload without tokens"
+
+
+def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
+    """Of a file from when the norms of inference were stages of their own: they ran as often as what reads them."""
+    seconds = {"tokenise": 6e-4, "decode.norm1": 6e-4, "decode.qkv": 6e-4, "decode.choose": 6e-4}
+    rows = []
+    for stamping_s in (0.0, 1e-4):
+        what = measured(case("inference", 16, "tuned", WAITED, "cupy:0"), sum(seconds.values()))
+        run = run_of([in_stages(what, seconds, clock="event", stamping_s=stamping_s)])
+        rows.append(stages(analyse(run))[0].stages)
+    lost = {before.stage: before.chain_s - after.chain_s for before, after in zip(*rows, strict=True)}
+    assert lost["decode.norm1"] == pytest.approx(lost["decode.qkv"])
+    assert lost["decode.qkv"] == pytest.approx(4 * lost["decode.choose"]), "four layers, and one choice"
+
+
+def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
+    (chart,) = chart_set(analyse(stages_run()), RenderOptions(sections=("stages",))).charts
+    analysis = analyse(stages_run())
+    for row in stages(analysis):
+        bars = [one for rows in chart.rows.values() for one in rows if one["bar"] == f"{row.n} {row.device_id}"]
+        drawn = row.whole_s - min(0.0, row.residual_s)  # a rest below 0 has no bar
+        assert all(one["value"] > 0 for one in bars)
+        assert sum(one["value"] for one in bars) == pytest.approx(drawn, rel=1e-3)
+        assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]
 
 
 @pytest.mark.parametrize(("run", "name"), golden.NETWORK_CASES)
