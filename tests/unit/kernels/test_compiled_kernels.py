@@ -1,5 +1,6 @@
 """The CPU's compiled kernels: right in every way that a machine may choose, on one thread and on several."""
 
+import math
 import os
 import re
 import subprocess
@@ -37,9 +38,11 @@ def pool():
     return NumbaThreads(THREADS)
 
 
-def launched(pool, op, candidate, inputs, dtype, params):
+def launched(pool, op, candidate, inputs, dtype, params, beyond=0):
+    """Its output, `beyond` elements past the begin of a cache line."""
     arrays = {operand.name: array for operand, array in zip(op.inputs, inputs, strict=True)}
-    output = aligned_array(op.output.shape(params), dtype)
+    shape = op.output.shape(params)
+    output = aligned_array((math.prod(shape) + beyond,), dtype)[beyond:].reshape(shape)
     output.fill(0.25)
     launch = pool.launch(candidate.build(), {**arrays, "out": output})
     launch()
@@ -100,14 +103,16 @@ def test_a_transpose_past_the_caches_is_exact_at_sides_that_no_rectangle_fills(p
 
 
 def assert_streamed(pool, op, params, dtype):
-    """Every candidate is right, and some write past the caches."""
+    """Every candidate is right, and some write past the caches; also where a split hands over a part of an array, which
+    begins at no cache line."""
     inputs = random_inputs(op, params, dtype, seed=3)
     judged = judge(op, inputs, dtype)
     candidates = compiled_kernel(op).candidates(params, dtype, LIMITS)
     assert any("streaming" in one.name for one in candidates)
     for candidate in candidates:
-        output = launched(pool, op, candidate, inputs, dtype, params)
-        assert judged(output).ok, candidate.name
+        for beyond in (0, 2):
+            output = launched(pool, op, candidate, inputs, dtype, params, beyond)
+            assert judged(output).ok, (candidate.name, beyond)
 
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
