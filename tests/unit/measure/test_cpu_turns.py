@@ -42,6 +42,17 @@ def test_each_block_begins_on_another_cpu_that_is_like_the_first(system, alike, 
     assert len(among) < 3 or len(set(map(tuple, rounds))) > 1, "in other orders"
 
 
+def test_workers_take_them_in_orders_of_their_own(system):
+    orders = set()
+    for seed in "abcdef":
+        turns = CpuTurns([], seed)
+        del system[:]
+        for _ in ALL:
+            turns.next()
+        orders.add(tuple(blocks(system)))
+    assert len(orders) > 3
+
+
 def test_a_system_that_moves_no_threads_is_left_alone(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     CpuTurns(["0-3"], "a").next()

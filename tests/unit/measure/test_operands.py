@@ -61,6 +61,16 @@ def test_a_larger_size_another_dtype_and_another_shape_are_made_anew(other, tmp_
     assert [(x.shape, x.tobytes()) for x in shared.inputs(larger)] == [(x.shape, x.tobytes()) for x in alone]
 
 
+@pytest.mark.parametrize(("name", "begins"), [
+    ("add", True), ("gelu", True), ("softmax", True), ("matmul", False), ("dot", True),
+])  # fmt: skip
+def test_ops_of_one_length_begin_and_those_of_squares_do_not(name, begins):
+    op = kernels.load(name)
+    low, high = op.sizes.snap(4096), op.sizes.high
+    assert op.begins({"n": low}, {"n": high}) == begins
+    assert not op.begins({"n": high}, {"n": low}) or low == high
+
+
 def test_rows_of_another_length_do_not_begin():
     op = kernels.load("softmax")
     assert op.begins({"n": 2048, "columns": 256}, {"n": 4096, "columns": 256})

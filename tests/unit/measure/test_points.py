@@ -1,8 +1,11 @@
 """What a run knows of its ops: times by size, ratios of the fastest, and the grid and the ladder of sizes."""
 
+import math
+
 import pytest
 
 from gpubench import kernels
+from gpubench.kernels.contract.op import Ladder
 from gpubench.measure import points
 from gpubench.measure.plan import Series
 from gpubench.measure.points import Pace
@@ -64,6 +67,17 @@ def test_curves_follow_what_was_measured_since():
     assert len(passes.rows(add)) > sizes
     assert passes.points.fit(add) is not before
     assert set(passes.points.times(add)[BASE]) == set(passes.rows(add))
+
+
+def test_sizes_of_the_grid_are_a_quarter_of_an_octave_apart_and_whole_granules():
+    for ladder in (Ladder(1000, 1 << 24), Ladder(64, 4096, granule=8), Ladder(512, 1 << 20, granule=64)):
+        for n in (ladder.low * 2 ** (i / 7) for i in range(80)):
+            size = ladder.snap(n)
+            assert 1 <= size <= ladder.high
+            assert size % ladder.granule == 0
+            if n <= ladder.high and size > 8 * ladder.granule:
+                assert abs(math.log2(size / n)) <= 1 / 8 + 0.1
+    assert [Ladder(1000, 1 << 24).snap(n) for n in (1024, 1200, 4096)] == [1117, 1117, 4467]
 
 
 def test_the_sizes_of_an_op_have_a_shape_and_larger_ones_are_more_work():

@@ -247,10 +247,11 @@ def test_a_split_flushes_its_gpu(offers):
     if offers:
         gpu.flush = lambda: reported.append("flush")
     gpu.upload = lambda buffer, host: reported.append(host.nbytes)
-    flush = Flush(session, 10)
+    flush = Flush(session, 1000)
     flush()
     flush()
     flush.close()
+    assert set(flush.written.tolist()) == {2}, "all of the host's part is written"
     assert reported == ["flush" if offers else 256 << 20] * 2
     session.close()
 
