@@ -2,6 +2,7 @@
 
 import itertools
 
+from gpubench.cli.selection import LINKS
 from tests.fake.multi.test_scaling import AT_ONCE
 
 SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allreduce=96k")
@@ -21,6 +22,14 @@ def test_with_several_gpus_every_pair_copies_and_device_groups_reduce(run):
     assert where["p2p"] == {f"group:fake:{a}+{b}" for a, b in itertools.permutations(range(3), 2)}
     assert where["allreduce"] == {"group:fake:0+1", "group:fake:0-2"}
     assert where["matmul"] == where["upload"] == set(gpus.split(","))
+
+
+def test_one_gpu_has_no_links_to_look_at(run):
+    ran = run("--ops", "health", *SMALL[:8], "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
+    assert ran.code == 0, ran.err
+    assert not set(LINKS) & set(ran.result["selection"]["ops"])
+    assert "scaling" not in ran.result["settings"]
+    assert {o["case"]["device_id"] for o in ran.outcomes.values()} == {"fake:gpu0"}
 
 
 def test_equal_gpus_work_at_once_unless_somebody_turns_that_off(run):

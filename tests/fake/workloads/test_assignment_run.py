@@ -1,5 +1,7 @@
 """Whole runs with an assigned workload: the first session chooses, the others measure; a mixture wins here."""
 
+import pytest
+
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 ASSIGNED = "mlp_forward/n=16/float32/tuned/{}@hybrid:fake:gpu"
 REGIMES = ("resident-waited", "transfer-always")
@@ -37,3 +39,12 @@ def test_a_gpu_that_fails_costs_the_case(run):
     assert told == {
         "oom": ("skip", "out-of-memory"), "build": ("failure", "build-error"), "wrong": ("failure", "wrong-result"),
     }  # fmt: skip
+
+
+@pytest.mark.check
+def test_only_the_check_chooses_nothing(run):
+    ended = run(*"--ops ffn --sizes 2 --regimes transfer-always --devices hybrid:fake:gpu --check-only".split())
+    assert ended.code == 0, ended.err
+    (outcome,) = ended.outcomes.values()
+    assert outcome["check"]["ok"]
+    assert outcome.get("blocks", []) == outcome.get("assignment_times", []) == []
