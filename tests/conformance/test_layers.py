@@ -20,7 +20,7 @@ BACKENDS = [
 
 
 def shapes(op):
-    """The usual shape, and three of the combinations of small ones that the op has."""
+    """The usual shape, and the combinations of small ones that the op has: of more than four three."""
     tokens = (11,) if op.stages else (33, 11)
     options = (
         dict(zip(op.options, chosen, strict=True))
@@ -31,7 +31,7 @@ def shapes(op):
         [params for params in every if op.fits(params) is None and op.flops(params) <= MOST_FLOPS]
         for every in (usual, small)
     )
-    return usual + small[:: max(1, len(small) // 2)][:2] + small[-1:]
+    return usual + (small if len(small) <= 4 else small[:: len(small) // 2][:2] + small[-1:])
 
 
 def tried(op):

@@ -150,7 +150,7 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
 @pytest.mark.parametrize(("dtype", "lowered"), [*((dtype, {}) for dtype in DTYPES), ("float16", WEBGPU)])
 def test_transpose_of_any_sides(session, dtype, lowered):
     limits = able(session, dtype, **lowered)
-    for m, n in ((1, 1), (1, 257), (8, 1000), (1000, 8), (136, 264), (33, 31), (36, 100)):
+    for m, n in ((1, 1), (1, 257), (257, 1), (8, 1000), (1000, 8), (136, 264), (33, 31), (36, 100)):
         x = values((m, n), dtype)
         got = launch(session, transpose.build_wgsl(m, n, dtype, limits), {"x": x}, (n, m))
         assert got.tobytes() == x.T.tobytes(), (m, n)
