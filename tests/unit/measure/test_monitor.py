@@ -128,6 +128,16 @@ def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, tempera
     assert absent == {}
 
 
+@pytest.mark.parametrize(("place", "answers", "why"), [
+    ("0000:99:00.0", {}, "NVML lists no such GPU"),
+    ("0000:06:00.0", {"nvmlInit": Nvml.NVMLError("Driver Not Loaded")}, "NVML: Driver Not Loaded"),
+])  # fmt: skip
+def test_a_driver_that_does_not_list_a_gpu_or_refuses_is_a_reason(place, answers, why):
+    absent = {}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci=place)], absent, cards(**answers)) == {}
+    assert absent == {"cupy:0": why}
+
+
 def device(name, kind="gpu", gpu_id=None, identity=None):
     backend = name.partition(":")[0]
     return Device(id=name, backend=backend, kind=kind, name="X", api="vulkan", gpu_id=gpu_id, identity=identity)
@@ -331,6 +341,12 @@ def begun(monkeypatch, *said, start_s=30.0):
     monkeypatch.setattr(monitor, "PATIENCE_S", 0.01)
     monkeypatch.setattr(monitor, "START_S", start_s)
     return monitor.Monitor(CARD, 0.0)
+
+
+def test_only_devices_that_somebody_is_on_are_told(monkeypatch):
+    session = begun(monkeypatch, Ready({"wgpu:0": "why"}, {"cupy:0": Users(computing=1), "cupy:1": Users()}))
+    assert session.users() == {"cupy:0": Users(computing=1)}
+    assert session.absent() == {"wgpu:0": "why"}
 
 
 def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):

@@ -128,6 +128,28 @@ def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, exp
     assert ids(wanted) == expected
 
 
+def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
+    known = Identity(uuid="abc", pci="0000:09:00.0", vendor_id=0x10DE, device_id=0x2335)
+    monkeypatch.setitem(
+        LISTINGS, "cupy", Listing("cupy", (device("cupy:1", api="cuda", identity=known),), ("library",), "14")
+    )
+    (record,) = targets.records(choose(DeviceRequest(required=("numpy", "cupy"))).listings)
+    assert (record["source"], record["ordinal"]) == ("cuda", 1)
+    assert (record["uuid"], record["bdf"]) == ("GPU-abc", "0000:09:00.0")
+    assert (record["vendor_id"], record["device_id"]) == ("10de", "2335")
+
+
+def test_each_source_lists_a_gpu_once(monkeypatch):
+    monkeypatch.setitem(LISTINGS, "cupy", CUDA)
+    monkeypatch.setitem(LISTINGS, "torch", TORCH)
+    places = {
+        (record["source"], record["ordinal"])
+        for record in targets.records(choose(DeviceRequest(required=("cupy", "torch"))).listings)
+    }
+    assert len(places) == 5
+    assert {ordinal for source, ordinal in places if source.startswith("torch")} == {0, 1, 2}
+
+
 def test_backends_on_one_gpu_share_its_memory():
     card = {"gpu_id": "GPU-1", "kind": "gpu", "name": "X"}
     cuda = Device(id="cupy:0", backend="cupy", api="cuda", usable_bytes=100, **card)
