@@ -59,3 +59,13 @@ def test_each_case_has_the_sessions_of_the_plan(monkeypatch, sizes, stops, in_th
         finished = {stop.session for stop in outcome.stops} & used
         assert len(finished) == SESSIONS
         assert {block.session for block in outcome.blocks if block.session in used} == finished
+
+
+def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "hold_signals", lambda: None)
+    monkeypatch.setattr(runner._Runner, "_open_all", interrupt)
+    run = carry_out(plan(["fake:cpu"], SIZES, op=OP))
+    assert ([session.index for session in run.sessions], run.complete) == ([0], False)

@@ -213,7 +213,9 @@ def stream(typingctx, out, at, block, count):
         zero, step = (ir.Constant(length.type, value) for value in (0, lanes))
         with cgutils.for_range_slice(builder, zero, length, step) as (i, _):
             read = builder.load(_vector(builder, source, i, lanes), align=64)
-            _store(builder, read, _vector(builder, target, builder.add(start, i), lanes), itemsize, streamed=True)
+            _store(
+                builder, read, _vector(builder, target, builder.add(start, i), lanes), itemsize, streamed=True
+            )
         return context.get_dummy_value()
 
     return types.none(out, types.intp, block, types.intp), codegen
