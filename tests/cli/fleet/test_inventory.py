@@ -98,3 +98,11 @@ def test_the_deadline_ends_the_fleet_with_its_code():
     found, asked = detect_nodes(DetectOptions(cluster="local", quiet=True), cluster, limits)
     assert [(node.name, node.reason) for node in found.nodes] == [("b", "failed"), ("a", None)]
     assert int(fleet_code(found, asked.ends, None)) == 124
+
+
+def test_an_interrupt_tells_who_answered_until_then():
+    cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
+    cluster.interrupt_at = 9
+    found, asked = detect_nodes(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
+    assert isinstance(asked.interrupted, KeyboardInterrupt)
+    assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.fleet import node as wire
-from gpubench.fleet.driver import EARLIER, Arrival, FleetDriver, FleetJournal, FleetLimits
+from gpubench.fleet.driver import EARLIER, Arrival, FleetDriver, FleetJournal, FleetLimits, NodeClocks
 from gpubench.result import store
 from gpubench.result.store import Journal
 from tests.unit.fleet.engines import HELLO, FakeEngine, ended, event, pieces, placed, whole
@@ -114,6 +114,8 @@ def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):
     ends, _, engine, _ = lead(lambda _: [*beats[:1], event("run-start"), *beats[1:]], "a")
     assert (ends["a"].reason, ends["a"].cut) == ("partial", "deadline")
     assert 1800 <= engine.now < 1802
+    clocks = NodeClocks(SILENCE, 0)
+    assert (clocks.wait_s(1799.5), clocks.wait_s(1801)) == (0.5, 0), "nobody waits beyond it"
 
 
 def test_an_interrupt_keeps_what_arrived(lead, part):

@@ -13,6 +13,7 @@ from gpubench.base.errors import BackendUnavailable, Unsupported
 from gpubench.measure import plan
 from gpubench.measure.worker.workspace import Wrong, gate, kind_of, refusal
 from gpubench.multi import device_group as device_group_module
+from gpubench.multi.data_parallel import segments
 from gpubench.multi.device_group import CollectiveTimer, shares
 from gpubench.multi.ops import WIDTH, value
 from gpubench.result.case import Case, group_id, group_ranks, group_sizes
@@ -225,3 +226,10 @@ def test_ranks_that_train_agree_with_float64_and_with_each_other(
     monkeypatch.setattr(HostLinks, "average", lambda self, buffers: None)
     with pytest.raises(Wrong, match="rank 1 has another"):  # an exchange is left out
         trained(tmp_path, ranks, name, params)
+
+
+def test_an_exchange_comes_before_gradients_are_read():
+    parts = list(segments(kernels.load("mlp_adam")))
+    gradients = [[f"d{x}.{k}" for x in ("w2", "b2", "w1", "b1")] for k in range(3)]
+    assert [values for _, values in parts] == [*gradients, []]
+    assert [stages[0].name for stages, _ in parts] == ["hidden", "update", "update", "update"]
