@@ -6,6 +6,7 @@ x is n x n, or `m` x n where a param `m` is given.
 from __future__ import annotations
 
 from functools import partial
+from textwrap import indent
 
 from gpubench.kernels.contract.kernel import (
     Candidate,
@@ -83,6 +84,14 @@ def _numba_source(dtype: str, down: int, across: int, streaming: bool) -> str:
     side = min(16, 64 // ITEMSIZE[dtype])
     by_columns, by_rows = f"j in range(left, whole_columns, {side})", f"i in range(top, whole_rows, {side})"
     outer, inner = (by_rows, by_columns) if down > across else (by_columns, by_rows)
+
+    def tiles(*, streamed: bool) -> str:
+        return f"for {outer}:\n    for {inner}:\n        transpose_tile(x, i * s + j, s, out, j * m + i, m, {streamed})"
+
+    loops = tiles(streamed=False)
+    if streaming:  # a part of an array may begin within a line, where a store past the caches faults
+        past = indent(tiles(streamed=True), "    ")
+        loops = f"if address(out) & 63:\n{indent(loops, '    ')}\nelse:\n{past}"
     return f"""{numba_prelude(dtype)}
 
 {numba_signature(dtype)}
@@ -92,9 +101,7 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
         top, left = unit // across * {down}, unit % across * {across}
         bottom, right = min(top + {down}, m), min(left + {across}, s)
         whole_rows, whole_columns = top + (bottom - top) // {side} * {side}, left + (right - left) // {side} * {side}
-        for {outer}:
-            for {inner}:
-                transpose_tile(x, i * s + j, s, out, j * m + i, m, {streaming})
+{indent(loops, "        ")}
         for j in range(left, right):
             for i in range(top if j >= whole_columns else whole_rows, bottom):
                 out[j * m + i] = x[i * s + j]

@@ -186,24 +186,17 @@ def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
 
 
 def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: bool) -> None:
-    """Store a vector; `streamed`: past the caches, where it begins at a multiple of 64 bytes."""
-    if not streamed:
-        builder.store(value, pointer, align=itemsize)
-        return
-    # Part of an array, as a split hands it over, may begin anywhere, where such a store ends the process.
-    low = builder.and_(builder.ptrtoint(pointer, ir.IntType(64)), ir.Constant(ir.IntType(64), 63))
-    with builder.if_else(builder.icmp_unsigned("==", low, low.type(0)), likely=True) as (whole, other):
-        with whole:
-            stored = builder.store(value, pointer, align=64)
-            stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        with other:
-            builder.store(value, pointer, align=itemsize)
+    """Store a vector; `streamed`: past the caches, to a whole line."""
+    stored = builder.store(value, pointer, align=64 if streamed else itemsize)
+    if streamed:
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
 
 
 @intrinsic
 def stream(typingctx, out, at, block, count):
-    """Write block[:count] to out[at:], 64 bytes at a time, past the caches if `out + at` is aligned to them. `count`
-    elements are a multiple of 64 bytes."""
+    """Write block[:count] to out[at:], 64 bytes at a time, past the caches. `count` elements are a multiple of them.
+
+    A part of an array, as a split hands it over, may begin within a line: such a store would end the process there."""
 
     def codegen(context, builder, signature, args):
         target, start, source, length = args
@@ -211,11 +204,14 @@ def stream(typingctx, out, at, block, count):
         itemsize = context.get_abi_sizeof(element)
         lanes = 64 // itemsize
         zero, step = (ir.Constant(length.type, value) for value in (0, lanes))
-        with cgutils.for_range_slice(builder, zero, length, step) as (i, _):
-            read = builder.load(_vector(builder, source, i, lanes), align=64)
-            _store(
-                builder, read, _vector(builder, target, builder.add(start, i), lanes), itemsize, streamed=True
-            )
+        begin = builder.ptrtoint(builder.gep(target, [start]), length.type)
+        is_line = builder.icmp_unsigned("==", builder.and_(begin, length.type(63)), zero)
+        with builder.if_else(is_line, likely=True) as branches:
+            for streamed, branch in zip((True, False), branches, strict=True):
+                with branch, cgutils.for_range_slice(builder, zero, length, step) as (i, _):
+                    read = builder.load(_vector(builder, source, i, lanes), align=64)
+                    place = _vector(builder, target, builder.add(start, i), lanes)
+                    _store(builder, read, place, itemsize, streamed=streamed)
         return context.get_dummy_value()
 
     return types.none(out, types.intp, block, types.intp), codegen
@@ -347,7 +343,7 @@ def tanh64(x):
 @intrinsic(prefer_literal=True)
 def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
     """out[out_at + i out_stride + j] = x[at + j stride + i] of a tile as wide as `tile_side`: whole rows are loaded,
-    exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: past the caches."""
+    exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: past the caches, to aligned rows."""
 
     def codegen(context, builder, signature, args):
         source, start, step, target, out_start, out_step, _ = args
@@ -371,9 +367,9 @@ def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
                 rows[i] = builder.shuffle_vector(*pair, _lanes(first))
                 rows[i + distance] = builder.shuffle_vector(*pair, _lanes(second))
             distance //= 2
-        past = bool(signature.args[6].literal_value)
+        whole = bool(signature.args[6].literal_value)
         for i in range(side):
-            _store(builder, rows[i], row(target, out_start, out_step, i), itemsize, streamed=past)
+            _store(builder, rows[i], row(target, out_start, out_step, i), itemsize, streamed=whole)
         return context.get_dummy_value()
 
     return types.none(x, types.intp, types.intp, out, types.intp, types.intp, streamed), codegen
