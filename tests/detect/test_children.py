@@ -69,6 +69,12 @@ def test_endless_output_costs_time_and_no_memory(monkeypatch):
     assert answer.provider.status == "timeout"
 
 
+def test_nothing_is_said_of_probes_that_answer():
+    told: list[str] = []
+    inspection.run_probes([ProbeRequest("wgpu", 30.0, {}, (sys.executable, "-c", GOOD))], told.append)
+    assert told == []
+
+
 def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monkeypatch):
     (tmp_path / "threadpoolctl.py").write_text(
         "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"

@@ -68,6 +68,15 @@ def test_records_survive_json(records):
         assert parse_record(msgspec.json.decode(msgspec.json.encode(record_to_json(record)))) == record
 
 
+@pytest.mark.parametrize(("known", "bdf"), [("integrated", "0000:02:00.0"), ("discrete", "0000:01:00.0")])
+def test_a_kind_leads_to_its_like_then_to_the_gpu_that_says_nothing(known, bdf):
+    first, second = ({"source": "drm", "bdf": f"0000:0{n}:00.0", "vendor_id": "1002"} for n in (1, 2))
+    reported = {"source": "wgpu:vulkan", "vendor_id": "1002", "adapter_type": "discrete"}
+    for placed in ([first | {"adapter_type": known}, second], [second, first | {"adapter_type": known}]):
+        gpus = detect.inspect(records=[*placed, reported]).gpus
+        assert [gpu.bdf.value for gpu in gpus if gpu.apis] == [bdf]
+
+
 INSTANCE = "MIG-11111111-2222-3333-4444-555555555555"
 WHOLE = {"source": "nvml", "uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de"}
 PART = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_bytes": 10 << 30}
@@ -260,6 +269,14 @@ def test_what_a_display_adapter_is_there_for(ids, role):
 )  # fmt: skip
 def test_a_vendor_in_words_is_its_number(vendor, number):
     assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("OEM", None), ("EV56", "EV56"), ("NUC12WSKi7", "NUC12WSKi7"), ("Nonesuch X", "Nonesuch X")],
+)
+def test_a_placeholder_is_no_name(name, read):
+    assert parse_record({"source": "nvml", "name": name}).name == read
 
 
 H200 = {"uuid": UUIDS[0], "bdf": "0000:01:00.0", "vendor_id": "10de", "device_id": "2335"}

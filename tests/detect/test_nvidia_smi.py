@@ -97,6 +97,12 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
     assert set(wanted.get("notes", [])) <= {reason.code for reason in machine.recommendation.reasons}
 
 
+@pytest.mark.parametrize(("number", "version"), [(13000, "13.0"), (12040, "12.4")])
+def test_the_driver_tells_the_newest_cuda_that_it_serves(number, version):
+    records = last_answer(nvml.probe_nvml, library({**MACHINES["h100"], "cuda": number}))["records"]
+    check(detect.inspect(records=records).gpus[0], {"driver.cuda": version, "driver.cuda.source": "nvml"})
+
+
 def test_unified_memory_needs_cudas_word_or_a_refused_size_and_the_chip():
     """NotSupported alone may be a discrete card; the chip's id alone may be a card that tells its size."""
     card = {**MACHINES["h100"], "gpus": [{**MACHINES["h100"]["gpus"][0], "memory": None}]}

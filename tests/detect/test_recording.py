@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,17 @@ def test_any_group_is_masked_as_its_recording(paths):
     assert numbers.rename("/docker/abc/docker-abc.scope") == "/docker/1/docker-1.scope"
     assert Numbers().rename("/docker/1/docker-1.scope") == "/docker/1/docker-1.scope"
     assert numbers.rename("/docker/1") == "/docker/2"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_refused_file_is_refused_in_the_recording_too(tree, tmp_path, plain):
+    (tree / "proc/meminfo").chmod(0)
+    detect.save_recording(tmp_path / "copy", tree)
+    assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=tree))
+
+
+def test_a_folder_in_place_of_a_file_stays_one(look, host):
+    assert look({**host, "/proc/meminfo": None}).memory.total_bytes.status == "invalid"
 
 
 @pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)

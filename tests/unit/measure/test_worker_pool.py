@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.detect.facts import make_fact
 from gpubench.measure import protocol, worker_pool
 from gpubench.measure.budget import LAST_S, Budget
 from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
 from gpubench.result.case import Case
+from gpubench.result.machine import Cpu, Machine
 from gpubench.result.run import Device, Settings, WorkerRecord
 
 COSTS = {"Open": 5.0, "Load": 2.0, "Build": 3.0, "Choose": 1.0, "Close": 1.0}  # seconds of work of one request
@@ -44,7 +46,7 @@ class ScriptedWorker:
     script: Script
 
     def __init__(self, threads=None):
-        self.device, self.number, self.alive = "", 0, True
+        self.device, self.number, self.alive, self.threads = "", 0, True, threads
         self.free, self.ends = 0.0, {}  # when it has nothing to do any more, and when each request ends
         self.script.workers.append(self)
 
@@ -55,7 +57,7 @@ class ScriptedWorker:
 
     def send(self, request):
         if isinstance(request, protocol.Open):
-            self.device = request.device_id
+            self.device, self.cpus = request.device_id, request.cpus
         kind = type(request).__name__
         begin = max(self.script.now, self.free)
         self.free = begin + COSTS.get(kind, 0.5) + (kind == "Open") * self.script.slow.get(self.device, 0.0)
@@ -163,6 +165,13 @@ def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
     assert sorted(pool.workers) == DEVICES
     assert [record.device_id for record in pool.records] == DEVICES
     assert all(record.overhead_s for record in pool.records)
+
+
+def test_a_quota_of_two_cpus_bounds_each_worker(script):
+    """More busy threads would be stopped for a part of each period, however many processors there are."""
+    machine = Machine(cpu=Cpu(logical=make_fact(16, "t"), available=make_fact(2, "t")))
+    WorkerPool(Settings(threads=2), Path(), {}, (), machine).open_all(DEVICES[:1])
+    assert [(worker.threads, worker.cpus) for worker in script.workers] == [(2, 2)]
 
 
 @pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
