@@ -85,8 +85,11 @@ def test_the_first_line_says_which_mode_and_why_and_a_pipe_gets_plain_text(in_pr
 def test_a_terminal_gets_the_drawing(root, monkeypatch, capsys):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli.main(["detect", "--sysroot", str(root)]) == 0
-    assert "\nMode   gpu on GPU 0" in capsys.readouterr().out
+    drawings = []
+    for options in ([], ["--format", "table"], ["--format", "plain"]):
+        assert cli.main(["detect", "--sysroot", str(root), *options]) == 0
+        drawings.append(capsys.readouterr().out)
+    assert drawings[0] == drawings[1] != drawings[2]
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")

@@ -8,7 +8,7 @@ from gpubench import detect
 from gpubench.detect.facts import parse_record, record_to_json
 from gpubench.detect.probes import nvml
 from tests.detect.recorded import last_answer
-from tests.detect.trees import GIB, check
+from tests.detect.trees import GIB, check, pci
 from tests.nvml import Nvml
 
 BUS = "sys/bus/pci/devices"
@@ -43,6 +43,12 @@ def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, 
     assert path.common.source == f"/{BUS}/0000:13:00.0" + ("/numa_node" if kind in (None, "host") else "")
     assert path.read.status == "not_probed"
     assert first.link.peers == []
+
+
+def test_a_folder_that_is_no_link_tells_nothing(look):
+    cards = [pci(f"0000:0{n}:00.0", "10de", "2335") for n in (1, 2)]
+    for gpu in look(cards[0] | cards[1]).gpus:
+        assert [(path.kind.status, path.common.status) for path in gpu.link.paths] == [("absent", "absent")]
 
 
 def test_a_sleeping_card_has_its_place_all_the_same(look):

@@ -10,7 +10,7 @@ from gpubench.base import processes
 from gpubench.base.errors import UsageError
 from gpubench.detect import inspection, picture
 from gpubench.detect.cpu import blas_warnings, doubtful_blas
-from gpubench.detect.facts import ABSENT, Root, make_fact
+from gpubench.detect.facts import ABSENT, Root, make_fact, parse_record
 from gpubench.detect.host import read_files
 from gpubench.detect.inspection import LIMIT_VARIABLE, Gathered
 from gpubench.result.machine import NOT_PROBED, Access, Cpu, CpuBlas, Driver, Gpu, Machine, Provider
@@ -93,6 +93,9 @@ def test_a_probe_that_failed_makes_a_listed_gpu_unusable(plant, monkeypatch, nam
     gathered = Gathered(read_files(root, NOT_PROBED), root, [Provider(name=name, status=status)])
     (gpu,) = inspection.assemble(gathered, live=True).gpus
     assert (gpu.why_not, gpu.usable.value) == (codes, not codes)
+    listed = parse_record({"source": "wgpu:vulkan", "vendor_id": "10de", "device_id": "2330"})
+    (gpu,) = inspection.assemble(gathered, [listed], live=True).gpus
+    assert gpu.why_not == [code for code in codes if code != "RUNTIME_MISSING"], "WebGPU needs no CuPy"
 
 
 def test_this_machine_is_described_whatever_it_is():
