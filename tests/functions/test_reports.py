@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gpubench.result.case import own_names
 from tests.forking import environment
 
 FILE = """
@@ -45,6 +46,11 @@ def test_the_answer_compares_what_is_written_and_a_copied_call_has_parts(in_proc
     copied = [row for row in report["cases"] if "options.total" in row["id"] and "transfer-always" in row["id"]]
     assert len(copied) == 3
     assert all(row["time_breakdown"]["launch_s"] > 0 for row in copied)
+
+
+def test_a_name_that_another_op_has_is_no_own_name():
+    ops = ["mine.add", "add", "mine.scan"]
+    assert own_names(ops) == dict(zip(ops, ["mine.add", "add", "scan"], strict=True))
 
 
 def test_the_map_calls_functions_by_their_own_names(in_process, folder):

@@ -62,6 +62,14 @@ def test_a_backend_is_named_like_its_file_and_imports_no_library_before_it_is_ne
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("device_id", "names"), [
+    ("torch:cuda:0", ("torch",)), ("hybrid:torch:cuda:0", ("hybrid", "torch")), ("hybrid:fake:gpu", ("hybrid", "fake")),
+])  # fmt: skip
+def test_a_composed_device_is_known_by_the_backends_of_its_parts(device_id, names):
+    assert backends.names_of(device_id) == names
+    assert backends.is_hidden(device_id) == ("fake" in names)
+
+
 # ------------------------------------------------------------------- wgpu's adapters
 
 

@@ -46,6 +46,11 @@ def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     assert (np.abs(other).max() > 1) == (kind == "normal"), "what is normal has no bounds but a range's"
 
 
+def test_normal_inputs_are_normal():
+    (x,) = host.random_inputs(kernels.load("gelu"), {"n": 100_000}, "float64", 1)
+    assert (abs(x.mean()) < 0.02, abs(x.std() - 1) < 0.02) == (True, True)
+
+
 def test_inputs_differ_between_ops_dtypes_and_operands():
     (a, b), (c, _) = (host.random_inputs(kernels.load(op), {"n": 64}, "float64", 1) for op in ("add", "sub"))
     d = host.random_inputs(ADD, {"n": 64}, "float32", 1)[0].astype(np.float64)
