@@ -120,8 +120,10 @@ def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):
 
 def test_an_interrupt_keeps_what_arrived(lead, part):
     steps = [HELLO, event("run-start"), wire.PART_BEGINS, *pieces(wire.PART, part), *[wire.HEARTBEAT] * 99]
-    ends, journal, engine, driver = lead(lambda _: steps, "a", "b", interrupt_at=9)
+    ends, journal, engine, driver = lead(
+        lambda node: [] if node == "busy" else steps, "a", "b", "busy", retries=1, interrupt_at=9
+    )  # none is asked once more
     assert isinstance(driver.interrupted, KeyboardInterrupt)
     assert {end.cut for end in ends.values()} == {"interrupted"}
     assert store.load(journal.path("a")).outcomes
-    assert set(engine.cancelled) == {"a", "b"}
+    assert set(engine.cancelled) == {*ends} == {"a", "b", "busy"}

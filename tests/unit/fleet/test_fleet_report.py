@@ -83,6 +83,8 @@ def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
         random.Random(seed).shuffle(runs)
         assert dumps(fleet_of(runs)) == dumps(whole)
     assert report_of(fleet_of(runs)) == report_of(whole)
+    few = " ".join(text_of(report_of(fleet_of([node_run("a", uuids("A", 2), slow={"A1": 1.25})]))).split())
+    assert "the slowest of 2 GPUs is 20% below the fastest; a verdict takes 4" in few
     assert headline(report_of(whole)) == "Fleet: 4 of 4 nodes complete, 14 of 16 GPUs compared; no slow GPUs"
 
 

@@ -207,9 +207,10 @@ def test_a_fleet_holds_each_machine_once_and_a_node_that_is_missing_makes_it_inc
     whole = fleet_of(parts, [gone], expected=3)
     assert (whole.complete, len(whole.nodes)) == (True, 3)
     assert dumps(whole) == dumps(fleet_of(parts[::-1], [gone], expected=3))
-    environment = msgspec.structs.replace(run(4).environment, context={"node": "a"})
-    named = msgspec.structs.replace(run(4), environment=environment, machine=machine())
-    assert len(fleet_of([*parts, named]).nodes) == 4
+    for number, name in enumerate("ab", 4):  # machines that look alike and have names
+        environment = msgspec.structs.replace(run(number).environment, context={"node": name})
+        parts.append(msgspec.structs.replace(run(number), environment=environment, machine=machine()))
+    assert len({node.key for node in fleet_of(parts).nodes}) == 5
 
 
 def test_sessions_that_a_run_does_not_list_are_listed_and_the_worst_ending_is_the_ending():

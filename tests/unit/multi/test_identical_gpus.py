@@ -78,3 +78,5 @@ def test_all_alike_is_one_sentence_and_of_two_the_difference_is_told_without_a_v
     assert text.startswith("8 x Scripted gpu: fake:gpu0 measured in full, the 7 others within ")
     assert "(worst fake:gpu" in text
     assert checked(2).text.count("fake:gpu1") == 1
+    assert "measured in full, fake:gpu1 within " in checked(2).text
+    assert "measured in full, those compared within " in checked(5, reasons={4: "lost: off the bus"}).text

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.findings import findings
+from gpubench.fleet.nodes import merge_runs
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
@@ -144,6 +145,13 @@ def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
         assert all(one["value"] > 0 for one in bars)
         assert sum(one["value"] for one in bars) == pytest.approx(drawn, rel=1e-3)
         assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]
+
+
+def test_merging_two_runs_keeps_the_stages_of_all_sessions():
+    together = merge_runs([stages_run(), replace(stages_run(), id="0" * 36)])
+    of = [[t.session for t in o.stages] for o in together.outcomes if getattr(o, "stages", [])]
+    assert of
+    assert all(sessions == sorted(set(sessions)) and len(sessions) == 6 for sessions in of)
 
 
 @pytest.mark.parametrize(("run", "name"), golden.NETWORK_CASES)
