@@ -115,6 +115,7 @@ def test_a_heartbeat_keeps_a_node_alive_and_the_deadline_ends_it(lead):
     assert (ends["a"].reason, ends["a"].cut) == ("partial", "deadline")
     assert 1800 <= engine.now < 1802
     clocks = NodeClocks(SILENCE, 0)
+    clocks.ask("b", 1799)
     assert (clocks.wait_s(1799.5), clocks.wait_s(1801)) == (0.5, 0), "nobody waits beyond it"
 
 

@@ -29,6 +29,14 @@ def test_a_run_is_told_from_who_answers_to_how_it_ended(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_cannot_begin_says_why():
+    *_, last = messages(["run", "--ops", "nothing"])
+    end = msgspec.json.decode(last[1:], type=ChildEnd)
+    assert end.status == 2
+    assert "there is no 'nothing'" in end.errors
+
+
+@pytest.mark.slow
 def test_what_detect_writes_is_its_result_in_few_messages(tmp_path):
     found = list(messages(NODE_ARGUMENTS))
     assert [one[:1] for one in found] == [wire.HELLO, wire.RESULT, wire.ENDED]
