@@ -180,7 +180,7 @@ def test_each_fold_of_a_row_has_words_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", ["linear", "linear_grad_relu", "norm_linear"])
-@given(n=st.integers(1, 16), m=st.integers(1, 5000), k=st.integers(1, 600), dtype=dtypes)
+@given(n=st.integers(1, 16), m=st.integers(1, 5000), k=st.integers(1, 9000), dtype=dtypes)
 def test_few_rows_are_covered_by_blocks_of_columns(name, n, m, k, dtype):
     step = built(name, {"n": n, "m": m, "k": k}, dtype).passes[-1]
     if step.entry == "gpubench_few_rows":
