@@ -14,6 +14,7 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
 from gpubench.kernels.templates import fold, vectors, windows
+from gpubench.kernels.templates.matmul import few_rows
 from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
 from tests.examples import examples
@@ -141,6 +142,25 @@ def test_every_program_fits_its_device(name):
                         for step in program.passes:
                             check_limits(step, device, {*sizes} | {*program.scratch})
                         check_windows(program, sizes | dict(program.scratch), device)
+
+
+@pytest.mark.parametrize("name", ["linear", "norm_linear"])
+@given(
+    n=st.integers(1, 16),
+    m=st.integers(1, 3000),
+    k=st.integers(1, 3000),
+    dtype=st.sampled_from(DTYPES),
+    device=limits,
+)
+@settings(max_examples=examples(40))
+def test_few_rows_fit_any_device(name, n, m, k, dtype, device):
+    op, params = EVERY[name], {"n": n, "m": m, "k": k}
+    for candidate in op.tuned["wgpu"][0].candidates(params, dtype, device):
+        if candidate.name == few_rows.NAME:
+            program = candidate.build()
+            known = {x.name for x in op.operands} | {*program.scratch}
+            for step in program.passes:
+                check_limits(step, device, known)
 
 
 @pytest.mark.parametrize("name", LOOPS)
