@@ -30,9 +30,9 @@ def judged(monkeypatch):
     """The sizes of outputs that are compared with the reference, in order."""
     sizes, whole = [], workspace_module.judge
 
-    def counting(tolerance, precision, got, want, scale):
+    def counting(tolerance, precision, got, want, scale, errors=None):
         sizes.append(got.size)
-        return whole(tolerance, precision, got, want, scale)
+        return whole(tolerance, precision, got, want, scale, errors)
 
     monkeypatch.setattr(workspace_module, "judge", counting)
     return sizes
