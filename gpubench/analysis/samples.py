@@ -1,12 +1,15 @@
-"""Which samples count, and what is wrong with a case.
+"""Which samples count, how far they scatter, and what is wrong with a case.
 
-Not warm-up, not what was discarded, not a superseded session counts. The gravest finding of a case is its label."""
+Not warm-up, not what was discarded, not a superseded session counts. Times scatter inside a block, from block to block
+of a session, and from session to session. The gravest finding of a case is its label."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
+
+import msgspec
 
 from gpubench.base import group_by, units
 from gpubench.base.messages import WarningCode
@@ -172,6 +175,107 @@ def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
         planned, load = (index, 0.0) if record is None else (record.planned_index, record.disturbance)
         least[planned] = min(least.get(planned, (load, index)), (load, index))
     return sorted(index for _, index in least.values())
+
+
+# ---------------------------------------------------------------- how far times scatter
+
+Launches = Literal["short", "middle", "long"]
+# Of what lies further off than so many standard deviations only that much counts.
+FAR_OFF = 4.0
+MIDDLE_S, LONG_S = 5e-5, 1e-3
+# Variance of the median / that of the mean, of 1 to 5 normal values; more have that of many.
+MEDIAN_COSTS = (1.0, 1.0, 1.35, 1.19, 1.43)
+Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one case, by session and block
+
+
+class Components(msgspec.Struct, frozen=True, kw_only=True):
+    """How far times of one device scatter, for launches of one length.
+
+    Each component is a standard deviation as a share of the time, without what the components inside it bring about;
+    None where nothing was repeated.
+    """
+
+    device_id: str  # the device
+    launches: Launches  # below 50 us, below 1 ms, longer
+    cases: int  # how many
+    within: float | None  # of samples in a block
+    within_degrees: int  # on how many repetitions `within` rests
+    blocks: float | None  # of blocks in a session
+    blocks_degrees: int  # on how many repetitions `blocks` rests
+    sessions: float | None  # of sessions
+    sessions_degrees: int  # on how many repetitions `sessions` rests
+
+
+def components(run: Run) -> tuple[Components, ...]:
+    """A row for each device and length of launches that was measured, in the order of their names."""
+    values: dict[tuple[str, Launches], list[Nested]] = {}
+    for outcome in run.outcomes:
+        if not isinstance(outcome, Measurement):
+            continue
+        blocks = main_blocks(run, outcome).values()
+        nested = [[used for block in members if (used := wall_samples([block]))] for members in blocks]
+        nested = [session for session in nested if session]
+        if nested:
+            typical = stats.median(stats.median(used) for session in nested for used in session)
+            logs = [[[math.log(v) for v in used] for used in session] for session in nested]
+            values.setdefault((outcome.case.device_id, _launches(typical)), []).append(logs)
+    order: dict[Launches, int] = {"short": 0, "middle": 1, "long": 2}
+    return tuple(
+        _row(device_id, launches, values[device_id, launches])
+        for device_id, launches in sorted(values, key=lambda key: (key[0], order[key[1]]))
+    )
+
+
+def _launches(seconds: float) -> Launches:
+    return "short" if seconds < MIDDLE_S else "middle" if seconds < LONG_S else "long"
+
+
+def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
+    """Each level's variance less what the level inside it explains of it."""
+    blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
+    values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
+    within, within_degrees = _pool(used for case in cases for session in case for used in session)
+    between, blocks_degrees = _pool(session for case in blocks for session in case)
+    apart, sessions_degrees = _pool(values)
+    counts = [len(used) for case in cases for session in case for used in session]
+    of_median = _variance_of_means(within or 0.0, [count / _median_cost(count) for count in counts])
+    of_session = _variance_of_means(between or 0.0, [len(session) for case in blocks for session in case])
+    return Components(
+        device_id=device_id, launches=launches, cases=len(cases),
+        within=_deviation(within, 0.0), within_degrees=within_degrees,
+        blocks=_deviation(between, of_median), blocks_degrees=blocks_degrees,
+        sessions=_deviation(apart, of_session), sessions_degrees=sessions_degrees,
+    )  # fmt: skip
+
+
+def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
+    """The variance inside these groups, what lies far off pulled in, None where none has two values, and its degrees of
+    freedom."""
+    rows: list[float] = []
+    degrees = 0
+    for values in groups:
+        if len(values) > 1:
+            mean, longer = math.fsum(values) / len(values), math.sqrt(len(values) / (len(values) - 1))
+            rows += [abs(value - mean) * longer for value in values]
+            degrees += len(values) - 1
+    if not rows:
+        return None, 0
+    most = FAR_OFF * stats.MAD_SIGMA * stats.median(rows) or math.inf
+    return math.fsum(min(value, most) ** 2 for value in rows) / len(rows), degrees
+
+
+def _median_cost(count: int) -> float:
+    """Return the variance of the median of so many values / that of their mean, for normal noise."""
+    return MEDIAN_COSTS[count - 1] if count <= len(MEDIAN_COSTS) else math.pi / 2
+
+
+def _variance_of_means(variance: float, counts: Sequence[float]) -> float:
+    """Return the variance of means of so many values of this variance."""
+    return variance * math.fsum(1 / count for count in counts) / len(counts)
+
+
+def _deviation(variance: float | None, explained: float) -> float | None:
+    return None if variance is None else math.sqrt(max(0.0, variance - explained))
 
 
 def seconds_of(run: Run) -> float | None:

@@ -349,7 +349,7 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o",
         brief=True)
     sections: str | None = option("LIST", OUTPUT, f"Only these of {', '.join(report_sections.names())}. "
-        "Default: the answer; in a file and with --full all but map and raw, in Markdown a page of them.",
+        "Default: the answer; in a file and with --full all but map, noise and raw, in Markdown a page of them.",
         brief="Only these, as answer,breakeven.")
     full: bool = FULL
     by_device: bool = BY_DEVICE

@@ -12,10 +12,11 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportGate, ReportWarning, findings, gates
+from gpubench.analysis.samples import Components, components
 from gpubench.base import group_by
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable, shorten
-from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, number
+from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
 from gpubench.base.units import count_noun, format_bytes, truncate
 from gpubench.report.charts import (
     SECONDS,
@@ -145,7 +146,7 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_ALIKE = ("top-halved", "not-compiled")  # warnings of each op, and of each file of functions
+_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each file of functions
 _SIZE = re.compile(r"/n=(\d+)")
 
 
@@ -185,15 +186,30 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
     """Return once what a file says of many cases or ops one by one."""
     groups = group_by(
-        findings, lambda entry: (entry.code, "" if entry.code in _ALIKE else entry.message, entry.hint)
+        findings,
+        lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
     )
-    merged = []
-    for rows in groups.values():
-        text, similar = rows[0].message, len({entry.message for entry in rows}) - 1
-        ids = tuple(case_id for entry in rows for case_id in entry.ids)
-        text += f" (and {similar} similar)" if similar else ""
-        merged.append(msgspec.structs.replace(rows[0], message=text, ids=ids))
-    return merged
+    return [
+        msgspec.structs.replace(
+            rows[0], message=_joined_text(rows) if rows[0].code in (_HALVED, _PLAIN) else rows[0].message,
+            ids=tuple(case_id for entry in rows for case_id in entry.ids),
+        )
+        for rows in groups.values()
+    ]  # fmt: skip
+
+
+def _joined_text(rows: Sequence[ReportWarning]) -> str:
+    """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    if rows[0].code == _PLAIN:
+        before, colon, _ = rows[0].message.partition(": ")
+        return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
+    if len(rows) == 1:
+        return rows[0].message
+    sizes = [entry.message.partition(", not ")[0].replace(" is measured", "") for entry in rows]
+    return (
+        f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
+        f"here: {', '.join(sizes)}"
+    )
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
@@ -245,6 +261,45 @@ def _count(ids: Sequence[str]) -> str:
     return count_noun(len(ids), "case")
 
 
+_LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
+
+
+@section("noise", order=170, usual=False, help="How far times scatter")
+def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
+    """Draw how far times scatter, by device and length of a launch."""
+    scatters = components(analysis.run)
+    columns = heads(
+        "device", "launches", number("cases", 1), number("in a block"),
+        number("between blocks"), number("sessions"),
+    )  # fmt: skip
+    legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
+    tables = []
+    for brackets in (False, True):
+        body = [
+            cells(
+                entry.device_id, _LENGTHS[entry.launches], str(entry.cases), *_scatter(entry, brackets=brackets)
+            )
+            for entry in scatters
+        ]
+        words = f"{legend}; in brackets: repetitions" if brackets else legend
+        tables.append(Table(columns, tuple(body), legend=words))
+    return Section(title="Noise", tables=(narrowing(tables),) if scatters else (), folded=True)
+
+
+def _scatter(entry: Components, *, brackets: bool) -> list[str]:
+    texts = []
+    for share, degrees in (
+        (entry.within, entry.within_degrees), (entry.blocks, entry.blocks_degrees),
+        (entry.sessions, entry.sessions_degrees),
+    ):  # fmt: skip
+        if share is None:
+            texts.append("-")
+            continue
+        percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
+        texts.append(f"{percent} % ({degrees})" if brackets else f"{percent} %")
+    return texts
+
+
 MOST_IDS = 5
 
 
@@ -278,6 +333,7 @@ def _cases(what: str, ids: tuple[str, ...]) -> str:
 
 ROWS = (
     Rows("cases", CaseResult, lambda analysis: analysis.cases, order=10),
+    Rows("noise", Components, lambda analysis: components(analysis.run), order=190),
     Rows("gates", ReportGate, gates, order=210),
     Rows("warnings", ReportWarning, findings, order=220),
 )
