@@ -255,7 +255,7 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
     """Return Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
     paper, even = ("#14181d", _EVEN["dark"]) if dark else ("#ffffff", _EVEN["light"])
-    styles = {"ink": ink, "paper": paper, "quiet": quiet}
+    styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": GPU_COLOR}
     axis = {
         "labelColor": quiet, "titleColor": quiet, "gridColor": line, "domainColor": line, "tickColor": line,
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8,

@@ -55,6 +55,7 @@ REASONS = {
     "op": "op: the op's definition is another one",
     "implausible": "implausible: a number that cannot be true",
 }
+_WIDER = "SAME: the 90 % interval of new/base of the sessions' low ends lies within the threshold"
 _SHAPE = (
     "low, slow ends: new/base of the sessions' smallest samples and of their 90 % quantiles. A share of the blocks or"
     " samples moved"
@@ -306,11 +307,20 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
     legends = [
         "sessions: how many on each side should settle it; -: more than 100" if needed else "",
         _SHAPE if shape else "",
+        _WIDER if any(_wider_than_its_verdict(case) for case in rows) else "",
         marks_legend({gravest(case.labels) for case in rows}),
     ]
     return Table(
         columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend="; ".join(filter(None, legends))
     )  # fmt: skip
+
+
+def _wider_than_its_verdict(case: JudgedCase) -> bool:
+    """Return whether it is a SAME whose printed interval reaches past the threshold: one slow session a side is
+    enough."""
+    if case.verdict != "SAME" or case.threshold is None or case.lo is None or case.hi is None:
+        return False
+    return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
 
 
 def _ratio_text(case: JudgedCase) -> str:

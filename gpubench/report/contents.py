@@ -25,6 +25,11 @@ from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.result.run import Outcome, Run
 
+_ENDINGS = {
+    "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
+    "unavailable": "a required device was unavailable", "nothing-measured": "nothing measured", "gate": "a gate failed",
+}  # fmt: skip
+
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
     """Return the reports of all runs, their tables limit_columns to the columns that were asked for.
@@ -156,7 +161,7 @@ def _state(run: Run) -> str:
         return "interrupted"
     state = "complete" if run.complete else "not complete"
     reason = printable(run.exit_reason)
-    return state if reason == "ok" else f"{state}, {reason.replace('-', ' ')}"
+    return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
 _PENDING = AnswerCell(kind="pending")

@@ -160,8 +160,8 @@ def plots(
 ) -> dict[str, bytes]:
     """Return file name and content of the map and of every chart of every series; the same bytes for the same files.
 
-    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front. Raises
-    GpubenchError if the library does not draw.
+    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
+    over each other are one more. Raises GpubenchError if the library does not draw.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
@@ -172,6 +172,7 @@ def plots(
             for name in chart.rows:
                 file = _NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}")
                 specs[f"{file}.{format}"] = draw_spec(chart, name, origin(analysis))
+    maps |= {f"machines.{format}": spec for spec in _overlay(analyses, sections)}
     specs = maps | specs
     if format == "png":
         pictures = results([("vegalite_to_png", [spec], {"scale": SCALE}) for spec in specs.values()])
@@ -221,6 +222,19 @@ def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
 
 def _alone(spec: ChartRow) -> ChartRow:
     return spec | {"padding": PADDING, "config": theme() | {"background": "#ffffff"}}
+
+
+def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
+    """Return the maps of several machines in one."""
+    from gpubench.analysis.analyse import machine_runs
+    from gpubench.report.sections.machines import names
+    from gpubench.report.sections.map import map_picture, overlay_view
+
+    if not _wants_map(sections) or len(analyses) < 2:
+        return []
+    sides = machine_runs(analyses)
+    view = overlay_view([side.newest for side in sides], names(sides))
+    return [] if view is None else [_alone(map_picture(view))]
 
 
 def origin(analysis: Analysis) -> list[str]:

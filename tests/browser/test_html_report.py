@@ -18,6 +18,7 @@ from tests.unit.report.answer_runs import (
     WEBGPU,
     answer_run,
     no_gpu_run,
+    one_op_run,
     op_rows,
     rising,
     suite_run,
@@ -231,6 +232,31 @@ def test_on_paper_the_first_page_is_the_answer_then_come_thresholds_and_problems
     assert page.evaluate("document.documentElement.scrollWidth") <= 704
 
 
+def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
+    machines = [on_machine(one_op_run(), i) for i in range(3)]
+    page = opened(*machines)
+    page.locator("#all-map[data-drawn]").wait_for()
+    assert all(f"{name} GPU" in page.locator("#all-map .picture").first.text_content() for name in "ABC")
+    assert (page.locator("details.one").count(), page.locator("details.one[open]").count()) == (3, 0)
+    page.locator("details.one > summary").nth(2).click()
+    page.locator("[data-run=r2-][data-ready]").wait_for()
+    assert (page.locator("#r2-chart-time svg").count(), page.locator("#r1-chart-time svg").count()) == (1, 0)
+
+
+def test_a_history_is_a_line_over_time(opened):
+    runs = [
+        replace(full_run(), id=f"00000000-0000-4000-8000-00000000000{i}", started_at=f"2026-01-0{i}T00:00:00Z")
+        for i in range(1, 4)
+    ]  # fmt: skip
+    page = opened(*runs)
+    (figure,) = page.locator("figure.history").all()
+    assert "3 runs" in figure.inner_text()
+    figure.locator("svg").wait_for()
+    lines = figure.locator("svg .mark-line path")
+    assert lines.count() > 3
+    assert lines.last.get_attribute("stroke-width") == "3"
+
+
 def on_machine(run, number):
     """The run as another machine's."""
     machine = replace(run.fingerprint.machine, hash=f"{number:012d}")
@@ -238,6 +264,12 @@ def on_machine(run, number):
         run, id=f"00000000-0000-4000-8000-00000000000{number}",
         fingerprint=replace(run.fingerprint, machine=machine),
     )  # fmt: skip
+
+
+def test_the_split_over_cpu_and_gpu_is_a_curve_over_the_share(opened):
+    page = opened(hybrid_run())
+    sweeps = charted(hybrid_run(), "hybrid")
+    assert points(page, "hybrid") == sweeps + 1 > 3, "the sweep, and the diamond of the share chosen"
 
 
 def test_everything_is_reached_and_worked_by_keyboard(opened):

@@ -21,6 +21,7 @@ from gpubench.analysis.answer import (
 )
 from gpubench.analysis.findings import findings
 from gpubench.analysis.hybrid import shared_calls
+from gpubench.analysis.roofline import overheads
 from gpubench.analysis.samples import OTHER_USERS, count_sessions, seconds_of
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, why_text
 from gpubench.base import group_by
@@ -54,7 +55,7 @@ from gpubench.report.sections.answer_text import (
     with_own_names,
 )
 from gpubench.report.sections.cases import merge_findings
-from gpubench.report.sections.hybrid import shared_sentences
+from gpubench.report.sections.hybrid import shared_clause, shared_sentences
 from gpubench.report.wording import backend_text, cpu_names, cpu_text, gpus_text, plain_text
 from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run
@@ -70,7 +71,7 @@ _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # break-evens that differ by less are not worth a line
 # Ranks of lines below the table: where there is no room the highest goes first, and what is needed stays.
-NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN = range(8)
+NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,15 +216,18 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return what a wing says of a run without a GPU beside a CPU, else the answer, in wordings that get shorter."""
+    """Return what a wing says of a run without a GPU beside a CPU, else the answer and the split that pays most, in
+    wordings that get shorter."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
             return (own,)
         texts = absence_sentences(answered, answered.absence)
-        one_op = len({implementation.op for implementation in answered.implementations}) == 1
-        noise = noise_text(analysis) if one_op else ""
-        return tuple((*lines[:-1], lines[-1] + noise) for lines in texts)
+        ops = answered.implementations
+        figures = [implementation for implementation in ops if implementation.ratio is not None]
+        one_op = len({implementation.op for implementation in ops}) == 1
+        seconds = {second for best in figures for second in (best.plain_s, best.best_s)} if one_op else set()
+        return tuple((*lines[:-1], lines[-1] + noise_text(analysis, seconds)) for lines in texts)
     first = [entry for entry in answered.rows if entry.device_id == answered.devices[0]]
     sentence = sizes_sentence if answered.named else op_sentence
     wordings = (
@@ -231,8 +235,12 @@ def _first_lines(
         if len(first) == 1
         else [machine_sentences(answered, detail, regimes) for detail in DETAILS]
     )
-    noise = noise_text(analysis) if answered.named and len(first) == 1 else ""
-    return tuple((*texts[:-1], texts[-1] + noise) for texts in wordings)
+    split = shared_clause(shared_calls(analysis), first, regimes)
+    end = f"; {split}." if split else "."
+    cells = [first[0].cells.get(regime) for regime in regimes] if answered.named and len(first) == 1 else []
+    gains = [gain for cell in cells if cell is not None for gain in cell.gains]
+    end += noise_text(analysis, {second for gain in gains for second in (gain.cpu_s, gain.gpu_s)})
+    return tuple((*texts[:-1], texts[-1].removesuffix(".") + end) for texts in wordings)
 
 
 def answer_table(answered: MachineAnswer) -> Table | None:
@@ -427,9 +435,14 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
         )
     elif answered.unreached:
         lost = f"{count_noun(answered.unreached, 'case')} not measured"
+    elif not run.outcomes:
+        lost = "nothing measured"
+    elif not all(run.selection.sizes.get(op) for op in run.selection.ops):
+        # A search lacks no size that it has not chosen.
+        lost = "every op was reached; more sizes would narrow the break-evens"
     else:
-        lost = ""
-    texts = [f"Stopped{after}{': ' if lost else ''}{lost}."]
+        lost = "every case was reached, but not in every session"
+    texts = [f"Stopped{after}: {lost}."]
     if saved or run.outcomes:  # without both there is no file
         texts.append(f"Go on: gpubench run --append {quote(saved[0]) if saved else 'FILE'}")
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
@@ -451,6 +464,8 @@ def _notes(
     if answered.others and not alone:
         how = "" if options.full else " (--by-device)"
         texts.append((OTHERS, f"Measured too: {', '.join(map(backend_text, answered.others))}{how}."))
+    if overheads(analysis).rows and answered.ops and alone:
+        texts.append((OVERHEADS, f"Overheads: {_short_command(options)} --sections breakdown"))
     limits = _range_line(analysis, answered)
     count = len(merge_findings(findings(analysis)))
     if not (count and alone):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -427,9 +427,10 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
     return text if code.cells.get(ALWAYS) is cell else f"the GPU pays from {text}"
 
 
-def noise_text(analysis: Analysis) -> str:
-    """Return a sentence if a case of the only op shown is unstable; else nothing."""
-    if not any(case.time is not None and "unstable" in case.findings for case in analysis.cases):
+def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
+    """Return a sentence if a case with one of these times, whose ratio stands first, is unstable; else nothing."""
+    unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
+    if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""
     sessions = [session for session in analysis.run.sessions if not session.superseded]
     share = max((session.foreign_cpu_share or 0.0 for session in sessions), default=0.0)

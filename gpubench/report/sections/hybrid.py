@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import AnswerRow
 from gpubench.analysis.hybrid import Hybrid, HybridReason, SharedCall, hybrids
-from gpubench.base import group_by
-from gpubench.base.plugins.sections import Rows, section
+from gpubench.analysis.thresholds import extent
+from gpubench.base import at_largest, group_by
+from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.streams import printable
 from gpubench.base.table import Cell, Column, Table, cells, heads, mark_repeats, number
+from gpubench.report import charts
+from gpubench.report.charts import Chart, ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
+from gpubench.report.sections.answer_text import named_size_text
 from gpubench.report.wording import (
     data_text,
     devices_text,
     mark,
     ratio_text,
     regime_order,
+    seconds_text,
+    series_name,
     share_text,
     situation_text,
     size_text,
@@ -113,6 +120,19 @@ def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
+def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
+    """Return how the first sentence, on `entries` in `regimes`, goes on where a split or an assignment pays: its
+    largest gain. Returns an empty text where none pays."""
+    best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
+    if best is None:
+        return ""
+    sizes = {gain.n for entry in entries for cell in entry.cells.values() for gain in cell.gains}
+    size = "" if sizes == {best.n} else f" at {named_size_text(best.n, extent(best.case.case))}"
+    data = "" if [best.regime] == list(regimes) else f", {situation_text(best.regime)},"
+    op = "it" if [entry.op for entry in entries] == [best.op] else best.op
+    return f"{_how(best)}{size}{data} {op} is {best.gain:.2f}x as fast as the better of the two"
+
+
 def _how(call: SharedCall) -> str:
     return "split over CPU and GPU" if call.assignment is None else "with its stages on CPU and GPU"
 
@@ -127,6 +147,71 @@ def _sentence(call: SharedCall) -> str:
         f"{call.op} {call.dtype}: {_how(call)} it is {call.gain:.2f}x as fast as on the better of the two "
         f"(n = {call.n}, {data}, {part} on {case.shared_with})."
     )
+
+
+COLUMNS = (
+    ("device", "device"), ("regime", "data"), ("implementation", "implementation"), ("size", "n"), ("share",
+    "on the GPU"),
+    ("time", "wall time"), ("gain", "gain over the better side alone"),
+)  # fmt: skip
+CAPTION = (
+    "Wall time of one call against the share of the work on the GPU, at the largest size: 0 % is the CPU alone, "
+    "100 % the GPU alone. The diamond is the share that was chosen; the dashed line is the better of the two alone."
+)
+
+
+@chart("hybrid", order=50)
+def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
+    """Draw the sweep of the first session, one line for each device and situation."""
+    import altair
+
+    sweeps = [split for split in hybrids(analysis) if split.curve]
+    shown = at_largest(sweeps, lambda split: series_name(split.case.case), lambda split: split.case.case.n)
+    rows = charts.by_series(
+        (split.case.case, _point(split, share, seconds, options.time_unit))
+        for split in shown
+        for share, seconds in split.curve
+    )
+    marks = charts.by_series((split.case.case, _mark(split)) for split in shown if split.case.time is not None)
+    share = altair.X(
+        "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
+        axis=altair.Axis(format="%", tickCount=5, grid=False),
+    )  # fmt: skip
+    sides, title = charts.devices(analysis), "wall time of one call"
+    value = charts.log_axis("value", title, charts.SECONDS)
+    base = charts.chart_of().encode(x=share, y=value, detail="regime:N")
+    places = charts.chart_of(charts.MARKS).encode(
+        color=charts.accent(sides),
+        tooltip=charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
+    )
+    better = places.mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(
+        y=charts.log_axis("better", title, charts.SECONDS)
+    )
+    diamond = places.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
+    curves = charts.curves(base, sides, COLUMNS, charts.regimes(analysis))
+    return Chart(
+        id="hybrid", title="Split over CPU and GPU", caption=CAPTION, rows=rows, marks=marks,
+        spec=charts.make_spec(altair.layer(better, *curves, diamond), CAPTION),
+    )  # fmt: skip
+
+
+def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
+    chosen = abs(share - split.gpu_share) < 1e-9
+    return charts.case_fields(split.case) | {
+        "x": short(share), "value": short(seconds), "share": share_text(share),
+        "time": seconds_text(seconds, unit), "gain": ratio_text(split.interval) if chosen else "",
+    }  # fmt: skip
+
+
+def _mark(split: Hybrid) -> ChartRow:
+    """Return the chosen share with the time of the better side: run value x gain."""
+    seconds = split.case.time.estimate if split.case.time is not None else 0.0
+    why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
+    return charts.case_fields(split.case) | {
+        "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),
+        "better": short(seconds * split.gain),
+        "text": f"{share_text(split.gpu_share)} on the GPU: {ratio_text(split.interval)}, {why}",
+    }  # fmt: skip
 
 
 ROWS = (Rows("hybrid", Hybrid, hybrids, order=130),)

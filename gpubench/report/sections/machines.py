@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+
+import msgspec
 
 from gpubench.analysis.analyse import (
     Analysis,
@@ -17,6 +20,7 @@ from gpubench.analysis.analyse import (
 from gpubench.analysis.answer import answer
 from gpubench.analysis.speedup import BreakEven, Speedup, earliest
 from gpubench.analysis.thresholds import ALWAYS, threshold_text
+from gpubench.base import units
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, Tone, cells, heads, narrowing, number
@@ -24,6 +28,7 @@ from gpubench.base.units import count_noun, format_size, list_words
 from gpubench.compare.comparison import APART
 from gpubench.compare.judge import STEP_LEAST, StepChange, find_steps
 from gpubench.curves.stats import Interval, geometric_mean
+from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import (
     data_text,
@@ -39,7 +44,7 @@ from gpubench.report.wording import (
 )
 from gpubench.result.case import WAITED, SeriesKey
 
-MACHINES = "machines"
+MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
 _CHANGED = 0.05  # a smaller change has no colour
 
@@ -203,13 +208,11 @@ def _span(side: MachineRuns) -> str:
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
     """Return a row for each case; those that surely changed come first, the largest change on top."""
-    # The sure changes of each case that has some, oldest first.
-    steps = find_steps({entry.id: entry.times for entry in rows}, APART)
+    steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
     )  # fmt: skip
-    sizes = {name: max(abs(math.log(step.ratio)) for step in own) for name, own in steps.items()}
-    ordered = sorted(rows, key=lambda entry: -sizes.get(entry.id, 0))
+    ordered = sorted(rows, key=lambda entry: -max((_size(step) for step in steps.get(entry.id, ())), default=0))
     body = []
     for entry in ordered:
         measured = [time for time in entry.times if time is not None]
@@ -226,6 +229,15 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
     mean = geometric_mean([entry.change for entry in rows])
     legend = f"surely changed: {len(steps)} of {count_noun(len(rows), 'case')}; geometric mean of the changes: "
     return Table(columns, tuple(body), title=title, legend=f"{legend}{_percent(mean)}")
+
+
+def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
+    """Return the sure changes of each case that has some, oldest first."""
+    return find_steps({entry.id: entry.times for entry in rows}, APART)
+
+
+def _size(step: StepChange) -> float:
+    return abs(math.log(step.ratio))
 
 
 def _step_text(side: MachineRuns, step: StepChange) -> str:
@@ -255,3 +267,115 @@ def _percent(change: float) -> str:
 
 def _tone(change: float) -> Tone:
     return "bad" if change > 1 + _CHANGED else "good" if change < 1 / (1 + _CHANGED) else "plain"
+
+
+# ---------------------------------------------------------------- the history as a chart
+
+_LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
+_MOST_NAMED = 2  # the cases that changed most are named
+_CAPTION = (
+    "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
+    "the cases that every run has; a triangle is a sure change. A line that ends early is of a case that later runs "
+    "lack. Changed most: {}."
+)
+_FACTORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_NEAR_ONE = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5)  # named where the axis spans less than WIDE
+_WIDE = 4
+
+
+class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one machine, with their words."""
+
+    title: str  # line above the chart
+    caption: str  # words below the chart, with the largest changes
+    spec: ChartRow  # Vega-Lite
+
+
+def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
+    """Return None for a single run, and where no case has two times."""
+    rows = histories(side) if len(side.runs) > 1 else ()
+    if not rows:
+        return None
+    cases = {entry.id: _factors(entry.times) for entry in rows}
+    whole = [factors for factors in cases.values() if None not in factors]
+    mean = [geometric_mean([ratio or 1.0 for ratio in at_once]) for at_once in zip(*whole, strict=True)]
+    dates = [run.run.started_at for run in side.runs]
+    last = {case_id: [f for f in factors if f is not None][-1] for case_id, factors in cases.items()}
+    most = sorted(last, key=lambda case_id: -abs(math.log(last[case_id])))[:_MOST_NAMED]
+    return HistoryChart(
+        title=f"Time over the runs of {name}: {printable(side.newest.machine)}, {len(side.runs)} runs",
+        caption=_CAPTION.format("; ".join(f"{printable(case_id)} {last[case_id]:.2f}x" for case_id in most)),
+        spec=_spec(cases, mean, dates, history_steps(rows)),
+    )
+
+
+def _factors(times: Sequence[float | None]) -> list[float | None]:
+    first = next(time for time in times if time is not None)
+    return [None if time is None else time / first for time in times]
+
+
+def _places(dates: Sequence[str]) -> list[float]:
+    """Return places from 0, the oldest, to 1, by time; evenly where the times cannot be read or are one."""
+    seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
+    if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
+        return [i / (len(dates) - 1) for i in range(len(dates))]
+    return [(time - seconds[0]) / (seconds[-1] - seconds[0]) for time in seconds]
+
+
+def _spec(
+    cases: dict[str, list[float | None]],
+    mean: Sequence[float],
+    dates: Sequence[str],
+    steps: dict[str, list[StepChange]],
+) -> ChartRow:
+    ratios = [f for factors in cases.values() for f in factors if f is not None]
+    low, high = min(1 / _LEAST_SPAN, *ratios) / 1.02, max(_LEAST_SPAN, *ratios) * 1.02
+    named = (*_FACTORS, *(_NEAR_ONE if high / low < _WIDE else ()))
+    long = 19 if dates[0][:10] == dates[-1][:10] else 10  # of one day with the time of day
+    first, last = (json.dumps(text[:long].replace("T", " ")) for text in (dates[0], dates[-1]))  # foreign text
+    ends = f"datum.value > 0 ? {last} : {first}"
+    x = {
+        "field": "place", "type": "quantitative", "scale": {"domain": [0, 1], "padding": 8},
+        "axis": {"title": None, "values": [0, 1], "labelExpr": ends, "grid": False, "domain": False, "ticks": False},
+    }  # fmt: skip
+    y = {
+        "field": "factor", "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {
+            "title": None, "values": [factor for factor in named if low <= factor <= high],
+            "labelExpr": "format(datum.value, '~g') + 'x'", "domain": False, "ticks": False,
+        },
+    }  # fmt: skip
+    places = [short(place) for place in _places(dates)]
+    lines = {printable(case_id): factors for case_id, factors in cases.items()}
+
+    def rows(lines: dict[str, Sequence[float | None]]) -> list[ChartRow]:
+        return [
+            {"case": name, "place": place, "factor": short(factor)}
+            for name, factors in lines.items()
+            for place, factor in zip(places, factors, strict=False)
+            if factor is not None
+        ]
+
+    marked = {
+        printable(case_id): [
+            factor if any(step.run == i for step in own) else None for i, factor in enumerate(cases[case_id])
+        ]
+        for case_id, own in steps.items()
+    }
+    thin = {"type": "line", "style": "quiet", "strokeWidth": 1, "strokeOpacity": 0.5}
+    thick = {"type": "line", "style": "accent", "strokeWidth": 3}
+    tooltip = {"field": "case", "type": "nominal"}
+    return {
+        "width": "container", "height": 180, "encoding": {"x": x, "y": y, "detail": tooltip, "tooltip": tooltip},
+        "layer": [
+            {"data": {"values": rows(dict(lines))}, "mark": thin | {"point": {"style": "quiet", "size": 12}}},
+            {
+                "data": {"values": rows({"geometric mean": mean})},
+                "mark": thick | {"point": {"style": "accent", "size": 40}},
+            },
+            {
+                "data": {"values": rows(dict(marked))},
+                "mark": {"type": "point", "style": "accent", "shape": "triangle-up", "size": 120, "filled": True},
+            },
+        ],
+    }  # fmt: skip

@@ -19,6 +19,7 @@ from gpubench.analysis.answer import held_against
 from gpubench.analysis.speedup import EQUAL, about_equal, cpu_codes
 from gpubench.analysis.thresholds import cell_text, size_text
 from gpubench.analysis.winners import FULL, MapLane, RatioMap, Strip, fastest_map, ratio_map, tint
+from gpubench.base import group_by
 from gpubench.base.plugins.sections import section
 from gpubench.base.streams import columns, cut, fill, pad, printable, shorten
 from gpubench.base.table import Cell, Line, Tone, trim
@@ -26,7 +27,7 @@ from gpubench.report.charts import ChartRow, short
 from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.sections.answer_text import gain_text
 from gpubench.report.wording import cpu_names, cpu_text, device_names, gpus_text, situation_text, with_params
-from gpubench.result.case import own_names
+from gpubench.result.case import beside_size, own_names
 
 KEY, TITLE = "map", "Map: who wins at which size"
 _ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
@@ -42,7 +43,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     lane: MapLane  # op whose sizes the strip shows
     op: str  # name as shown
-    side: str = ""  # which of several GPUs it is
+    side: str = ""  # which of several GPUs or machines it is
     strip: Strip | None  # None: that side has nothing of this op
 
     @property
@@ -68,7 +69,7 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
     """A map to draw: a panel for each situation, side by side over one axis."""
 
     title: str  # devices that are compared
-    origin: str  # which run it shows
+    origin: tuple[str, ...]  # lines that say which run or machines it shows
     panels: dict[str, tuple[MapRow, ...]]  # rows by regime
     ends: RatioMap  # map whose axis holds all sizes
 
@@ -82,7 +83,7 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
     sides = [(name if len(names) > 1 else "", device) for device, name in names.items()]
     dtypes = sorted({lane.row.dtype for lane in ratios.lanes})
     return MapView(
-        title=sides_text(analysis, ratios.shown), origin=origin_text(analysis, dtypes),
+        title=sides_text(analysis, ratios.shown), origin=(origin_text(analysis, dtypes),),
         panels=_panels(ratios.lanes, ratios.situations, sides), ends=ratios,
     )  # fmt: skip
 
@@ -106,6 +107,45 @@ def _panels(
         )
         for regime in regimes
     }
+
+
+def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
+    """Return the maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a
+    colon, and what it stands for. Returns None if fewer than two have a map."""
+    maps = [fastest_map(analysis) for analysis in analyses]
+    letters = [name.partition(":")[0] for name in names]
+    filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
+    if len(filled_maps) < 2:
+        return None
+    lanes = group_by(
+        ((name, ratios.shown[0], lane) for name, ratios in filled_maps for lane in ratios.lanes),
+        lambda side: (side[2].row.op, side[2].row.dtype, beside_size(side[2].row.params)),
+    )
+    whole = RatioMap(
+        lanes=tuple(map(_join, lanes.values())), low=min(ratios.low for _, ratios in filled_maps),
+        high=max(ratios.high for _, ratios in filled_maps),
+    )  # fmt: skip
+    situations = list(dict.fromkeys(regime for _, ratios in filled_maps for regime in ratios.situations))[:2]
+    sides = [(name, name) for name, _ in filled_maps]
+    return MapView(
+        title=f"{len(filled_maps)} machines over each other", ends=whole,
+        origin=tuple(name for name, ratios in zip(names, maps, strict=True) if ratios.lanes),
+        panels=_panels(whole.lanes, situations, sides),
+    )  # fmt: skip
+
+
+def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
+    """Return the lanes of an op on several machines as one. `sides`: the machine's name, the device that counts
+    there, and its lane."""
+    return MapLane(
+        row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
+        strips={
+            (name, regime): strip
+            for name, device, lane in sides
+            for (other, regime), strip in lane.strips.items()
+            if other == device
+        },
+    )  # fmt: skip
 
 
 class MapPart(NamedTuple):
@@ -174,10 +214,10 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
         return None
     lines = draw_map(view, options.width, ascii_only=options.ascii_only)
     if options.full:
-        return Section(title=TITLE, lines=(" · ".join((view.title, view.origin)),), picture=tuple(lines))
+        return Section(title=TITLE, lines=(" · ".join((view.title, *view.origin)),), picture=tuple(lines))
     wide = columns(view.title) > options.width
     title = sides_text(analysis, view.ends.shown, short=True) if wide else view.title
-    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (title, view.origin)]
+    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (title, *view.origin)]
     heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
     return Section(title=TITLE, screen=(*heads, *lines))
 
@@ -280,18 +320,28 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
 STEP, NARROW_STEP = 30, 17  # points of height for a strip, where a lane has one and where it has several
 PIECES, SHADE = 80, 0.025  # of the axis, and of a tint: inside one of them the colour stays
 _HALF, _WIDE, _LETTERS = 430, 900, 170  # points, and letters of a line, across a picture
+_LEGEND = 260  # points; in a page no longer than the axis, beyond which it is cut
+_LONG: Any = {"expr": f"min({_LEGEND}, width)"}
 _LABEL = "split(datum.label, '\\t')[{}]"  # a lane's key holds its number, its op and its gain
+
+
+def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
+    """Return a spec for each panel, as wide as what holds it; the first has the legend of the colours, so `long`."""
+    return [
+        _panel(name, rows, view.ends, legend=None if i else long)
+        for i, (name, rows) in enumerate(view.panels.items())
+    ]
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
     """Return a spec for each panel that stands in a table, whose rows name the ops and say the gains."""
-    return [_panel("", rows, view.ends, legend=False, step=STEP) for rows in view.panels.values()]
+    return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
 def map_picture(view: MapView) -> ChartRow:
     """Return the whole map as one spec, with its words, for where it travels without a page."""
-    specs = [_panel(name, rows, view.ends, legend=not i) for i, (name, rows) in enumerate(view.panels.items())]
-    words = [view.origin, *fill(MEANING, _LETTERS, "")]
+    specs = map_specs(view, _LEGEND)
+    words = [*view.origin, *fill(MEANING, _LETTERS, "")]
     return {
         "title": {"text": view.title, "subtitle": words, "anchor": "start"},
         "hconcat": [spec | {"width": _WIDE if len(specs) == 1 else _HALF} for spec in specs],
@@ -299,7 +349,7 @@ def map_picture(view: MapView) -> ChartRow:
 
 
 def _panel(
-    situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: bool, step: int | None = None
+    situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
 ) -> ChartRow:
     """Return one panel, with a title, names and gains if it has a `situation`."""
     step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
@@ -320,7 +370,7 @@ def _panel(
         for kind, part in _rows(entry, ends):
             rows[kind].append({"lane": name, **part})
     tall, low = round(step * 0.75), step * 0.45
-    blur = {"color": _color(legend=legend)}
+    blur = {"color": _color(legend)}
     at = {"x": _size("x", ends, strips, titled=bool(situation))}
     span = at | {"x2": {"field": "x2"}}
     tips = [{"lane": entry["lane"], "x": entry[end]} for entry in rows["spans"] for end in ("x", "x2")]
@@ -387,15 +437,16 @@ def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool)
     }
 
 
-def _color(*, legend: bool) -> ChartRow:
-    """Return the colours from the CPU's to the GPU's; the theme says which they are."""
+def _color(length: Any) -> ChartRow:
+    """Return the colours from the CPU's to the GPU's, with a legend if it has a length; the theme says which they
+    are."""
     look = {
-        "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": 260, "gradientThickness": 12,
+        "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],
         "labelExpr": f"datum.value < 0 ? 'CPU {FULL:.0f}x' : datum.value > 0 ? 'GPU {FULL:.0f}x' : 'about equal'",
     }  # fmt: skip
     return {
-        "field": "tint", "type": "quantitative", "legend": look if legend else None,
+        "field": "tint", "type": "quantitative", "legend": look if length else None,
         "scale": {"domain": [-1, 0, 1], "range": "diverging", "interpolate": "rgb"},
     }  # fmt: skip
 

@@ -19,6 +19,7 @@ from gpubench.report.layout import RenderOptions, Section
 from gpubench.report.wording import IMPLEMENTATIONS, devices_text, mark, series_name, share_text, size_text
 from gpubench.report.wording import legend as marks_legend
 from gpubench.result.case import beside_size
+from gpubench.result.machine import WRITE_ALLOCATE
 
 TITLE = "Roofline: share of what the hardware was measured to do"
 HINT = "gpubench run --ops roofline"
@@ -31,6 +32,9 @@ _LARGEST = "The largest size of each op; all sizes: --sections roofline or --for
 _WEAK = (
     "Left out: cases below a peak of small sizes alone (*), which is none yet; --sections roofline has them, and "
     f"{HINT} measures the peaks."
+)
+_TRAFFIC = (
+    "traffic: of that copy; a CPU reads each line before it writes it, so half as much again as the payload"
 )
 _SMALL = "* of small sizes: no copy left the caches, or no matmul had sides of 2048 (on a CPU 512)"
 _CACHE = "c: in cache, as far as the size tells; memory is no limit then"
@@ -117,9 +121,12 @@ def _place(peak: Peaks) -> str:
 
 
 def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
+    copied = any(peak.copy is not None for peak in peaks)
     columns = heads(
         "device", "dtype", number("memory"),
-        number("compute"), number("ridge, FLOP/byte", 1), number("by copy of", 3), number("by matmul", 2),
+        copied and number("traffic", 2), number("compute"),
+        number("ridge, FLOP/byte", 1), number("by copy of", 4),
+        number("by matmul", 3),
     )  # fmt: skip
     body = []
     for peak in peaks:
@@ -128,12 +135,14 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
         memory, compute, ridge = peak_texts(peak)
         memory += (mark(peak.copy.label) if peak.copy else "") + (" *" if peak.cache_sized else "")
         compute += (mark(peak.matmul.label) if peak.matmul else "") + (" *" if peak.small_matmul else "")
-        body.append(cells("+".join(peak.device_ids), peak.dtype, memory, compute, ridge, size, side))
+        traffic = [_traffic(peak)] if copied else []
+        body.append(cells("+".join(peak.device_ids), peak.dtype, memory, *traffic, compute, ridge, size, side))
     devices = list(dict.fromkeys(device_id for peak in peaks for device_id in peak.device_ids))
     small = any(peak.cache_sized or peak.small_matmul for peak in peaks)
     labels = {point.label for peak in peaks for point in (peak.copy, peak.matmul) if point is not None}
     words = [
         "ridge: from so many FLOP per byte on, computing is the limit",
+        _TRAFFIC if any(peak.copy is not None and peak.copy.device_kind == "cpu" for peak in peaks) else "",
         _SMALL if small else "",
         marks_legend(labels),
     ]
@@ -141,6 +150,13 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
     return Table(
         columns, tuple(body), title="Peaks", note=printable(devices_text(analysis, devices)), legend=legend
     )
+
+
+def _traffic(peak: Peaks) -> str:
+    """Return what the copy behind the memory peak moves with what its device reads besides."""
+    if peak.copy is None or peak.bytes_per_s is None:
+        return "-"
+    return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
 
 
 def _table(rows: Sequence[PeakShare]) -> Table:

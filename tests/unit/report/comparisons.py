@@ -14,6 +14,7 @@ from tests.unit.report.sides import (
     pair,
     started_late,
     throttled,
+    with_blocks,
 )
 
 
@@ -34,6 +35,11 @@ def long():
     return base, replace(new, outcomes=[*new.outcomes[:-2], failed(cases[-2])])
 
 
+def slow_session(run):
+    """The low ends of its cases lie close together, and the printed interval is wide."""
+    return with_blocks(run, lambda b: replace(b, wall_s=[2 * x for x in b.wall_s]) if b.session == 0 else b)
+
+
 def two_new():
     base, new = pair()
     return compared(base, new, None, started_late(new))
@@ -51,6 +57,7 @@ COMPARISONS = {
     "one session": (lambda: compared(*pair({CASES[0].id: 6.0}, k=1)), "plain", {}),
     "noise": (lambda: compared(pair()[0], noisy(pair()[1], {CASES[0].id})), "plain", {}),
     "throttled": (lambda: compared(pair()[0], throttled(pair()[1]), CompareOptions(fail_on=("slower",))), "plain", {}),
+    "a wide interval": (lambda: compared(*map(slow_session, pair(sigma=0.002))), "plain", {}),
     "one after the other": (two_new, "plain", {}),
     "another machine": (lambda: compared(*(on_machine(run, cpu=cpu) for run, cpu in zip(pair(), "AB", strict=True)), ELSEWHERE), "plain", {}),
     "the same file": (lambda: compared(pair()[0], pair()[0]), "plain", {}),

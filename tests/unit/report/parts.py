@@ -201,8 +201,9 @@ SMALL_PEAKS = [copied(9000, 2**20, device="cupy:0"), multiplied(18, 512, device=
 # Name -> what makes the run, the format, the options.
 PARTS = {
     **{f"ended by {reason}, complete {complete}": (lambda r=reason, c=complete: run_of([measured(case(), 1e-3)], complete=c, exit_reason=r), "plain", {"sections": ["answer", "breakeven"], "width": 120})
-       for reason, complete in (("ok", False), ("wrong-result", True), ("interrupted", False))},
+       for reason, complete in (("ok", False), ("wrong-result", True), ("budget", True), ("interrupted", False))},
     "an early end": (lambda: early(stopped(), sizes={case().op: [case().n]}), "plain", {"sections": ["answer"]}),
+    "an early end of a search": (lambda: early(stopped(1)), "plain", {"sections": ["answer"]}),
     "speedups in text, sizes of a search": (searched, "plain", {"sections": ["speedup"]}),
     "speedups sorted": (lambda: run_of(curve({64: 5.0, 128: 0.5, 256: 50.0, 512: 2.0})), "plain", {"sections": ["speedup"], "sort": "-speedup"}),
     "speedups by their columns": (full_run, "plain", {"sections": ["speedup"], "columns": ["copied", "n", "cpu"]}),

@@ -186,6 +186,12 @@ def test_the_text_says_what_the_answer_rests_on():
     unknown = render(ask(RISING, 2**30), "table")
     assert "unknown" in unknown.splitlines()[0]
     assert "Nothing is extrapolated" in unknown
+    rows = [
+        line.split("  ")
+        for line in unknown.split("\n\n")[1].splitlines()
+        if line.startswith(("cupy:0", "numpy:0"))
+    ]
+    assert all(row[-1].strip().startswith("measured from n") for row in rows), unknown
 
 
 @pytest.mark.parametrize("n", [1024, 2048, 2**30])

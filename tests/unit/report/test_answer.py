@@ -154,3 +154,20 @@ def test_a_first_figure_from_an_unstable_case_is_said_to_be_noisy(gpu, share, en
     (first, *_) = answer_sentences(analyse_runs([run])[0])
     assert re.search(r"10x\b", first)
     assert first.endswith(end or "10x.")
+
+
+def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
+    slow = measured(
+        op_case("add", 1024, WAITED, "cupy:0", implementation="tuned"),
+        1e-2,
+        sessions=5,
+        factors=(0.5, 1.0, 1.0, 1.6),
+    )
+    rows = [
+        measured(op_case("add", 1024), 1e-3, sessions=5),
+        measured(op_case("add", 1024, WAITED, "cupy:0"), 1e-4, sessions=5),
+        slow,
+    ]
+    (analysis,) = analyse_runs([answer_run(rows, named={"add": [1024]})])
+    assert any("unstable" in row.findings for row in analysis.cases)
+    assert "Noisy" not in answer_sentences(analysis)[0]

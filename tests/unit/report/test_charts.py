@@ -1,11 +1,14 @@
 """Charts: the rows hold the numbers of the analysis, the specs compile, the pictures are drawn from them."""
 
 import itertools
+import re
 from xml.etree import ElementTree
 
 import altair
 import pytest
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.hybrid import hybrids
 from gpubench.base.errors import InputError
 from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
@@ -13,7 +16,8 @@ from gpubench.report.charts import COLORS, CPU_COLOR, GPU_COLOR
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set
 from tests.unit.report.builders import curve, run_of
-from tests.unit.report.samples import analysed, cpu_run, full_run
+from tests.unit.report.parts import THERE
+from tests.unit.report.samples import analysed, cpu_run, full_run, hybrid_run
 
 RATIOS = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -55,6 +59,14 @@ def test_speedups_share_their_baseline_and_break_evens_stand_at_one():
     assert mark["low"] <= mark["n"] <= mark["high"]
 
 
+def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():
+    split = max(hybrids(analysed(hybrid_run)[0]), key=lambda row: row.case.case.n)
+    chart = charts(hybrid_run)[1]["hybrid"]
+    assert {0.0, 1.0, split.gpu_share} <= {row["x"] for row in rows_of(chart)}
+    mark = next(row for ours in chart.marks.values() for row in ours)
+    assert mark["better"] == pytest.approx(mark["value"] * split.gain, rel=1e-3)
+
+
 def empty_run():
     return run_of([])
 
@@ -70,18 +82,20 @@ def test_sections_choose_charts():
 @pytest.mark.slow  # all at once, since what draws them takes a second to start
 def test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date():
     """Vega-Lite's schema allows the spec of every picture, which holds a mark for each row."""
-    (analysis,), specs = analysed(full_run), []
-    for chart in chart_set(analysis, RenderOptions()).charts:
-        altair.Root.validate(chart.spec)
-        specs += [(chart.id, plots.draw_spec(chart, name)) for name in chart.rows]
-    drawn = plots.plots([analysis], "svg")
+    analyses, specs = [*analysed(full_run, hybrid_run), analyse(THERE)], []
+    for analysis in analyses:
+        for chart in chart_set(analysis, RenderOptions()).charts:
+            altair.Root.validate(chart.spec)
+            specs += [(chart.id, plots.draw_spec(chart, name)) for name in chart.rows]
+    drawn = plots.plots(analyses, "svg")
     for (chart_id, spec), (name, svg) in zip(specs, [*drawn.items()][-len(specs) :], strict=True):
-        assert name.startswith(f"{chart_id}-")
+        assert re.match(rf"(\d-)?{chart_id}-", name)
         assert len(ElementTree.fromstring(svg).findall(f".//{SVG}path")) >= len(spec["datasets"]["rows"]), name
     for name, content in drawn.items():
         said = "".join(ElementTree.fromstring(content).itertext())
         words = ("NumPy", "OpenBLAS", "2026-01-02", "Test CPU, 2 CPUs", "gpubench 0.")
-        assert all(word in said for word in words), name
+        assert name[0].isdigit() or name == "machines.svg" or all(word in said for word in words), name
+    assert "machines.svg" in drawn
 
 
 @pytest.mark.slow

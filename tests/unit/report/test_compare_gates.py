@@ -55,6 +55,15 @@ def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possi
     assert (slow.exit_code, slow.cases[0].verdict) == ((3, "SLOWER") if possible else (4, "UNSURE"))
 
 
+def test_cases_of_other_sessions_cost_the_gate_their_part_of_alpha():
+    base, new = pair({what.id: 3.0 for what in CASES}, k=6)
+    short = first_replaced(new, replace(new.outcomes[0], blocks=new.outcomes[0].blocks[1:]))
+    strict = CompareOptions(fail_on=("slower",), alpha=1.5 / 924)
+    whole, apart = compared(base, new, strict), compared(base, short, strict)
+    assert (whole.exit_code, gate(whole, "slower").impossible) == (3, False)
+    assert (apart.exit_code, gate(apart, "slower").impossible) == (4, True)
+
+
 def speedups(*texts, **more):
     return CompareOptions(fail_on=(), min_speedups=ci.parse_gates(list(texts), None).min_speedups, **more)
 

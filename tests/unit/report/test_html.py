@@ -141,8 +141,13 @@ def test_a_page_that_would_grow_too_large_leaves_out_the_result_first_then_long_
     assert kept == [(True, True), (False, True), (False, False)]
 
 
-def test_a_page_stays_below_a_megabyte():
+def test_sixteen_machines_stay_below_two_megabytes_and_one_below_one(monkeypatch):
+    """The library is in a page once, so that the page of a run tells the size of that of many."""
     assert len(drawn(suite_run, format="html").encode()) < 1_000_000
+    monkeypatch.setattr(html_page, "MAX_BYTES", 1)
+    least = drawn(suite_run, format="html")
+    library = len(Page(least).blocks["library"])
+    assert library + 16 * (len(least.encode()) - library) < 2_000_000
 
 
 def named(name):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
 from gpubench.report import render
+from gpubench.report.sections.answer import answer_sentences
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
 DEVICES = (CPU, GPU, HYBRID)
@@ -98,3 +99,14 @@ def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
     assert row.recommended == (row.lo > 1.05)
     scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, gpu_share=gpu_share))
     assert scaled.gain == pytest.approx(row.gain)
+
+
+@pytest.mark.parametrize(("both_s", "end"), [
+    (0.78e-3, "; split over CPU and GPU it is 1.28x as fast as the better of the two."), (0.99e-3, "CPU and GPU are about equal."),
+])  # fmt: skip
+def test_the_first_sentence_tells_a_split_that_pays(both_s, end):
+    run = run_with(1e-3, 1e-3, both_s, regime="transfer-always", gpu_share=0.5)
+    run = replace(run, selection=replace(run.selection, ops=["matmul"], sizes={"matmul": [1024]}))
+    first = answer_sentences(analyse(run))[0]
+    assert first.startswith("matmul at side 1024, copied at every call: CPU and GPU are about equal")
+    assert first.endswith(end)

@@ -7,6 +7,7 @@ import re
 import altair
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpubench import kernels
 from gpubench.analysis.winners import STRAIGHT, ratio_map
@@ -15,6 +16,7 @@ from gpubench.report.sections.map import (
     draw_map,
     map_picture,
     map_view,
+    overlay_view,
 )
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -23,6 +25,7 @@ from tests.unit.report.answer_runs import (
     WAITED,
     WEBGPU,
     answer_run,
+    no_gpu_run,
     op_case,
     op_rows,
     rising,
@@ -158,3 +161,14 @@ def test_a_size_alone_is_a_block_and_the_rest_is_dotted():
     assert (view.ends.low, view.ends.high, domain) == (4096, 4096, (2048, 8192)), (
         "one size stands in the middle"
     )
+
+
+def test_machines_share_a_lane():
+    analyses = [suite(), analyse_runs([replace(suite().run, id="00000000-0000-4000-8000-000000000009")])[0]]
+    view = overlay_view(analyses, ["A: one", "B: other"])
+    for rows in view.panels.values():
+        assert len(rows) == 2 * len(view.ends.lanes)
+        assert {row.side for row in rows} == {"A", "B"}
+    none = analyse_runs([no_gpu_run()])[0]
+    assert overlay_view([*analyses, none], ["A: one", "B: other", "C: none"]).origin == ("A: one", "B: other")
+    assert overlay_view([analyses[0], none], ["A: one", "B: none"]) is None

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from gpubench.base.errors import InputError
 from gpubench.compare.comparison import CompareOptions, Thresholds
 from gpubench.compare.two_runs import MOST_HALVES, noise, permutations
+from gpubench.report.comparison import render_noise
+from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, compared, on_machine, pair, timed
 
@@ -42,6 +44,15 @@ def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
     assert (found.permutations, found.cases[0].spread) == (32, 0)
     with pytest.raises(InputError, match="too few sessions"):
         noise(busy_turns(CASES[0], [[9e-3, 9e-3, 1e-3]] * 9))
+
+
+def test_the_table_has_percentages_and_what_differs_most_comes_first():
+    found = noise(run_of_noise(sigma=0.06, seed=3))
+    text = render_noise(found, "plain", RenderOptions(width=120), allowed_share=0.05)
+    rows = [line for line in text.splitlines() if line.startswith("matmul/")]
+    worst = max(found.cases, key=lambda row: row.threshold)
+    assert rows[0].split()[:3] == [worst.id, f"{100 * worst.spread:.3g}", "%"]
+    assert len(rows) == len(CASES)
 
 
 def test_sessions_are_paired_in_order_of_time():

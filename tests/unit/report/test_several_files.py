@@ -5,10 +5,18 @@ import re
 
 import pytest
 
+from gpubench.analysis.analyse import analyse, machine_runs
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.machines import history_text
-from tests.unit.report.parts import days_of
+from gpubench.report.sections.machines import history_chart, history_text
+from tests.unit.report.parts import days_of, of_machine
+
+
+def test_the_dates_of_a_history_are_text_in_its_axis():
+    hostile = "2026-01-01T'+x//"
+    (side,) = machine_runs([analyse(of_machine({1024: 4.0}, started=at)) for at in (hostile, hostile + "2")])
+    ends = history_chart(side, "A").spec["encoding"]["x"]["axis"]["labelExpr"]
+    assert ends == """datum.value > 0 ? "2026-01-01 '+x//2" : "2026-01-01 '+x//" """.strip()
 
 
 def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
@@ -19,6 +27,9 @@ def test_a_history_of_ten_commits_marks_the_step_where_it_is_sure():
     shown = render(days, "plain", sections=["history"], width=120)
     assert re.search(r"2026-01-07 commit6: 1\.[23]\dx \[1\.\d+, 1\.\d+\] +matmul/n=1024", shown), shown
     assert "surely changed: 2 of 2 cases;" in shown
+    (side,) = machine_runs([analyse(day) for day in days])
+    triangles = history_chart(side, "A").spec["layer"][-1]["data"]["values"]
+    assert [round(row["factor"], 1) for row in triangles] == [1.3, 1.3]
     # Five runs cannot tell a step from chance, and neither can ten without one.
     for some in (days[4:9], [*days[:6], *days[:4]]):
         assert "surely changed: 0 of" in render(some, "plain", sections=["history"])

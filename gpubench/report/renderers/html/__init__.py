@@ -26,15 +26,22 @@ from gpubench.base.installation import install_command
 from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import visible
 from gpubench.base.table import Cell, Column, Table, line_text
-from gpubench.report.charts import ChartSet, page_colors, theme
+from gpubench.report.charts import ChartRow, ChartSet, page_colors, theme
 from gpubench.report.contents import document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
 from gpubench.report.plots import chart_set, missing_libraries, page_script, svgs
 from gpubench.report.renderers.html.answer import View, origin, situations, views
 from gpubench.report.sections.answer import KEY as ANSWER
-from gpubench.report.sections.machines import overview_sentences
+from gpubench.report.sections.machines import (
+    HISTORY,
+    MACHINES,
+    history_chart,
+    letter,
+    names,
+    overview_sentences,
+)
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.map import MEANING
+from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs, overlay_view
 from gpubench.result import store
 
 MAX_BYTES = 2_000_000
@@ -50,6 +57,7 @@ MANY = 3  # runs on one page: each of them unfolds on demand
 MOST_ROWS = 60  # of a table that needs no script; longer ones are packed
 FEW_TABLES = 3  # of one section; more of them become one
 _WHOLE, _ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
+_LETTERS = 110  # of a line of a map in characters
 _NO_TABLES = "These tables are not in this page, which would be too large: gpubench report --sections {}"
 _UNIT = re.compile(r"(?<=\d) (?=[KMG]\b)|(?<=within) (?=\d)")  # no line ends here
 # The headings of the details, each with the keys of its sections; what has another key stands under the last one.
@@ -81,6 +89,19 @@ class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[PageSection, ...]  # what the group unfolds
 
 
+class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A drawing, which to a screen reader is one image."""
+
+    id: str  # anchor on the page
+    kind: str  # CSS class: map or history
+    title: str  # line above the drawing
+    lines: tuple[str, ...] = ()  # below the title
+    name: str  # name that a screen reader says
+    caption: str  # words below the drawing
+    letters: str = ""  # drawing in characters, shown where nothing draws
+    specs: list[ChartRow]  # Vega-Lite, a chart each
+
+
 class Article(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
@@ -104,6 +125,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
 
     heading: str  # heading of the part
     sentences: tuple[str, ...]  # answer over all machines
+    figures: tuple[PageFigure, ...]  # map of all machines, and a history for each
     sections: tuple[PageSection, ...]  # tables of all machines
 
 
@@ -115,7 +137,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         )
     page = _Page(analyses, msgspec.structs.replace(options, full=True))
     text = page.text()
-    for lighten in (page.without_results, page.without_long_tables):
+    for lighten in (page.without_results, page.without_long_tables, page.without_other_backends):
         if len(text.encode()) >= MAX_BYTES:
             lighten()
             text = page.text()
@@ -145,8 +167,8 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs. Where it would be too large it loses the results, then the long tables; answers, maps and
-    charts always stay."""
+    """The page of some runs. Where it would be too large it loses the results, then the long tables, then the GPU
+    backends but the fastest; answers, maps and charts always stay."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -166,7 +188,7 @@ class _Page:
     def text(self) -> str:
         """Return the page as it is now."""
         drawn = any(article.charts or any(view.panels for view in article.views) for article in self.articles)
-        library = self.library if drawn else ""
+        library = self.library if drawn or (self.together and self.together.figures) else ""
         script = verbatim("script", _file("page.js"))
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
         return _fill(
@@ -179,6 +201,10 @@ class _Page:
     def without_results(self) -> None:
         """Leave the result files out."""
         self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
+
+    def without_other_backends(self) -> None:
+        """Leave out what the menu of GPU backends would show."""
+        self.articles = [msgspec.structs.replace(article, views=article.views[:1]) for article in self.articles]
 
     def without_long_tables(self) -> None:
         """Leave out sections with a table of many rows, and say how to see them."""
@@ -197,10 +223,30 @@ class _Page:
         if len(self.analyses) < 2:
             return None
         sides = machine_runs(self.analyses)
+        figures = []
+        if MACHINES in self.options.sections and len(sides) > 1:
+            view = overlay_view([side.newest for side in sides], names(sides))
+            figures += [self._map_figure(view)] if view else []
+        if HISTORY in self.options.sections and self.library:
+            charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
+            figures += [
+                PageFigure(
+                    id=f"all-history{i}", kind="history", title=chart.title, name="Time over the runs",
+                    caption=chart.caption, specs=[chart.spec],
+                )
+                for i, chart in enumerate(charts) if chart
+            ]  # fmt: skip
         report = overview(self.analyses, self.options)
         return Together(
-            heading=report.headings[0], sentences=overview_sentences(sides),
+            heading=report.headings[0], sentences=overview_sentences(sides), figures=tuple(figures),
             sections=tuple(_sections(report, "all-")),
+        )  # fmt: skip
+
+    def _map_figure(self, view: MapView) -> PageFigure:
+        return PageFigure(
+            id="all-map", kind="map", title=view.title, lines=view.origin, name=TITLE, caption=MEANING,
+            letters="\n".join(map(line_text, draw_map(view, _LETTERS, ascii_only=False))),
+            specs=map_specs(view) if self.library else [],
         )  # fmt: skip
 
     def _article(self, place: int) -> Article:

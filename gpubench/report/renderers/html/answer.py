@@ -45,7 +45,7 @@ from gpubench.report.sections.map import (
     strip_cells,
 )
 from gpubench.report.wording import backend_text, short_text, situation_text
-from gpubench.result.case import WAITED
+from gpubench.result.case import STREAMED, WAITED
 
 _LETTERS = 24  # of a lane in characters, which stands where no script draws it
 _MOST_NAMES = 3
@@ -269,6 +269,11 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
               and copied[name].n == gain.n]  # fmt: skip
     if slower and (middle := statistics.median(slower)) >= _ALIKE:
         yield f"Copy seldom: a call that copies takes about {factor_text(middle)} as long at the largest size."
+    streamed = by_regime.get(STREAMED, {})
+    gains = [copied[name].gpu_s / gain.gpu_s for name, gain in streamed.items() if name in copied
+             and copied[name].n == gain.n]  # fmt: skip
+    if gains and (middle := statistics.median(gains)) >= _ALIKE:
+        yield f"Write independent calls as a pipeline: they take 1/{middle:.2g} of the time of copied calls."
     if (queued := answered.queued_gain) is not None and queued >= _ALIKE:
         yield f"Queue calls and wait once: then the GPU pays from about {factor_text(queued)} smaller sizes."
     losers = {

@@ -109,6 +109,20 @@
     return later;
   }
 
+  // A map of several machines, or a history: what stands in its place goes once it is drawn.
+  async function show(figure) {
+    await load();
+    const specs = JSON.parse(await embedded(`${figure.dataset.drawing}-data`));
+    let drawn = [];
+    return inTurn(async () => {
+      for (const one of drawn) one.finalize();
+      const places = specs.map(() => Object.assign(document.createElement("div"), { className: "picture" }));
+      figure.querySelector(".panels").replaceChildren(...places);
+      drawn = await Promise.all(places.map((place, i) => embed(place, specs[i])));
+      figure.dataset.drawn = String(Number(figure.dataset.drawn || 0) + 1);
+    })();
+  }
+
   /** The lanes of one table: as tall as its rows, and in their order. */
   class Lanes {
     constructor(cell, open) {
@@ -351,6 +365,7 @@
   });
 
   for (const article of all(document, "[data-run]")) pages.push(new Page(article));
+  for (const figure of canDraw ? all(document, "[data-drawing]") : []) await show(figure);
   for (const page of pages) {
     const fold = page.article.querySelector("details.one:not([open])");
     if (fold) fold.addEventListener("toggle", () => page.start().catch(failed), { once: true });
