@@ -228,6 +228,10 @@ def test_a_doubt_counts_what_is_more_than_five_percent_faster(beside, in_common)
     deviation = math.sqrt(sum(variances) - 2 * in_common * math.sqrt(math.prod(variances)))
     ahead = b.at(x).mean - a.at(x).mean
     assert doubt(a, [b], x).wrong == pytest.approx(normal((-math.log(1.05) - ahead) / deviation))
+    far = fit({"far": TimedSizes("waited", exact(lambda n: 4e-4, FINE))})["far"]
+    assert doubt(a, [b, far], x).cost == doubt(a, [far, b], x).cost == doubt(a, [b], x).cost, (
+        "of the nearest rival"
+    )
     low, middle, high = interval(a, x)
     reach = 1.96 * math.sqrt(a.at(x).variance + a.offset + a.case_variance(x))
     assert (math.log(low), math.log(high)) == pytest.approx((a.at(x).mean - reach, a.at(x).mean + reach))
