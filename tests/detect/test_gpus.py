@@ -47,7 +47,8 @@ ON_PCI = {
     "a spoiled table of steps": (
         HOST | pci("0000:03:00.0", "1002", "744c", "amdgpu", pp_dpm_sclk="0: 500Mhz *\n1: much"),
         {"gpus.0.compute.now_hz": "invalid", "gpus.0.compute.max_hz": "invalid"}),
-    "a sleeping card of unknown size": (HOST | pci(VBIOS, "10de", "2684", "nvidia", **SUSPENDED), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
+    "a card of unknown size that falls asleep": (
+        HOST | pci(VBIOS, "10de", "2684", "nvidia", power__runtime_status="suspending"), {**ONE, REJECTED: ["GPU_ASLEEP"]}),
     "a sleeping card of Intel": (
         HOST | pci("0000:03:00.0", "8086", "56a0", "xe", **SUSPENDED, **{TILE: str(8 * GIB)}),
         {KIND: "discrete", SIZE: "not_probed", "gpus.0.link.gen_max": "not_probed", REJECTED: ["GPU_ASLEEP"]}),
