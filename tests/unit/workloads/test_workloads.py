@@ -385,6 +385,16 @@ def test_repeats_nest_and_params_know_each_turn():
     assert stages[5].params({"n": 5}) == {"n": 6}
 
 
+def test_a_state_lies_between_the_stages_once_and_takes_memory():
+    assert [operand.name for operand in REPEATED.between if operand.role == "state"] == [
+        "cache0",
+        "cache1",
+        "cache2",
+    ]
+    held = [operand for operand in (*REPEATED.operands, *REPEATED.between) if operand.name != "text"]
+    assert REPEATED.held_bytes({"n": 4}, "float32") == sum(each.bytes({"n": 4}, "float32") for each in held)
+
+
 @pytest.mark.parametrize(("stages", "changed", "why"), [
     ((TOKENISE, EMBED, *flat((Repeat("layer", LAYERS, LAYER),))), {"state": ["cache0", "cache1"]}, "reads cache2"),
     ((TOKENISE, EMBED, *flat((Repeat("layer", LAYERS, LAYER),))),
