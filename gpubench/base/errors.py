@@ -174,8 +174,8 @@ MOST_CHOICES = 20  # more names are not listed one by one
 
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
-    """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"; `hint` is known
-    to be better than the nearest of the names; `listing` is the command that lists them."""
+    """Return `word` if it is one of `names`, else raise UsageError. `what`: the option's name, such as "--format".
+    `hint`: advice in place of "did you mean". `listing`: the command that lists all names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

@@ -146,7 +146,8 @@ def _without(table: Table, goes: Callable[[int], bool], most: int | None = None)
 
 
 def natural_width(table: Table) -> int:
-    """Return the columns that the table takes with all of its columns, where none is shorter than it may be."""
+    """Return the width in characters of the table with all columns, the first and the last cut as short as they may
+    be."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])

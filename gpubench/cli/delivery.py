@@ -344,8 +344,8 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 
 
 def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
-    """Return the command that reports a result again: without its name if it is the newest in `results_dir`; empty
-    without a file."""
+    """Return the command that reports a result again: without the file's name if it lies in `results_dir`, where the
+    caller has just saved it; empty without a file."""
     from gpubench.base.streams import printable
 
     if path is None:

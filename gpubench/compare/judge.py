@@ -109,7 +109,7 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slow_ends(self) -> SessionValues:
-        """The slow ends."""
+        """The slow ends of the samples of both sides, in seconds by session."""
         return SessionValues(self.base.slow_ends, self.new.slow_ends)
 
     @property

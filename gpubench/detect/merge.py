@@ -449,7 +449,8 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """PCI vendor id: reported, else from the vendor's text. Ids from 0x10000 up are not PCI's."""
+    """Return the PCI vendor id: the reported one, else by the vendor's text. None if unknown, or if the reported number
+    is 0x10000 or more, which is no id of PCI."""
     if record.vendor_id is not None:
         return record.vendor_id if record.vendor_id < 0x10000 else None
     text = record.vendor or ""

@@ -96,7 +96,7 @@ def open_curves(spec: RunSpec) -> list[Series]:
 
 
 class Schedule:
-    """The plan as it grows by what a search adds to it, and the steps that it makes in a session."""
+    """The plan, to which a search adds, and the steps in which each session measures it."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
         self._spec = spec

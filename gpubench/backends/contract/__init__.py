@@ -423,8 +423,8 @@ class Backend(ABC):
         return self.devices()
 
     def preload(self) -> None:
-        """Import what opening a device needs, and touch no device: who uses a GPU is asked before a worker of ours
-        does. Raises nothing: `open` tells what is wrong. As it stands: nothing takes long to import."""
+        """Import what opening a device needs, without touching any device: other users of a GPU are counted before
+        our worker opens it. Raises nothing, since `open` tells what is wrong. Default: do nothing."""
 
 
 @runtime_checkable

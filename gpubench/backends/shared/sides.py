@@ -92,7 +92,8 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 
 class Part:
-    """The part that a session holds of an operand for the launches of one case, and of which upload."""
+    """A session's part of one operand, for the launches of one case; `version` is the number of the upload that it
+    holds."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
         self.session, self.shape, self.version = session, shape, 0

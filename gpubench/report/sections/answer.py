@@ -324,7 +324,8 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Name ops and sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
+    """Name ops and sizes for which the time did not suffice; nothing for an interrupted run, whose last line counts
+    them."""
     if not run.complete:
         return []
     if not (answered.rows or answered.implementations or answered.times):

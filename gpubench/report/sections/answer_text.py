@@ -384,8 +384,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Say at which smallest size a user's function does not run on NumPy, and which session lacks functions; and
-    why."""
+    """Say which sessions lack functions, then for each function that does not run on NumPy its smallest such size; each
+    with the reason."""
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
