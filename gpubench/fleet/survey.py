@@ -229,8 +229,8 @@ _Name = tuple[str, str, int]  # what is alike, the driver, the size
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Return the verdicts on a fleet's GPUs. `known_good`: the figures of a saved fleet, with which each GPU and group is
-    compared too: only that shows a fleet that is slow as a whole."""
+    """Return the verdicts on a fleet's GPUs. `known_good`: the figures of a saved fleet, with which each GPU and group
+    is compared too: only that shows a fleet that is slow as a whole."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
