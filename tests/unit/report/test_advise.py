@@ -167,6 +167,8 @@ def test_the_newest_run_that_compares_answers():
     other = run_of([measured(case("relu", n=256), 5e-3)])
     assert answer(iter([other, cpu_only, old]), MATMUL, 256, ALWAYS).source.run_id == "old"
     assert answer([cpu_only, other], MATMUL, 256, ALWAYS).source.run_id == "cpu-only"
+    elsewhere = replace(run_of([measured(case(n=1024), 5e-3)], devices=(CPU,)), id="elsewhere")
+    assert answer([elsewhere, cpu_only], MATMUL, 256, ALWAYS).source.run_id == "cpu-only", "it has a time there"
 
 
 def test_no_result_names_what_there_is():

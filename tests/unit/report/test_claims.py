@@ -187,3 +187,11 @@ def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
     path.write_text(example, encoding="utf-8")
     (found,) = claims_room.load(str(path))
     assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == pytest.approx((20, 2e-3, 1e-4, 0.25))
+
+
+def test_a_claim_against_other_cases_takes_those_of_its_device():
+    tiled, naive = (case(device="cupy:0", implementation="tuned", variant=v) for v in ("tiled", "naive"))
+    slow = replace(naive, device_id="wgpu:0")
+    rows = [measured(case(), 1e-3), measured(tiled, 1e-4), measured(naive, 4e-4), measured(slow, 9e-4)]
+    claim = claimed(("matmul/*/*/tuned-tiled",), against="matmul/*/*/tuned-naive", speedup=2)
+    assert verdict(claim, rows).ratio == pytest.approx(4)
