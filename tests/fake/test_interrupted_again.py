@@ -66,6 +66,6 @@ def test_a_session_whose_devices_are_still_being_opened_is_known(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "hold_signals", lambda: None)
-    monkeypatch.setattr(runner._Runner, "_open_all", interrupt)
+    monkeypatch.setattr("gpubench.measure.runner._Runner._open_all", interrupt)
     run = carry_out(plan(["fake:cpu"], SIZES, op=OP))
     assert ([session.index for session in run.sessions], run.complete) == ([0], False)
