@@ -175,3 +175,10 @@ def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch):
         now[0] += 0.05
     display.close()
     assert 3 <= len(drawn) <= 1 + 20 * progress.TABLE_SHARE / 0.1
+
+
+def test_a_plain_line_with_a_reason_is_whole():
+    reason = "the adapter says no " + "because " * 20 + "its driver is too old"
+    outcome = Failure(id=ID, case=CASE, reason="unavailable", detail=reason)
+    assert shown(io.StringIO(), CaseDone(outcome, 12, 0, None, None, None)).endswith(f"{reason}\n")
+    assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=reason))) == f"warning: {reason}\n"

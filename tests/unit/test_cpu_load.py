@@ -4,6 +4,7 @@ import pytest
 
 from gpubench.base import processes
 from gpubench.base.processes import CpuTimes
+from gpubench.result.run import SessionRecord
 
 START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
 
@@ -54,3 +55,12 @@ def test_this_system_can_be_read():
     assert reading is not None
     assert 0 < reading.ours_s < reading.total_s
     assert 0 < reading.busy_s <= reading.total_s
+
+
+@pytest.mark.parametrize(
+    ("foreign", "steal", "busy"),
+    [(None, None, False), (0.05, 0.05, False), (0.051, 0.0, True), (0.0, 0.06, True), (None, 0.06, True)],
+)
+def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
+    record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
+    assert record.contended == busy

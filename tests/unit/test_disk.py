@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,29 @@ def test_a_file_is_replaced_or_appended_to_and_nothing_else_is_written_to(tmp_pa
         for append in (False, True):
             with pytest.raises(disk.NotRegular):
                 disk.write_regular(tmp_path / "pipe", b"x", append=append)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="descriptors have names in /dev/fd")
+def test_a_descriptor_that_the_shell_opened_is_read_to_its_end() -> None:
+    """`gpubench report <(command)` names /dev/fd/63, a pipe."""
+    reader, writer = os.pipe()
+    data = b"x" * 300_000
+
+    def fill() -> None:
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(data)
+
+    threading.Thread(target=fill).start()
+    try:
+        assert disk.read_regular(f"/dev/fd/{reader}") == data
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_at_most_so_many_bytes_are_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * size)
+    assert len(disk.read_regular(path)) == size
+    for most in (0, 1, 65_536, 100_000):
+        assert len(disk.read_regular(path, most)) == min(size, most)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import re
 
@@ -94,3 +95,34 @@ def test_json_holds_no_command_and_means_the_same(text: str) -> None:
         assert json.loads(shown) == [text]
         assert not OBEYED.search(shown)
         assert not any(ord(c) in range(0x7F, 0xA0) or c in "\u202e\u2028\u200b\U000e0041" for c in shown)
+
+
+def test_standard_output_tells_that_it_cannot_be_written() -> None:
+    stream = streams.Stream(Broken(BrokenPipeError()), survives=False, guarded=False)
+    for write in (lambda: stream.write("x"), stream.flush):
+        with pytest.raises(BrokenPipeError):
+            write()
+
+
+def test_a_long_line_hides_none_and_becomes_none() -> None:
+    whole = io.StringIO()
+    stream = streams.Stream(whole, survives=False, guarded=True)
+    for part in itertools.chain(["x"], [" " * 50] * 20, ["::a", "\n", " " * 500, "::b"]):
+        stream.write(part)
+    assert "::a" in whole.getvalue()
+    assert whole.getvalue().endswith(": :b")
+
+
+def test_a_command_of_ours_has_a_line_of_its_own() -> None:
+    whole = io.StringIO()
+    stream = streams.Stream(whole, survives=True, guarded=True)
+    stream.write("half")
+    stream.command("::error::x")
+    stream.write("::y")
+    assert whole.getvalue() == "half\n::error::x\n: :y"
+
+
+@pytest.mark.parametrize("name", ["CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"])
+def test_who_reads_lines(name: str) -> None:
+    assert streams.in_runner({name: "true"}) is True
+    assert streams.in_runner({name: ""}) is streams.in_runner({}) is False

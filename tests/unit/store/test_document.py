@@ -170,3 +170,20 @@ def test_results_in_a_fleet_are_upgraded_too(run):
     plain["schema_version"] = 1
     with pytest.raises(TypeError, match="no longer read"):
         document.upgrade(fleet, "gpubench-fleet")
+
+
+def test_a_wrong_value_is_named(run):
+    plain = json.loads(store.dumps(run))
+    plain["outcomes"][0]["flops"] = "many"
+    assert "flops" in refusal(json.dumps(plain).encode()).why
+
+
+def test_floats_keep_six_significant_digits(run):
+    back = store.loads(store.dumps(run), "x")
+    assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
+
+
+def test_a_file_that_ends_in_the_middle_is_told_as_such(run):
+    data = store.dumps(run)
+    for end in (1, len(data) // 2, data.index(b'"outcomes"'), len(data) - 2):
+        assert refusal(data[:end]).code == "truncated-file"

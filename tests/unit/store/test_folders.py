@@ -1,6 +1,7 @@
 """Where results are put and found again."""
 
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -135,3 +136,19 @@ def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_
     with pytest.raises(UsageError) as caught:
         store.check_result_path(results, run)
     assert "is not a folder" in caught.value.why
+
+
+@pytest.mark.parametrize("started_at", ["2026-11-20T19:00:00Z", "yesterday", "9999-12-31T23:59:59-14:00"])
+def test_a_result_has_a_name_whatever_its_time_reads(tmp_path, run, started_at):
+    named = store.result_name(replace(run, started_at=started_at))
+    assert re.fullmatch(r"\d{8}T\d{6}Z-123e4567\.json", named), named
+
+
+def test_suffixes_are_compared_without_case(tmp_path, run):
+    for name in ("a.JSON", "b.Json.GZ"):
+        assert store.is_result_name(name)
+        store.save(run, tmp_path / name)
+        assert store.load(tmp_path / name).id == run.id
+    assert (tmp_path / "b.Json.GZ").read_bytes().startswith(b"\x1f\x8b")
+    assert {path.name for path in store.newest_first([tmp_path])} == {"a.JSON", "b.Json.GZ"}
+    assert not store.is_result_name("a.md")
