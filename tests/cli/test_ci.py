@@ -175,3 +175,12 @@ def test_no_text_becomes_a_command_of_the_runner(in_process, hostile, runner, co
     assert "Traceback" not in done.stderr or "--verbose" in command
     assert not COMMAND.search(done.stdout), COMMAND.search(done.stdout)
     assert not COMMAND.search(done.stderr), COMMAND.search(done.stderr)
+
+
+def test_a_broken_case_outweighs_a_gate(gpubench, tmp_path):
+    devices = ("--devices", "fake:cpu,fake:wrong")
+    ended = gpubench("run", *devices, *RUN[3:], "--min-speedup", "add=2", "-o", "g.json")
+    assert (ended.returncode, json.loads((tmp_path / "g.json").read_text())["exit_reason"]) == (
+        1,
+        "wrong-result",
+    )
