@@ -77,3 +77,13 @@ def test_without_two_gpus_the_error_says_what_is_missing(run):
     ran = run("--ops", "allreduce", env={"CUDA_VISIBLE_DEVICES": ""})
     assert ran.code == 5
     assert "needs two GPUs" in ran.err
+
+
+def test_beside_other_ops_device_groups_are_left_to_the_collectives(run):
+    devices = "fake:cpu,fake:gpu0,group:fake:0+1"
+    ran = run("--ops", "add,p2p", "--devices", devices, "--sizes", "64k", env=FOUR)
+    assert ran.code == 0, ran.err
+    found = {
+        (o["case"]["op"], o["case"]["device_id"]) for o in ran.outcomes.values() if o["type"] == "measurement"
+    }
+    assert found == {("add", "fake:cpu"), ("add", "fake:gpu0"), ("p2p", "group:fake:0+1")}
