@@ -1,8 +1,8 @@
-"""The CPU: model, cores, clocks and caches, and how many of its cores may be used; a warning where the threads of a
-BLAS do not fit them.
+"""The CPU: model, cores, clocks, caches, and the number of usable cores. Also a warning if a BLAS starts more or fewer
+threads.
 
-Caches are read once for each set of CPUs that share one, and clocks once for each policy of cpufreq: that is half the
-files on a machine with 96 CPUs.
+Each set of CPUs that share a cache is read once, and each cpufreq policy once: half the file reads on a machine with 96
+CPUs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PMU = ("cpu_core", "cpu_atom", "cpu_lowpower")
 def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
-    """Everything that files tell about the CPUs; `affinity` comes from a live source or is not_probed."""
+    """Read all facts about the CPUs that files hold; `affinity` comes from a live source or is not_probed."""
     listed = read_cpu_lists(root, blocks.value)
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
@@ -78,7 +78,7 @@ def read_cpu(
 
 
 class KernelCpus(NamedTuple):
-    """CPU sets in the kernel's own numbering, which its folders and the affinity have."""
+    """CPU sets in the kernel's own numbering, which the kernel's folders and the affinity use."""
 
     online: Fact[CpuSet]  # the CPUs that run
     cpuset: Fact[CpuSet]  # those that the control group allows
@@ -86,10 +86,11 @@ class KernelCpus(NamedTuple):
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Find out whether the list of online CPUs numbers as the kernel does.
+    """Find out whether the list of online CPUs uses the kernel's numbering.
 
-    A file system for containers (lxcfs) counts the CPUs of a container from 0 in `online` and in /proc/cpuinfo, while
-    the kernel's folders, the affinity and the cpuset keep their numbers. Two numberings are never intersected.
+    A file system for containers (lxcfs) numbers the CPUs of a container from 0 in `online` and in /proc/cpuinfo, while
+    the kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in two numberings are never
+    intersected.
     """
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
@@ -116,7 +117,7 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
 def usable(
     listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
-    """How many CPUs may be kept busy, and which bound is the tightest. Sets are counted, never intersected."""
+    """Count the CPUs that may be kept busy, and name the tightest bound. Sets are counted, never intersected."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
     named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
@@ -130,7 +131,7 @@ def usable(
 
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
-    """ "on" if a core has two online CPUs, "hidden" if a hypervisor may hide it, else "off"."""
+    """Return "on" if a core has two online CPUs, "hidden" if a hypervisor may hide SMT, else "off"."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
@@ -142,7 +143,7 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
 
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
-    """The set as text, with the doubts about it."""
+    """Write the set as a list such as "0-3,8"; keep the fact's status, source, note and alternatives."""
     if fact.value is None:
         return cast("Fact[str]", fact)
     return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
@@ -157,7 +158,7 @@ def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
 
 
 class Traits(NamedTuple):
-    """The marks that distinguish one kind from another."""
+    """The marks that distinguish one kind of CPU from another."""
 
     online: CpuSet  # the CPUs to tell apart
     cores: list[CpuSet] | None  # their sets of SMT siblings
@@ -166,10 +167,10 @@ class Traits(NamedTuple):
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
-    """Groups of alike CPUs, fastest first; one group when no source splits them.
+    """Group alike CPUs, fastest first; return one group if no source splits them.
 
-    Each source splits the groups of those before it, so that a coarse one hides no finer one; the first that splits is
-    the fact's.
+    Each source splits the groups of the sources before it, so a coarse source hides no finer one. The fact names the
+    first source that splits.
     """
     clocks, online = traits.clocks, traits.online
     part = _parts(root, info, online)
@@ -199,14 +200,15 @@ def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[Cp
 
 
 def alike(marks: Mapping[int, Hashable], cpus: CpuSet) -> list[CpuSet]:
-    """CPUs with equal marks; nothing unless every CPU has one."""
+    """Group CPUs with equal marks; return no group unless every CPU has a mark."""
     if not cpus <= set(marks):
         return []
     return [frozenset(group) for group in group_by(sorted(cpus), marks.__getitem__).values()]
 
 
 def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
-    """A CPU slower than 0.88 times the fastest of a group opens the next; nothing unless every CPU has a clock."""
+    """Group CPUs by clock: a CPU below 0.88 times the fastest of a group opens the next group. Return no group unless
+    every CPU has a clock."""
     if not cpus <= set(table):
         return []
     groups: list[tuple[int, set[int]]] = []
@@ -240,7 +242,8 @@ def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], t
 
 
 def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
-    """The counters that each CPU has; the CPUs in none of the lists are a kind too. Empty if the lists overlap."""
+    """Return the name of each CPU's counters; CPUs in no list get "", a kind of their own. Empty if the lists
+    overlap."""
     lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
     members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
     owners = dict(members)
@@ -248,7 +251,7 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
-    """Bits 4 to 15 of MIDR_EL1 of each online CPU, else the `CPU part` of cpuinfo; empty if one is missing."""
+    """Return bits 4 to 15 of MIDR_EL1 of each online CPU, else the `CPU part` of cpuinfo. Empty if a CPU has none."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -274,7 +277,7 @@ _FITTING = ("online", "affinity")
 
 
 def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
-    """Whether the threads that a BLAS starts on its own may differ from the usable CPUs."""
+    """Tell whether a BLAS may start another number of threads than there are usable CPUs."""
     if any(environ.get(name) for name in VARIABLES):
         return True
     available, bound = cpu.available.value, cpu.limited_by.value
@@ -282,12 +285,13 @@ def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
 
 
 def misfits(blas: CpuBlas, cpu: Cpu) -> bool:
-    """Whether the library starts another number of threads than CPUs are usable."""
+    """Tell whether the library starts another number of threads than there are usable CPUs."""
     return cpu.available.value is not None and blas.threads not in (None, cpu.available.value)
 
 
 def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """Too many threads fight for the CPUs, too few leave some idle: either makes the CPU look slow."""
+    """Warn of each BLAS whose threads do not match the CPUs. Too many fight for the CPUs, too few leave some idle; both
+    make the CPU look slow."""
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
@@ -331,7 +335,7 @@ def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
 
 
 def runs(root: Root, cpu: int) -> bool:
-    """Whether the CPU's own folder says that it is online."""
+    """Tell whether the CPU's folder shows it online: `online` is 1, or `online` is missing and `topology` exists."""
     switch = root.read(f"{CPUS}/cpu{cpu}/online").text
     return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
 
@@ -341,7 +345,8 @@ def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
-    """cpuN whose own `online` is not 0 (cpu0 often has no such file), then the lines of cpuinfo."""
+    """Return the online CPUs by two other sources: every cpuN whose `online` is not 0 (cpu0 often has no such file),
+    then the lines of cpuinfo."""
     facts = []
     if folders:
         source = f"{CPUS}/cpu*/online"
@@ -355,7 +360,8 @@ def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list
 
 
 def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
-    """The online CPUs on one core with `cpu` by the first source that parses and contains it, else the reason."""
+    """Return the online CPUs on the core of `cpu`, by the first source that parses and contains `cpu`; else the
+    reason."""
     worst: Status = "absent"
     for name, parse in _SIBLINGS:
         fact = root.fact(f"{CPUS}/cpu{cpu}/topology/{name}", parse)
@@ -380,9 +386,9 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 
 
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
-    """Whether physical_package_id may be the number of a cluster of cores.
+    """Tell whether physical_package_id may number a cluster of cores instead of a package.
 
-    It is before Linux 6.0 where a device tree describes the CPUs, and on 32-bit Arm to this day.
+    It does so before Linux 6.0 where a device tree describes the CPUs, and still does on 32-bit Arm.
     """
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
@@ -417,8 +423,8 @@ class Caches(NamedTuple):
 def read_caches(root: Root, online: CpuSet) -> Caches:
     """Read the caches. An index that an earlier CPU shares is not read again.
 
-    An index that cannot be read spoils them, unless another CPU that shares it tells: one that some CPUs lack and
-    others have is gone.
+    An unreadable index makes all caches invalid, unless another CPU shares the index and can be read. An index that
+    some CPUs have and others lack counts as unreadable.
     """
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
@@ -473,7 +479,7 @@ class Frequencies(NamedTuple):
     folder: str  # their place
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Return the fact that one file of all CPUs makes."""
+        """Merge the values of one cpufreq file over all CPUs into a fact."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)
@@ -481,7 +487,8 @@ class Frequencies(NamedTuple):
 
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
-    """Read each cpufreq policy once; the current clock only if `now`: some kernels measure it for milliseconds."""
+    """Read each cpufreq policy once. Read the current clock only if `now`, because some kernels measure it for
+    milliseconds."""
     files = {BASE: _kilohertz, MOST: _kilohertz, NOW: _kilohertz, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}
     invalid = set()
@@ -501,7 +508,7 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
 
 
 def governor(names: Collection[str]) -> str:
-    """The governor all CPUs share, or "mixed"."""
+    """Return the governor that all CPUs share, or "mixed"."""
     return "mixed" if len(set(names)) > 1 else next(iter(names))
 
 

@@ -1,4 +1,4 @@
-"""All file access of detection, below one root; facts, and the records of devices that sources make of them.
+"""The files of a machine below one root; facts, and the records in which sources describe devices.
 
 Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, at most 4 MiB of each; links
 never lead out of the root. A fact without a value carries the most telling reason that any source gave.
@@ -38,7 +38,8 @@ class FileText(NamedTuple):
     status: Status  # why
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """The parsed text; `parse` raises ValueError for a spoiled file and gives None for "no such thing"."""
+        """Return the fact of the parsed text. `parse` raises ValueError for a spoiled file and returns None for "no
+        such thing"."""
         if self.text is None:
             return missing(self.status, self.path)
         try:
@@ -49,7 +50,7 @@ class FileText(NamedTuple):
 
 
 class TouchedFiles(NamedTuple):
-    """The record of all that was touched, by path."""
+    """All files, folders and links that were touched, by path."""
 
     files: dict[str, str]  # their texts
     folders: dict[str, list[str]]  # the names in them
@@ -58,7 +59,7 @@ class TouchedFiles(NamedTuple):
 
 
 class Root:
-    """The file system of a machine: "/" is this one, any other folder a recorded one."""
+    """The file system of a machine: "/" is this machine, any other folder a recorded one."""
 
     def __init__(self, base: str = "/", trace: TouchedFiles | None = None) -> None:
         self.base = base
@@ -67,7 +68,7 @@ class Root:
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
-        """The text of a regular file without NUL bytes and outer white space; never raises."""
+        """Read a regular file without NUL bytes and outer white space; never raise."""
         real = self._real(path)
         if real is None:
             return FileText(path, None, "absent")
@@ -94,8 +95,7 @@ class Root:
     def facts(
         self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
     ) -> dict[str, Fact[Any]]:
-        """Return facts by their names, each of a file in a folder that its parser reads; none is read of an `asleep`
-        device."""
+        """Read one fact per file of a folder, each with its own parser. For an `asleep` device no file is read."""
         return {
             name: NOT_PROBED if asleep else self.fact(f"{folder}/{file}", parse)
             for name, (file, parse) in files.items()
@@ -113,7 +113,7 @@ class Root:
         return names
 
     def names_like(self, path: str, form: str) -> list[str]:
-        """The names in a folder that are of this form; none if it cannot be listed."""
+        """List the names in a folder that match `form`; empty if the folder cannot be listed."""
         return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
     def link(self, path: str) -> str | None:
@@ -122,13 +122,13 @@ class Root:
         return None if target is None else target.rstrip("/").rpartition("/")[2]
 
     def target(self, path: str) -> str | None:
-        """A link's target as it is written, or None if `path` is no link."""
+        """Return a link's target as written, or None if `path` is no link."""
         parent, _, name = path.rpartition("/")
         folder = self._real(parent) if parent else "/"
         return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
 
     def exists(self, path: str) -> bool:
-        """Whether anything is there (a broken link is not)."""
+        """Tell whether `path` exists; a broken link does not."""
         real = self._real(path)
         if real is None or not os.path.lexists(self._host(real)):
             return False
@@ -142,7 +142,7 @@ class Root:
         return real if self._direct else self.base.rstrip("/") + real
 
     def _real(self, path: str) -> str | None:
-        """`path` without links, below the root; None if a part is missing or links run in a circle."""
+        """Resolve the links in `path`, below the root. Return None if a part is missing or links run in a circle."""
         if "\0" in path:
             return None
         if self._direct:
@@ -180,7 +180,7 @@ class Root:
         return at if there else None
 
     def _target(self, step: str) -> tuple[str | None, bool]:
-        """Return where a link leads, and whether there is anything at all."""
+        """Return the target of a link (None if it is no link), and whether anything exists there."""
         try:
             target = os.readlink(self._host(step))
         except OSError as error:  # there may be something that is no link; opening it tells
@@ -190,7 +190,7 @@ class Root:
 
 
 def _read_regular(path: str) -> bytes | None:
-    """Up to 4 MiB of a regular file; None for a folder, pipe, socket or device. Raises OSError."""
+    """Read up to 4 MiB of a regular file; return None for a folder, pipe, socket or device. Raises OSError."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
         return None
@@ -208,7 +208,8 @@ def _read_regular(path: str) -> bytes | None:
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
-    """Return the parser of texts of a form, which `read` turns into a value. It raises ValueError for other texts."""
+    """Return a parser: `read` turns a match of the pattern `form` into the value. The parser raises ValueError for
+    other texts."""
 
     def parse(text: str) -> Any:
         match = re.fullmatch(form, text)
@@ -220,7 +221,7 @@ def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: mat
 
 
 def integer(text: str) -> int:
-    """A decimal number, possibly negative. Raises ValueError (also for "1_0" and "+1")."""
+    """Parse a decimal number, possibly negative. Raises ValueError (also for "1_0" and "+1")."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
         raise ValueError(f"not a number: {text[:20]!r}")
@@ -236,19 +237,20 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Return the number of bytes; None for 0, which is no answer. Raises ValueError."""
+    """Parse a number of bytes; return None for 0, which means unknown. Raises ValueError."""
     return size(text) or None
 
 
 def parse_name(text: str) -> str | None:
-    """Printable text; None for an empty file and for a placeholder. Raises ValueError for anything that is no name."""
+    """Return the printable text, or None for an empty text or a placeholder. Raises ValueError for text that is no
+    name."""
     if len(text) > MOST_WORDS or not text.replace("\n", "").replace("\t", "").isprintable() or "\ufffd" in text:
         raise ValueError("not text")
     return None if not text or is_placeholder(text) else text
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Members of "0-3,8", ascending; "" is the empty set. Raises ValueError for anything else."""
+    """Parse "0-3,8" into its members, ascending; "" is the empty set. Raises ValueError for other texts."""
     members: set[int] = set()
     before = -1
     for item in text.split(",") if text else ():
@@ -263,7 +265,7 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """Members of a hexadecimal mask in groups of 32 bits, highest first: "f,00000001". Raises ValueError."""
+    """Parse a hexadecimal mask into its members; groups of 32 bits, highest first: "f,00000001". Raises ValueError."""
     head, *groups = text.split(",")
     digits = head.removeprefix("0x") + "".join(group.rjust(8, "0") for group in groups)
     whole = all(group and len(group) <= 8 and group.isascii() and group.isalnum() for group in groups)
@@ -293,7 +295,7 @@ _TELLING: tuple[Status, ...] = (
 
 
 def make_fact(value: T | None, source: str | None, note: str | None = None) -> Fact[T]:
-    """Return the fact of a value, which is absent where that is None."""
+    """Make a fact of a value; None makes an absent fact."""
     return Fact(value, "absent" if value is None else "ok", source, UNSET if note is None else note)
 
 
@@ -302,7 +304,7 @@ def missing(status: Status, source: str | None = None, note: str | None = None) 
 
 
 def first(*facts: Fact[T]) -> Fact[T]:
-    """The first fact with a value, else the one whose reason tells most."""
+    """Return the first fact with a value, else the fact with the most telling reason."""
     for fact in facts:
         if fact.value is not None:
             return fact
@@ -310,14 +312,14 @@ def first(*facts: Fact[T]) -> Fact[T]:
 
 
 def derive(fact: Fact[Any], change: Callable[[Any], T | None]) -> Fact[T]:
-    """A fact computed from another one; a missing one stays missing for the same reason."""
+    """Compute a fact from another one; a missing fact stays missing for the same reason."""
     if fact.value is None:
         return fact
     return make_fact(change(fact.value), fact.source)
 
 
 def lost(fact: Fact[Any]) -> Fact[Any]:
-    """A fact that is missing because the one it rests on is missing."""
+    """Return a fact that is missing for the same reason as `fact`, on which it rests."""
     return missing(fact.status, fact.source)
 
 
@@ -338,7 +340,7 @@ class Address(NamedTuple):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The words of one source about one device, normalised: ids are integers, uuids have one spelling."""
+    """The facts of one source about one device, normalised: ids are integers, uuids have one spelling."""
 
     source: str  # the enumeration: `pci-sysfs`, `nvml`, `wgpu:vulkan`
     driver: str | None = None  # of the API
@@ -366,27 +368,27 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enumeration(self) -> tuple[str, str]:
-        """Two records of one enumeration are never one device."""
+        """Identify the enumeration: two records of one enumeration are never one device."""
         return (self.source, self.driver or "")
 
     def value(self, path: str) -> Any:
-        """Return the value of a fact; None if there is none."""
+        """Return the value of a fact, or None if it has no value."""
         return self.facts.get(path, ABSENT).value
 
 
 def first_field(records: Iterable[DeviceRecord], name: str) -> Any:
-    """Return a field of the first record that has it; None if none has."""
+    """Return the field from the first record that has it, or None if no record has it."""
     return next((value for r in records if (value := getattr(r, name)) is not None), None)
 
 
 def address(text: object) -> Address | None:
-    """ "00000002:01:00.0" or "02:01:00.0" as four integers; None if it is no address."""
+    """Parse "00000002:01:00.0" or "02:01:00.0" into four integers; return None for other texts."""
     match = _BDF.fullmatch(text.strip()) if isinstance(text, str) else None
     return Address(*(int(part or "0", 16) for part in match.groups())) if match else None
 
 
 def uuid(text: object) -> str | None:
-    """One spelling: the prefix in capitals, the digits in lower case; None if it is no uuid."""
+    """Normalise a uuid: prefix in capitals, digits in lower case. Return None for other texts."""
     form = r"(?:(GPU|MIG)-)?([0-9a-f][0-9a-f/-]{6,80})"
     match = re.fullmatch(form, text.strip(), re.I) if isinstance(text, str) else None
     if not match or not set(match[2]) - set("0-/"):
@@ -395,12 +397,12 @@ def uuid(text: object) -> str | None:
 
 
 def uuid_key(text: str) -> str:
-    """Return what two spellings of one uuid have in common."""
+    """Return the uuid without `GPU-` and dashes: equal for all spellings of one uuid."""
     return text.removeprefix("GPU-").replace("-", "")
 
 
 def pci_id(value: object) -> int | None:
-    """A hex string ("10de", "0x10de") or an integer as a number."""
+    """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer."""
     if isinstance(value, str) and re.fullmatch(r"(0x)?[0-9a-f]{1,8}", value.strip(), re.I):
         return int(value, 16)
     number = _number(value)
@@ -428,7 +430,8 @@ _FIELDS = {
 
 
 def parse_record(raw: object) -> DeviceRecord:
-    """A record from its JSON object. What cannot be understood is left out; raises ValueError without `source`."""
+    """Parse a record from its JSON object. Fields that cannot be parsed are left out. Raises ValueError without
+    `source`."""
     if not isinstance(raw, dict):
         raise ValueError("a record is an object")
     fields: dict[str, Any] = {}
@@ -450,7 +453,7 @@ def parse_record(raw: object) -> DeviceRecord:
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
-    """The JSON object of a record, as a child writes it and `--records` reads it."""
+    """Return the JSON object of a record, as a child process writes it and `--records` reads it."""
     raw: dict[str, Any] = {
         name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, ())
     }
@@ -465,7 +468,8 @@ def record_to_json(record: DeviceRecord) -> dict[str, Any]:
 
 
 def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
-    """The facts of `gpus[]`, nested or by dotted path, each a full fact or a bare value."""
+    """Yield the facts of a JSON record with the paths of `gpus[]`. Keys are nested or dotted; a value is a full fact or
+    bare."""
     for key, value in raw.items():
         full = isinstance(value, dict) and "status" in value
         if full or (key not in _FIELDS and not isinstance(value, dict)):
@@ -478,7 +482,7 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
 
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:
-    """The paths to other GPUs; one that names no address is left out."""
+    """Yield the paths to other GPUs; a path without an address is left out."""
     types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
     for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
@@ -488,7 +492,7 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """The fact, of which `value` is all or the bare value; None if it is not of the type `kind`."""
+    """Make a fact of `value`, which is a full fact or a bare value. Return None if it is not of type `kind`."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))
@@ -501,7 +505,7 @@ def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
 
 @functools.cache
 def fact_types() -> dict[str, Any]:
-    """Type of every fact of a Gpu by its path, from the document's own declaration."""
+    """Return the type of every fact of a Gpu by its path, from the document's own declaration."""
     types: dict[str, Any] = {}
     for field in msgspec.structs.fields(Gpu):
         group = isinstance(field.default, msgspec.Struct) and not isinstance(field.default, Fact)

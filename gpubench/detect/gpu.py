@@ -1,4 +1,5 @@
-"""From merged records to the GPUs of the document, and to what is none: each field has a fixed order of sources."""
+"""Merged records become the GPUs, display adapters and software renderers of the document. Each field has a fixed order
+of sources."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ _ADAPTER_KINDS = {"discrete": "discrete", "integrated": "integrated", "virtual":
 
 
 class GpuContext(NamedTuple):
-    """Facts on which a GPU's own depend, beside its records."""
+    """Facts besides its records on which a GPU's facts depend."""
 
     memory: Memory  # the host's
     soc: bool  # the firmware names a chip whose GPU shares the memory
@@ -116,13 +117,13 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
 
 
 def _place(source: str | None, path: str) -> int:
-    """The rank of a source of the fact at `path`."""
+    """Rank a source for the fact at `path`; 0 is best."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
     return order.index(source) if source in order else len(order)
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
-    """The records, best source of the fact at `path` first."""
+    """Sort the records, best source of the fact at `path` first."""
     return sorted(device.records, key=lambda r: (_place(r.source, path), r.source, r.driver or ""))
 
 
@@ -163,7 +164,7 @@ def _bdf(device: MergedDevice) -> Fact[str]:
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    """The name and its precision."""
+    """Return the name and its precision: "exact", "family" or None."""
     names = [make_fact(r.name, r.source) for r in device.records if r.name]
     exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:
@@ -210,7 +211,8 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
 
 
 def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
-    """The best source's size; the others stand beside it, and a large difference is a conflict."""
+    """Return the best source's size with the other sizes as alternatives. It is a conflict if the sizes in `strong`
+    differ much."""
     best = strong[0]
     others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
@@ -232,7 +234,7 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process may hope for."""
+    """Return the bytes that one process can expect to use."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
@@ -246,7 +248,8 @@ def _usable(
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Return the larger of an APU's free carve-out and its window on RAM, never the sum (they are one RAM)."""
+    """Return the memory of an integrated GPU. On AMD it is the larger of the free carve-out and the window on RAM,
+    never the sum (both are one RAM); elsewhere it is the RAM."""
     if vendor != "amd":
         return ram
     window = memory.shared_limit_bytes
@@ -260,7 +263,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Slices from the records, sorted by id; where two sources list them, and one by no uuid, those of one source."""
+    """Return the partitions, sorted by id. A partition without a uuid counts only if no partition has an id, and only
+    from the source that lists the most."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -281,7 +285,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """The APIs that list the device, by source and, where one source has several drivers, by driver."""
+    """Return the APIs that list the device, keyed by source; further drivers of one source by source and driver."""
     apis: dict[str, Api] = {}
     for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
         key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
@@ -290,8 +294,7 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
 
 
 def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
-    """The GPUs with the paths between them. An address that is no GPU's is left out, and a GPU that is cut into MIG
-    instances has no paths."""
+    """Add the paths between the GPUs. An address of no GPU is left out. A GPU in MIG instances has no paths."""
     whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
     by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
     linked = []
@@ -317,7 +320,7 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
-    """uuid if unique here, else `pci:BDF` if that is unique, else `api:SOURCE:N`."""
+    """Return each device's id: its uuid if unique here, else `pci:BDF` if unique, else `api:SOURCE:N`."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)
@@ -339,7 +342,7 @@ def accelerators(merged: Merged) -> list[Accelerator]:
 
 
 def display_adapters(merged: Merged) -> list[DisplayAdapter]:
-    """Adapters that only draw, by address."""
+    """Return the adapters that only draw, sorted by address."""
     adapters = []
     for bdf, records in merged.sorted.displays.items():
         described = _describe(bdf, records)
@@ -361,7 +364,7 @@ def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
 
 
 def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
-    """One entry a name, with the APIs that showed it."""
+    """Return one entry per name, with the APIs that list it."""
     names: dict[str, set[str]] = {}
     for record in merged.sorted.software:
         names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)
@@ -372,16 +375,16 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 
 class Visible(NamedTuple):
-    """The devices that one list names."""
+    """The devices that a list of visible devices names."""
 
     ordinals: tuple[int, ...] = ()  # by their numbers
     uuids: tuple[str, ...] = ()  # else in full
 
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
-    """The visible devices of a list: it ends at its first invalid token, and a duplicate empties it.
+    """Parse a list of visible devices. The list ends at its first invalid token; a duplicate makes it empty.
 
-    Integers and uuids do not mix; a uuid may be cut short as long as one device alone begins with it.
+    Integers and uuids do not mix. A uuid may be shortened as long as only one device begins with it.
     """
     ordinals: list[int] = []
     named: list[str] = []
@@ -400,9 +403,9 @@ def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
 
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
-    """`access.hidden_by_env` by GPU id: the variable that hides it; absent if none does.
+    """Return `access.hidden_by_env` by GPU id: the variable that hides the GPU, or absent.
 
-    The first variable of a vendor filters, and the next one counts what is visible.
+    A vendor's variables filter in turn: each variable numbers the GPUs that the previous variable left visible.
     """
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     for vendor, variables in _FILTERS.items():
@@ -424,7 +427,7 @@ _FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEV
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """The GPUs that a list shows, or the reason why nobody knows."""
+    """Return the GPUs that the list shows, or a missing fact with the reason why they are unknown."""
     if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells
     owners = {

@@ -1,5 +1,5 @@
-"""A machine as files tell it: CPU, memory, platform and devices; then what only a live system tells (affinity, uname,
-psutil)."""
+"""A machine as files describe it: CPU, memory, platform and devices; then the facts that only a live system has
+(affinity, uname, psutil)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from gpubench.result.machine import (
 
 
 class Files(NamedTuple):
-    """A machine as its files tell it."""
+    """A machine as its files describe it."""
 
     platform: Platform  # system, hypervisor, container
     cpu: Cpu  # its CPUs
@@ -89,7 +89,7 @@ class Files(NamedTuple):
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
-    """Read the machine below `root`; `affinity` is the caller's, because no file tells it."""
+    """Read the machine below `root`. The caller passes `affinity`, because no file holds it."""
     blocks = root.fact("/proc/cpuinfo", proc.parse)
     platform = read_platform(root, blocks)
     groups = proc.read_groups(root)
@@ -129,7 +129,7 @@ def _devices(
 def _enrich(
     root: Root, function: Function, card: Card | None, hypervisor: Fact[str], soc: Fact[str]
 ) -> DeviceRecord:
-    """The PCI facts with those of the vendor's driver and of the card."""
+    """Add the facts of the vendor's driver and of the DRM card to the PCI record."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function.folder, function.asleep)
@@ -147,16 +147,17 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return in what the machine `there` differs from `here` (None: this one), in words by name; empty for the same.
+    """Return the differences of machine `there` from `here`, in words by name; empty if both are the same machine.
+    `here` None means this machine.
 
-    `measured`: as for `compare`.
+    `measured` is passed to `compare`.
     """
     return compare(here or this_host(), there, measured).differences
 
 
 @functools.cache
 def this_host() -> Machine:
-    """CPU, memory and GPUs of this machine, from files alone: GPUs that no file lists are unknown."""
+    """Return CPU, memory and GPUs of this machine from files alone. GPUs that no file lists are missing."""
     root = Root()
     files = read_this_host(root)
     gpus: list[Gpu] = []
@@ -169,7 +170,7 @@ def this_host() -> Machine:
 
 
 def read_this_host(root: Root) -> Files:
-    """The files of this machine, with the facts of uname and, off Linux, of psutil."""
+    """Read the files of this machine; add the facts of uname and, off Linux, of psutil."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
@@ -181,7 +182,7 @@ def read_this_host(root: Root) -> Files:
 
 
 def _affinity() -> Fact[CpuSet]:
-    """CPUs on which this process may run."""
+    """Return the CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return make_fact(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
     try:
@@ -209,7 +210,7 @@ MEMINFO = "/proc/meminfo"
 
 
 def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
-    """All in bytes; `gpu_nodes` are the NUMA nodes that hold GPU memory."""
+    """Read the memory of the host, in bytes; `gpu_nodes` are the NUMA nodes that hold GPU memory."""
     table = root.fact(MEMINFO, parse_meminfo)
     entries = table.value or {}
 
@@ -243,7 +244,7 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name, of the machine or of a node. Raises ValueError if MemTotal is not among them."""
+    """Parse bytes by name, of the machine or of a node. Raises ValueError without MemTotal."""
     lines = re.findall(r"^(?:Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
     table = {key: int(amount) * 1024 for key, amount in lines}
     if not table.get("MemTotal"):
@@ -252,7 +253,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
-    """All memory of GPUs that the kernel counts as RAM, and what is free of it."""
+    """Return the total and the free bytes of GPU memory that the kernel counts as RAM."""
     source = f"{NUMA_NODES}/node*/meminfo"
     if gpu_nodes.unread is not None:
         source = gpu_nodes.unread.source or ""
@@ -266,7 +267,7 @@ def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]
 
 
 def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
-    """`whole` without `part`, where absent means nothing to subtract."""
+    """Subtract `part` from `whole`. If `part` is absent, return `whole`."""
     if whole.value is None or part.status == "absent":
         return whole
     if part.value is None:
@@ -287,7 +288,7 @@ def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
 
 
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
-    """All nodes; `gpu_nodes` are those that a GPU calls its memory."""
+    """Read all NUMA nodes; `gpu_nodes` are the nodes that hold GPU memory."""
     ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
     if ids.value is None and folders:
@@ -367,7 +368,8 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one and no firmware names one."""
+    """Return the hypervisor's name; "unknown" if only its presence is known; "none" only if x86 denies a hypervisor and
+    no firmware names one."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
@@ -393,7 +395,7 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
 
 
 def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
-    """The hypervisor that makes such a machine; None where it may be a real one."""
+    """Return the hypervisor that the DMI tables name; None if the machine may be a real one."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
     others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
     for makers, form, name in _VIRTUAL:
@@ -440,7 +442,7 @@ _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
 
 def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
-    """Return CPU and memory with the facts of psutil; without them if it is missing or broken."""
+    """Return CPU and memory with the facts of psutil, or unchanged if psutil is missing or broken."""
     try:
         import psutil
 
@@ -473,7 +475,8 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
 
 
 def _hertz(megahertz: object) -> int | None:
-    """An old psutil gave GHz or kHz on some Macs: a clock below 100 MHz or above 100 GHz is none."""
+    """Convert megahertz to hertz. Return None below 100 MHz or above 100 GHz: an old psutil gives GHz or kHz on some
+    Macs."""
     if not isinstance(megahertz, int | float) or not 100 <= megahertz <= 100_000:
         return None
     return round(megahertz * 1e6)
@@ -494,7 +497,7 @@ class CpuinfoFacts(msgspec.Struct):
 
 
 def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
-    """Return the CPU with the facts of py-cpuinfo; what files or psutil answer stays."""
+    """Fill facts that the CPU lacks from py-cpuinfo. Facts of files or psutil stay."""
     model, vendor = (
         " ".join(text.split()) if text and not is_placeholder(text) else None
         for text in (answer.model, answer.vendor)

@@ -1,4 +1,4 @@
-"""One inspection: files, then the probes that the evidence allows, then what only a live system tells."""
+"""One inspection: read the files, run the probes that the evidence allows, then add the facts of the live system."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 
 class Lack(NamedTuple):
-    """A device that is not to be had."""
+    """Why a wanted device is missing or unusable."""
 
     why: str  # the reason
     hint: str  # the remedy
 
 
 class Gathered(NamedTuple):
-    """All that was collected about a machine before the merge."""
+    """All facts collected about a machine before the merge."""
 
     files: Files  # what files tell
     root: Root | None = None  # where they were read; None: they were given
@@ -78,12 +78,12 @@ def inspect(
     wake: bool = False, debug: bool = False, results: Path | None = None, read: Reader | None = None,
     gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
-    """Describe a machine: this one, a recorded one, or the devices of given provider records.
+    """Describe this machine, a recorded machine, or the devices of given provider records.
 
-    `extra_records` are records that the caller gathered; they are merged like any other. Who gives them is about
-    to measure, so the BLAS is asked too. `gathered` is what `gather` found before, on this machine. `results` is a
-    folder or file of measured results. Raises UsageError for an unknown mode and ValueError for a malformed record;
-    whatever is wrong with the machine itself is a status in the document.
+    `extra_records` are the caller's own records, merged like any other; a caller that passes them is about to measure,
+    so the BLAS is asked too. `gathered` is an earlier result of `gather` on this machine. `results` is a folder or file
+    of measured results. Raises UsageError for an unknown mode and ValueError for a malformed record. Faults of the
+    machine itself become statuses in the document.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
@@ -128,7 +128,7 @@ def assemble(
     debug: bool = False,
     sysroot: str | None = None,
 ) -> Machine:
-    """The document without its recommendation; `extra` are the caller's records."""
+    """Build the document without its recommendation; `extra` are the caller's records."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
@@ -164,7 +164,8 @@ PROBED = ("numpy", "cupy", "wgpu")
 
 
 def lacks(machine: Machine, target: str) -> Lack | None:
-    """Return None if `target` (cpu, gpu, a backend, `BACKEND:N` or an id of `gpus[]`) is there and usable."""
+    """Return None if `target` is there and usable, else the reason and a hint. `target` is cpu, gpu, a backend,
+    `BACKEND:N` or an id of `gpus[]`."""
     backend, colon, number = target.partition(":")
     if target == "cpu" or backend == "numpy":
         return None
@@ -223,7 +224,7 @@ class ProbeRequest(NamedTuple):
 
 
 class ProbeMessage(msgspec.Struct, kw_only=True):
-    """The message of a probe."""
+    """The message that a probe writes."""
 
     records: list[dict[str, Any]] = []  # as --records reads them
     partial: bool = False  # it has not asked everything yet
@@ -237,7 +238,7 @@ class ProbeMessage(msgspec.Struct, kw_only=True):
 
 
 class ProbeAnswer(NamedTuple):
-    """The answer of a probe."""
+    """The outcome of a probe."""
 
     provider: Provider  # how it ended
     records: list[DeviceRecord]  # parsed
@@ -252,9 +253,9 @@ def gather(
     root: Root | None = None,
     tell: Tell | None = None,
 ) -> Gathered:
-    """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case.
+    """Read the files, choose the probes by evidence and run them side by side. `blas` asks for the BLAS in any case.
 
-    `tell` gets a line about the probes that are slow. Raises UsageError for a limit that is no duration.
+    `tell` receives a line about slow probes. Raises UsageError if the user's time limit is no duration.
     """
     root = root or Root()
     start = time.perf_counter()
@@ -279,7 +280,7 @@ def gather(
 
 
 def user_limit_s() -> float | None:
-    """How long the user lets a library take to answer, in seconds. None if not set. Raises UsageError."""
+    """Return the user's limit for a library's answer, in seconds, or None if it is not set. Raises UsageError."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
@@ -289,9 +290,9 @@ def user_limit_s() -> float | None:
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
-    """The probes to run, and those that were left out although there is evidence for them.
+    """Return the probes to run, and the probes that are skipped although there is evidence for them.
 
-    Where no folder could list GPUs (Windows, macOS), NVML and wgpu are asked without evidence.
+    If no folder can list GPUs (Windows, macOS), NVML and wgpu are asked without evidence.
     """
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
@@ -335,7 +336,8 @@ _QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.de
 def render_queries(
     records: Sequence[DeviceRecord], nodes: Mapping[Address | None, str], *, wake: bool
 ) -> list[ProbeRequest]:
-    """Queries on the render nodes of AMD and Intel GPUs whose kind or memory no file reports, if they are awake."""
+    """Return the query of the render nodes of AMD and Intel GPUs whose kind or memory no file reports. Sleeping GPUs
+    are left out unless `wake`."""
     queries = []
     for record in records:
         driver = record.value("driver.name")
@@ -348,7 +350,7 @@ def render_queries(
 
 
 def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
-    """The CPU with its BLAS and, without /proc, with what py-cpuinfo says."""
+    """Add the BLAS to the CPU, and the facts of py-cpuinfo if that probe ran."""
     for provider, _, message in answers:
         if provider.name == "blas":
             status = "invalid" if provider.status == "ok" else provider.status
@@ -360,7 +362,8 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
-    """Run all probes side by side; takes about the longest limit. A hang, crash or junk costs that probe alone."""
+    """Run all probes side by side, for at most about the longest limit. A hang, crash or junk loses that probe
+    alone."""
     if not requests:
         return []
     from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
@@ -388,7 +391,8 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
-    """Judge what a probe said. A whole message stands however its process ended; of a partial one the records stand."""
+    """Judge the message of a probe. A whole message counts however the process ended; a partial message keeps only its
+    records."""
     message, records = ProbeMessage(partial=True), []
     if ended.status == 0 or ended.framed:
         try:
@@ -409,7 +413,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 
 
 def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | None]:
-    """The status, the code and the hint of a probe that did not finish."""
+    """Return the status, the code and the hint of a probe that did not finish."""
     lines = ended.errors.splitlines()
     if ended.status == 0 and ended.noise:
         lines = [ended.noise]
@@ -433,9 +437,9 @@ WSL_NODE = "/dev/dxg"
 
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
-    """The GPU with `usable`, `why_not` and `access`; `failed` are the codes of probes that did not reach it.
+    """Return the GPU with `usable`, `why_not` and `access`; `failed` are the codes of probes that did not reach it.
 
-    Usable: an API lists it, or its device node can be opened; recorded input cannot tell.
+    A GPU is usable if an API lists it or its device node can be opened. Recorded input leaves `usable` not_probed.
     """
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
@@ -461,7 +465,8 @@ def read_access(
     providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return the doors of each GPU and the codes of failed probes; `nodes` are the names of the render nodes."""
+    """Return, for each GPU, its access facts and the codes of failed probes; `nodes` are the names of the render
+    nodes."""
     statuses = {provider.name: provider.status for provider in providers}
     hiding = hidden(gpus, environ)
     reach = []
@@ -476,7 +481,7 @@ def read_access(
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
-    """present, absent or no_permission for the node through which programs reach this GPU."""
+    """Return present, absent or no_permission for the node through which programs reach this GPU."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)
@@ -504,7 +509,7 @@ def node_status(path: str) -> str:
 
 
 def render_nodes(root: Root) -> Mapping[Address | None, str]:
-    """The names of the render nodes by the address of their GPU."""
+    """Return the names of the render nodes, by the address of their GPU."""
     names = [name for name in root.names(CARDS) or () if re.fullmatch(r"renderD\d{1,4}", name)]
     return {bdf: name for name in names if (bdf := address(root.link(f"{CARDS}/{name}/device"))) is not None}
 
@@ -513,8 +518,8 @@ def render_nodes(root: Root) -> Mapping[Address | None, str]:
 
 
 def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
-    """Warn of what measuring needs and is not installed: Numba, and CuPy where there is NVIDIA's driver, with the extra
-    for the newest CUDA that it serves."""
+    """Warn if Numba is not installed, and if CuPy is not installed although NVIDIA's driver is there. The CuPy warning
+    names the extra for the newest CUDA that the driver serves."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
@@ -533,9 +538,9 @@ _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
-    """A GPU of AMD or Intel without the PyTorch that drives it: named with the command that installs it.
+    """Warn of a discrete AMD or Intel GPU without the PyTorch that drives it, with the command that installs it.
 
-    An integrated GPU may be one that no such PyTorch drives.
+    Integrated GPUs are left out, because such a PyTorch may not drive them.
     """
     vendors = {
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
@@ -552,7 +557,7 @@ def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
 
 
 def _torch_version() -> str:
-    """The version of the installed PyTorch, read without importing it; empty without one."""
+    """Return the version of the installed PyTorch without importing it; "" if PyTorch is not installed."""
     from importlib import metadata
 
     with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail

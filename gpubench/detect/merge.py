@@ -1,7 +1,7 @@
-"""Records of many sources become devices: sorted by what they speak of, joined by uuid or by address, never by name.
+"""Records of many sources become devices: sorted by subject, then joined by uuid or by address, never by name.
 
-A device never holds two records of one enumeration, so identical GPUs stay two. The result does not depend on
-the order of the records.
+A device never holds two records of one enumeration, so identical GPUs stay two. The result does not depend on the order
+of the records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "c
 
 
 class MergedDevice:
-    """Records of one physical GPU, while the merge goes on."""
+    """The records of one physical GPU during the merge."""
 
     def __init__(self, lead: DeviceRecord) -> None:
         self.records = [lead]
@@ -49,7 +49,7 @@ class MergedDevice:
 
     @property
     def uuids(self) -> set[str]:
-        """Comparable uuids of the records."""
+        """Return the uuids of the records in comparable form."""
         return {uuid_key(r.uuid) for r in self.records if r.uuid is not None}
 
     @property
@@ -61,13 +61,13 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Whether the record's enumeration has its say already: once for each function of the device."""
+        """Tell whether the record's enumeration already lists the device once for each of its functions."""
         functions = 1 + max(len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= functions
 
 
 class Merged(NamedTuple):
-    """The devices, and what is none."""
+    """The devices, and all records sorted by subject."""
 
     devices: list[MergedDevice]  # in address order
     sorted: Sorted  # all records by what they are about
@@ -109,14 +109,14 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
 
 
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
-    """The records with the address of the physical function in place of those of its virtual functions."""
+    """Replace the address of a virtual function by the address of its physical function."""
     homes = {bdf: record.bdf for record in records for bdf in record.virtual}
     return [replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
-    """`gpus[].id` of a backend's device; None if the document does not have it, or not for certain. Metal tells neither
-    address nor ids: there the device is the only GPU that Metal lists."""
+    """Return the `gpus[].id` of a backend's device, or None if the document has no certain match. Metal gives neither
+    address nor ids, so its device is the only GPU that Metal lists."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
@@ -127,7 +127,8 @@ def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
 def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
-    """`gpus[].id` by uuid, then by address, then by vendor and device id if only one GPU has them; never by name."""
+    """Return the `gpus[].id` with this uuid, else address, else vendor and device id if only one GPU has them. Names
+    are never compared. None means no match."""
     for gpu in machine.gpus if own else ():
         names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
         if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
@@ -142,7 +143,7 @@ def find_gpu(
 
 
 def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
-    """Put a record with a uuid or an address onto its device, or make one."""
+    """Add a record with a uuid or an address to its device, or make a new device."""
     free = [device for device in devices if not device.listed_by(record)]
     own = uuid_key(record.uuid) if record.uuid else None
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
@@ -157,7 +158,7 @@ def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Whether the device has another uuid of the same form (each API family has a form of its own)."""
+    """Tell whether the device has a different uuid of the same form (each API family has its own form)."""
     return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
@@ -178,7 +179,8 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
-    """Put a record without address and uuid onto the device of its ids that lacks its enumeration, if there is one."""
+    """Add a record without address and uuid to a device with its ids that its enumeration does not list yet. Return
+    False if there is no such device."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
         ids = VIRTIO_GPU
@@ -193,7 +195,7 @@ METAL = re.compile(r":metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
-    """Put a record of Metal, which tells neither address nor ids, onto the only GPU that Metal lists elsewhere."""
+    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists elsewhere."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
@@ -207,8 +209,8 @@ def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: l
 def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
-    """Records of one enumeration, vendor and kind whose device ids are unknown here or there: onto the devices that
-    they fit. Where these are of several models nothing tells which is which, and nothing is guessed."""
+    """Assign records of one enumeration, vendor and kind to the devices that they fit. A device id is missing in the
+    record or in the device. If the devices are of several models, no record is tied to a device by a guess."""
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
@@ -240,7 +242,8 @@ def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
 
 
 def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
-    """The devices that one of the records fits, in address order; of several kinds those of the records' own."""
+    """Return the devices that at least one record fits, in address order. If they differ in kind, keep those nearest to
+    the records' kind."""
     fitting = [
         device for device in devices
         if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
@@ -250,7 +253,7 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
-    """Whether the record may be about the device: equal vendors, and no other device id."""
+    """Tell whether the record may be about the device: equal vendors, and no differing device id."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP
@@ -258,7 +261,7 @@ def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
-    """Whether it does not matter which record goes to which device: all are of one model."""
+    """Tell whether any record may go to any device, because all are of one model."""
     models = {device.device_id for device in homes}
     if models != {None}:
         return len(models) == 1
@@ -269,14 +272,15 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """Return a record that the API lists a device, without anything that may be about another one."""
+    """Return a record that says only that the API lists the device, without facts that may be about another device."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
 
 
 def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
-    """0 where both call the device discrete (or integrated), 2 where they disagree; ties keep address order."""
+    """Return 0 if record and device are both discrete (or both integrated), 2 if they disagree, 1 if unknown. Ties keep
+    address order."""
     kinds = {kind for r in device.records for kind in (r.adapter_type, r.value("kind"))}
     if record.adapter_type not in ("discrete", "integrated"):
         return 1
@@ -289,7 +293,7 @@ def _differ(own: object, other: object) -> bool:
 
 
 def _record_key(record: DeviceRecord) -> bytes:
-    """All of a record as one text: a place in line that does not depend on the order of arrival."""
+    """Return the whole record as one text, for an order that does not depend on the order of arrival."""
     return msgspec.json.encode(record_to_json(record) | {"partitions": record.partitions}, order="sorted")
 
 
@@ -312,7 +316,7 @@ def _ordinal(record: DeviceRecord) -> tuple[int, str]:
 
 
 def _device_rank(device: MergedDevice) -> tuple[object, ...]:
-    """Address order; devices without one last, by uuid, then by what their first record says."""
+    """Return the sort key: by address; devices without an address come last, by uuid, then by their first record."""
     lead = device.records[0]
     return (device.bdf is None, device.bdf or (), sorted(device.uuids), _ordinal(lead), _record_key(lead))
 
@@ -338,7 +342,7 @@ VIRTIO_GPU = (0x1AF4, 0x1050)
 
 
 class Sorted(NamedTuple):
-    """Records by what they are about."""
+    """Records sorted by subject."""
 
     gpus: list[DeviceRecord]  # those of GPUs
     partitions: list[DeviceRecord]  # of slices of GPUs
@@ -348,7 +352,8 @@ class Sorted(NamedTuple):
 
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
-    """Take apart what is no GPU. Records of one address are judged together."""
+    """Separate the GPUs from software renderers, partitions, displays and accelerators. Records of one address are
+    judged together."""
     sorts = Sorted([], [], [], {}, {})
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()
@@ -378,13 +383,13 @@ def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
 
 
 def is_software(record: DeviceRecord) -> bool:
-    """A renderer that runs on the CPU, whatever API lists it."""
+    """Tell whether the record is a renderer that runs on the CPU, whatever API lists it."""
     marked = record.adapter_type == "cpu" or record.vendor_id == MESA
     return marked or bool(_SOFTWARE.search(_names(record)))
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """A driver that stands on another API and lists its device a second time."""
+    """Tell whether the driver stands on another API and lists that API's device a second time."""
     return bool(_LAYERED.search(_names(record)))
 
 
@@ -393,12 +398,14 @@ def _names(record: DeviceRecord) -> str:
 
 
 def proves_virtio(record: DeviceRecord) -> bool:
-    """A Vulkan adapter that stands for a virtio GPU and has computed; never one that the host's CPU runs."""
+    """Tell whether a Vulkan adapter stands for a virtio GPU and has computed. An adapter that runs on the host's CPU
+    never counts."""
     return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
 
 
 def stands_for_virtio(record: DeviceRecord) -> bool:
-    """An adapter of the driver of virtio GPUs: it bears the ids of the host's GPU, or virtio's own."""
+    """Tell whether the adapter belongs to the driver of virtio GPUs. It has the ids of the host's GPU, or virtio's
+    own."""
     if is_software(record):
         return False
     return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
@@ -409,7 +416,7 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """Judge what all records of one address together are; `passed`: a virtio GPU that has computed."""
+    """Judge what kind of device one address is, from all its records. `passed` means that a virtio GPU has computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)
@@ -441,7 +448,7 @@ def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = Fals
 
 
 def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
-    """Return what a display adapter is there for: bmc, virtual or other."""
+    """Return the role of a display adapter: bmc, virtual or other."""
     for table, name in ((_BMC, "bmc"), (_VIRTUAL, "virtual")):
         if (vendor_id, device_id) in table or (vendor_id, None) in table:
             return name
@@ -449,8 +456,8 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the PCI vendor id: the reported one, else by the vendor's text. None if unknown, or if the reported number
-    is 0x10000 or more, which is no id of PCI."""
+    """Return the reported PCI vendor id, else the id found from the vendor's text. None means unknown, or a reported
+    number of 0x10000 or more, which is no PCI id."""
     if record.vendor_id is not None:
         return record.vendor_id if record.vendor_id < 0x10000 else None
     text = record.vendor or ""

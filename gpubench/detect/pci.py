@@ -1,8 +1,10 @@
-"""PCI functions in sysfs and their names from pci.ids; DRM cards, and the GPUs on no PCI bus: those of the device tree.
+"""PCI functions in sysfs and their names from pci.ids; DRM cards; and the GPUs of the device tree, which are on no PCI
+bus.
 
-A sleeping function is asked only for what the kernel answers from memory. Nothing is decided by a name: one id covers
-several products. Our pci.ids, or a newer one of the described machine, is loaded for a GPU that no driver names.
-Module names are no driver names, and a card may be the display beside its GPU: an Adreno's is bound to `msm_dpu`.
+A sleeping function is asked only for facts that the kernel answers from memory. No decision uses a name: one id covers
+several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or from a newer pci.ids of the
+described machine. Module names are not driver names. A card may be the display beside its GPU: an Adreno's card is
+bound to `msm_dpu`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _MODALIAS = re.compile(
 
 
 class Function(NamedTuple):
-    """One PCI function: the folder it was read from, and what it said."""
+    """One PCI function: its folder and the facts read from it."""
 
     folder: str  # from which it was read
     bdf: Address | None  # None on no PCI bus
@@ -62,9 +64,9 @@ class Function(NamedTuple):
 
 
 def read_functions(root: Root) -> list[Function] | None:
-    """Display devices and accelerators of the bus in address order; None if the bus cannot be listed.
+    """Return display devices and accelerators of the bus in address order; None if the bus cannot be listed.
 
-    The virtual functions of one device (SR-IOV) stand in the record of its physical function.
+    The virtual functions of one device (SR-IOV) are listed in the record of its physical function.
     """
     names = root.names(PCI_DEVICES)
     if names is None:
@@ -87,9 +89,9 @@ def _place(function: Function) -> Address:
 
 
 def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
-    """One function a device: the physical one, else the first.
+    """Keep one function per device: the physical function, else the first.
 
-    In a guest a virtual function has no link to its physical function: it is a device of its own.
+    In a guest a virtual function has no link to its physical function, so it is a device of its own.
     """
     leads = []
     for physical, own in group_by(
@@ -102,7 +104,7 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
-    """All that one device folder tells. `source` names the enumeration."""
+    """Read all facts of one device folder. `source` names the enumeration."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
@@ -123,13 +125,13 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """The bound driver: the link, else the line of uevent."""
+    """Return the bound driver, by the link, else by uevent."""
     name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
     return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 
 
 class NumberPlaces(NamedTuple):
-    """The places of an id, or of the class."""
+    """The places where an id or the class is written."""
 
     file: str  # its own
     form: str  # of its text in that file
@@ -157,7 +159,7 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """An id, or the upper part of the class, by its own file, else by uevent, else by the modalias."""
+    """Read an id, or the upper part of the class, from its own file, else from uevent, else from the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
@@ -229,7 +231,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """The functions with their paths to each other: the deepest bridge that two have in common, else the NUMA
+    """Add to each function its paths to the others. A path names the deepest bridge that both share, else the NUMA
     node."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
@@ -245,14 +247,16 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
 
 
 def route(root: Root, bdf: Address) -> list[str]:
-    """The host bridge and the bridges above a function; empty where the folder is no link, as in some recordings."""
+    """Return the host bridge and the bridges above a function. Empty if the folder is no link, as in some
+    recordings."""
     parts = (root.target(f"{PCI_DEVICES}/{bdf}") or "").split("/")
     start = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[start:-1]
 
 
 def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
-    """The deepest part that two functions share: a switch, the host bridge, a NUMA node or the system."""
+    """Return the path with the deepest part that two functions share: a switch, the host bridge, a NUMA node or the
+    system."""
     mine, others = (function.record.facts["numa_node"] for function in (own, other))
     kind = "pcie" if here[:1] == there[:1] else "host"
     if not here or not there:
@@ -277,7 +281,7 @@ _LINE = re.compile(r"([0-9a-f]{4})  (\S.*)")
 
 
 class Book(NamedTuple):
-    """One file of names."""
+    """One pci.ids file."""
 
     source: str  # what it calls itself
     date: str  # "2026-10-24"
@@ -285,7 +289,8 @@ class Book(NamedTuple):
 
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
-    """The name of a PCI id and where it stands, for the machine below `root`; without one, from our table alone."""
+    """Return the name of a PCI id and the file that has it, for the machine below `root`. If `root` is None, only
+    gpubench's table is read."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)
@@ -299,7 +304,7 @@ def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | No
 
 @functools.lru_cache(1)
 def books(root: Root | None) -> list[Book]:
-    """The machine's own files that are newer than our table, newest first; then our table."""
+    """Return the machine's own pci.ids files that are newer than gpubench's table, newest first; then that table."""
     own = table()
     texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
     dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
@@ -308,7 +313,7 @@ def books(root: Root | None) -> list[Book]:
 
 
 def table() -> Book:
-    """The names that gpubench ships."""
+    """Return the pci.ids that gpubench ships."""
     try:
         text = zlib.decompress(TABLE.read_bytes()).decode()
         day = text[2 : text.index("\n")]
@@ -323,7 +328,7 @@ def ids_date(text: str) -> str | None:
 
 
 def ids_names(text: str, vendor: int) -> dict[int, str]:
-    """Names of a vendor's devices by id. Subsystems, comments and what cannot be read are left out."""
+    """Return the names of a vendor's devices by id. Subsystems, comments and unreadable lines are left out."""
     start = re.search(rf"^{vendor:04x}  ", text, re.M)
     table: dict[int, str] = {}
     for line in text[start.start() :].splitlines()[1:] if start else ():
@@ -336,7 +341,7 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
 
 
 def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
-    """A pci.ids with nothing but its date and the names of `devices`, for a recording."""
+    """Cut a pci.ids down to its date and the names of `devices`, for a recording."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
     for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
@@ -421,7 +426,7 @@ def read_cards(root: Root) -> list[Card] | None:
 
 
 def _device_name(root: Root, node: str) -> str | None:
-    """The name of the folder of a node's device; None where no link and no address tells it."""
+    """Return the folder name of the device behind a DRM node, or None if no link and no address shows it."""
     path = root.target(f"{CARDS}/{node}") or ""
     if "/drm/" in path:
         return path.partition("/drm/")[0].rpartition("/")[2]
@@ -438,7 +443,7 @@ class TreeGpus(NamedTuple):
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
-    """GPUs of the device tree, by their cards and by their own devices, each family once."""
+    """Return the GPUs of the device tree, found by their cards and by their platform devices, each family once."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family] = set()
     seen: set[str] = set()
@@ -495,7 +500,7 @@ def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> DeviceRecord:
-    """A GPU without an address; one of a family shares the memory of its chip."""
+    """Make the record of a GPU without an address. A GPU of a known family shares the memory of its chip."""
     driver = record.facts["driver.name"]
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:
@@ -506,7 +511,7 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:
-    """Whether a connector of the card reports a display."""
+    """Return whether a connector of the card reports a display."""
     if card.function.asleep:
         return NOT_PROBED
     prefix = card.folder.rpartition("/")[2] + "-"
