@@ -26,7 +26,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a name of the package on first use: importing the package costs nothing."""
+    """Load a name of the package on first use, so that importing the package costs little."""
     import importlib
 
     if name == "detect":  # a package that can be called
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the names that are not loaded yet, too: notebooks complete them."""
+    """List all names, including those not loaded yet, so that notebooks can complete them."""
     return sorted([*globals(), *_PLACES, "detect"])

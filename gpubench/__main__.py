@@ -1,13 +1,13 @@
-"""`python -m gpubench` is the same program as `gpubench`."""
+"""Entry point of `python -m gpubench`, the same program as `gpubench`."""
 
 import os
 import sys
 
 
 def _leave_working_folder() -> None:
-    """Take the working folder off the module path: a random.py there is the user's, not Python's.
+    """Remove the working folder from the module path, because a random.py of the user there would hide Python's.
 
-    It stays where it holds this package, as in a checkout that is not installed.
+    The folder stays on the path if it holds this package, as in a checkout that is not installed.
     """
     try:
         first, here = os.path.realpath(sys.path[0]), os.path.realpath(os.getcwd())

@@ -1,4 +1,4 @@
-"""From Python: measure functions or ops, and ask what came out. `gpubench.bench`, `run`, `load` and `detect`."""
+"""The Python interface: `gpubench.bench`, `run`, `load` and `detect` measure functions or ops and return results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RunSettings(TypedDict, total=False):
-    """The settings of `bench` and `run` beside ops: the options of `gpubench run`, with underscores."""
+    """The settings of `bench` and `run` apart from the ops: the options of `gpubench run`, with underscores."""
 
     sizes: str | int | Iterable[int]  # as "1k:64k", 4096 or [1024, 4096]; default: found by a search
     budget: str | float  # seconds, or "2m"
@@ -49,11 +49,11 @@ class RunSettings(TypedDict, total=False):
 
 
 class BenchOptions(RunSettings, Meaning, total=False):
-    """The settings of a run, and what is right of a function that was not declared."""
+    """The settings of a run, and the options of `gpubench.function` for a function that was not declared."""
 
 
 class Result:
-    """A measured run: print it, ask it, save it. `path` is the file that holds it, if one does."""
+    """A measured run, which you can print, query and save. `path` is the file of the result, or None without a file."""
 
     def __init__(self, run: Run, path: str | Path | None = None) -> None:
         self.run, self.path = run, path
@@ -65,7 +65,7 @@ class Result:
         return report.analyse_runs([self.run])[0]
 
     def __str__(self) -> str:
-        """The answer, as `gpubench run` prints it."""
+        """Return the answer as `gpubench run` prints it."""
         from gpubench import report
         from gpubench.base.installation import quote
         from gpubench.report.layout import RenderOptions
@@ -81,31 +81,32 @@ class Result:
         return f"<gpubench.Result of {', '.join(self.ops) or 'nothing'}: {cases} cases with a time>"
 
     def _repr_html_(self) -> str:
-        """Return the answer of the page, for a notebook."""
+        """Return the answer as HTML, for a notebook."""
         from gpubench.report.renderers.html import notebook
 
         return notebook(self._analysis)
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ids of the measured ops, in the order in which they were asked for."""
+        """The ids of the measured ops, in the requested order."""
         return tuple(self.run.selection.ops)
 
     def threshold(
         self, op: str | None = None, situation: str = "waited", backend: str | None = None
     ) -> GpuThreshold:
-        """From which size on the GPU is faster. `op` may be left out of a result of one op.
+        """Return the size from which the GPU is faster. `op` may be omitted if the result has only one op.
 
-        Raises UsageError for an op or a situation that there is not.
+        Raises UsageError for an unknown op or situation.
         """
         from gpubench.analysis.thresholds import find_threshold
 
         return find_threshold([self.run], op, situation, backend)
 
     def speedup(self, n: int, op: str | None = None, situation: str = "waited") -> float | None:
-        """How many times as fast the best GPU is as the best of the CPU at size n: below 1 it is slower.
+        """Return the time of the fastest CPU implementation / the time of the fastest GPU at size n; below 1 the GPU is
+        slower.
 
-        Returns None outside of the measured sizes, and where nothing was compared.
+        Returns None outside of the measured sizes, and if nothing was compared.
         """
         from gpubench.analysis.contenders import situation_regime
         from gpubench.analysis.thresholds import resolve_op
@@ -117,7 +118,7 @@ class Result:
         return max(ratios, default=None)
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row for each case: the columns of `gpubench report --format csv`. Needs pandas."""
+        """Return a DataFrame with a row for each case: the columns of `gpubench report --format csv`. Needs pandas."""
         import io
 
         try:
@@ -131,21 +132,21 @@ class Result:
         return pandas.read_csv(io.StringIO(report.draw_report([self._analysis], "csv")))
 
     def to_html(self) -> str:
-        """The report as one page that needs no network."""
+        """Return the report as one HTML page that needs no network."""
         from gpubench import report
 
         return report.draw_report([self._analysis], "html")
 
     def policy(self) -> Policy:
-        """Advice for single calls, from this result alone."""
+        """Return advice for single calls, based on this result alone."""
         from gpubench.analysis.policy import Policy
 
         return Policy([self.run])
 
     def save(self, path: str | Path) -> None:
-        """Write the file that `gpubench run -o` writes: the result, or a report, by the suffix of the name.
+        """Write the result or a report, as `gpubench run -o` does; the suffix of the name chooses the format.
 
-        Raises UsageError for a suffix that no format has, and GpubenchError for a file that cannot be written.
+        Raises UsageError for an unknown suffix, and GpubenchError for a file that cannot be written.
         """
         from gpubench.cli import delivery
         from gpubench.report.layout import RenderOptions
@@ -167,7 +168,7 @@ class DetectedMachine:
 
     @property
     def mode(self) -> str:
-        """`cpu`, `gpu` or `hybrid`: the recommendation."""
+        """The recommended mode: `cpu`, `gpu` or `hybrid`."""
         return self.machine.recommendation.mode
 
     def __str__(self) -> str:
@@ -185,7 +186,7 @@ class DetectedMachine:
 
 
 class Unmeasured:
-    """The result of `bench` and `run` while a child process of gpubench imports the caller's file: it says nothing."""
+    """An empty result. `bench` and `run` return it while a child process of gpubench imports the caller's file."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -217,8 +218,8 @@ def bench(
 ) -> Result:
     """Measure a function of your own: `bench(f, sizes="1k:64k", budget=20)`, or two programs as `cpu` and `gpu`.
 
-    `inputs`, `tolerance` and what else `gpubench.function` takes stand here for a function that was not declared.
-    Raises UsageError for a function that cannot be measured.
+    For a function that was not declared, `bench` also takes `inputs`, `tolerance` and the other options of
+    `gpubench.function`. Raises UsageError for a function that cannot be measured.
     """
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
@@ -254,7 +255,8 @@ def bench(
 
 
 def run(ops: str | Sequence[str] | None = None, **settings: Unpack[RunSettings]) -> Result:
-    """Measure ops, groups or files: `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError for a misspelt one."""
+    """Measure ops, groups or files: `run("matmul,options.py", sizes="1k,4k")`. Raises UsageError for an unknown
+    name."""
     if not declare.MEASURES:
         return Unmeasured()  # type: ignore[return-value]
     from gpubench.cli import selection
@@ -307,7 +309,7 @@ def _size_texts(sizes: str | int | Iterable[int]) -> list[str]:
 
 
 def _measure(options: Any, began: float) -> Result:
-    """Measure what the options say. `began`: the monotonic time from which a budget counts."""
+    """Run the measurement that the options describe. `began`: the monotonic time at which the budget starts."""
     from gpubench.cli import delivery, progress, resume
     from gpubench.measure import runner
 
@@ -319,14 +321,15 @@ def _measure(options: Any, began: float) -> Result:
 
 
 def shows_progress() -> bool:
-    """Whether somebody watches: a terminal, or a notebook."""
+    """Return whether progress is shown: stderr is a terminal, or this is a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or hasattr(shell, "kernel")
 
 
 @contextmanager
 def _source(function: UserFunction) -> Iterator[CodeSource]:
-    """Tell where children find the function: in the module that declares it, or pickled with all that it refers to."""
+    """Yield the source in which children find the function: the file that declares it, or a pickle of the function with
+    everything that it refers to."""
     from gpubench.functions.describe import CodeSource
 
     module = sys.modules.get(function.__module__)

@@ -15,7 +15,7 @@ Maker = Callable[..., Sequence[Any]]
 
 
 class Meaning(TypedDict, total=False):
-    """The options of a function that say what it takes and what is right."""
+    """The options of a function that describe its inputs and decide whether a result is right."""
 
     inputs: Maker | None  # (rng, n) or (rng, n, dtype): the list of inputs at size n
     tolerance: float | None  # the largest relative error of a result
@@ -50,8 +50,8 @@ class Stays:
 class UserFunction:
     """A function to measure. It stays a plain callable: `pairwise(numpy, x)`.
 
-    `cpu` is the program of the CPU. `gpu` is that of the GPU if it is another one, else None: then `cpu` takes the
-    array library as its first argument. `make(rng, n)` returns the inputs at size n, a list.
+    `cpu` is the program for the CPU. `gpu` is the program for the GPU, or None if `cpu` runs on both: `cpu` then takes
+    the array library as its first argument. `make(rng, n)` returns the list of inputs at size n.
     """
 
     def __init__(
@@ -86,13 +86,14 @@ class UserFunction:
         return f"<gpubench.{kind} {self.name}({', '.join(self.parameters)})>"
 
     def inputs(self, make: Maker) -> Maker:
-        """Decorate what makes the inputs: `make(rng, n)`, or `make(rng, n, dtype)`, returns a list of them."""
+        """Decorate the function that makes the inputs: `make(rng, n)` or `make(rng, n, dtype)` returns a list of
+        them."""
         self.make = make
         return make
 
     @property
     def name(self) -> str:
-        """The name in the source; `lambda` has none of its own."""
+        """The function's name in the source; `lambda` for a lambda, which has no name of its own."""
         return getattr(self.cpu, "__name__", type(self.cpu).__name__).strip("<>")
 
     @property
@@ -107,12 +108,12 @@ class UserFunction:
 
     @property
     def arguments(self) -> list[str]:
-        """The names of its inputs: all parameters, but for the array library."""
+        """The names of the function's inputs: all parameters except the array library."""
         return self.parameters if self.gpu is not None else self.parameters[1:]
 
 
 def _require_plain(program: Any) -> None:
-    """Raise UsageError for what cannot be called and timed."""
+    """Raise UsageError for an object that is not callable, and for an async function or a generator."""
     if not callable(program):
         raise UsageError(
             "bad-function", f"{program!r} is not a function", why="what is measured is called",
@@ -139,16 +140,16 @@ def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Option
 
 
 def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[Options]) -> UserFunction:
-    """Declare two programs of the same meaning, `cpu(x, ...)` and `gpu(x, ...)`, of arrays or any objects.
+    """Declare two programs that compute the same, `cpu(x, ...)` and `gpu(x, ...)`; they take arrays or any objects.
 
-    Without `to_gpu` and `to_cpu` arrays are moved by the GPU's library; without `wait` the whole device is waited for
-    after a call. Raises UsageError for an async function.
+    Without `to_gpu` and `to_cpu` the GPU's library moves the arrays. Without `wait` each call is followed by a wait for
+    the whole device. Raises UsageError for an async function.
     """
     return UserFunction(cpu, gpu, **options)
 
 
 def stays(value: Any) -> Stays:
-    """Mark an input, in the list that `inputs` returns, that stays on the device in every situation."""
+    """Mark an input in the list that `inputs` returns: it stays on the device in every situation."""
     return Stays(value)
 
 

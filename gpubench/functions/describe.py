@@ -1,5 +1,8 @@
-"""The description of a user's function that a child process gives, the op that the parent makes of it, and the file by
-which a run tells its children where functions are."""
+"""The description of a user's function.
+
+A child process gives the description, and the parent makes an op of it. The manifest file tells the children of a run
+where the functions are.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A function as its child saw it."""
+    """A function as the child process described it."""
 
     source: str  # the name of its file or module
     name: str  # of the function
@@ -78,9 +81,10 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def extrapolate(points: Points, n: int) -> float:
-    """The value at n: of a line if three points lie on one, else of a power of n in halves, by the last two.
+    """Extrapolate a value to size n.
 
-    One point is taken for a multiple of n, of n * n, or for a constant.
+    If three or more points lie on a line, use that line. Otherwise use a power of n, rounded to halves, through the
+    last two points. A single point is read as a multiple of n * n or of n, else as a constant.
     """
     values = dict(points)
     if n in values:
@@ -116,7 +120,7 @@ def _extent_text(points: Points) -> str:
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The user's code as an op takes it."""
+    """The user's code in the form that an op takes."""
 
     expr: Callable[..., Array]  # a placeholder in the parent, which has no user's code
     formula: Callable[..., Any] | None = None  # the text that is compiled; None in the parent
@@ -126,17 +130,17 @@ class Code(msgspec.Struct, frozen=True):
 
 
 class Extent(Operand, frozen=True, kw_only=True):
-    """An operand whose bytes are told: those of objects, and of elements that no dtype of a case has."""
+    """An operand that states its own bytes: an object, or an array whose elements have no dtype of a case."""
 
     sized: Callable[[Params], int]  # bytes, of the params
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Bytes, whatever the dtype."""
+        """The operand's bytes; the dtype does not matter."""
         return self.sized(params)
 
 
 def operand(shown: Shown) -> Operand:
-    """The operand of an input or a result."""
+    """Make the operand of an input or a result."""
 
     def shape(params: Params) -> Shape:
         return tuple(max(0, round(extrapolate(points, params["n"]))) for points in shown.extents)
@@ -150,7 +154,7 @@ def operand(shown: Shown) -> Operand:
 
 
 def make_op(description: Description, code: Code) -> Op:
-    """The op of a function as its child described it."""
+    """Make the op of a function from its description."""
     ladder = Ladder(description.low, description.high)
 
     def seconds(params: Params) -> float:
@@ -204,7 +208,7 @@ MANIFEST_VARIABLE = "_GPUBENCH_FUNCTIONS"
 
 
 class CodeSource(msgspec.Struct, frozen=True):
-    """The place of functions."""
+    """A source of functions: a file, a module or a pickle."""
 
     name: str  # in messages
     kind: Literal["file", "module", "pickle"]  # of source
@@ -214,7 +218,7 @@ class CodeSource(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct):
-    """All functions of a process and their sources, the latest of a name alone."""
+    """All functions of a process and their sources; of sources with the same name only the latest."""
 
     sources: list[CodeSource] = []  # files, modules, pickles
     functions: list[Description] = []  # as their children saw them
@@ -225,7 +229,7 @@ _path = ""
 
 
 def read_manifest() -> Manifest:
-    """The manifest of the parent; an empty one if it has none."""
+    """Read the manifest that the parent wrote; without one, return an empty manifest."""
     path = os.environ.get(MANIFEST_VARIABLE)
     if not path:
         return Manifest()
@@ -234,7 +238,7 @@ def read_manifest() -> Manifest:
 
 
 def add_to_manifest(source: CodeSource, functions: list[Description]) -> None:
-    """Tell children of these functions from now on."""
+    """Add the functions to the manifest, which children started from now on read."""
     global _path
     _known.sources = [*(entry for entry in _known.sources if entry.name != source.name), source]
     ids = {function.id for function in functions}

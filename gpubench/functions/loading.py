@@ -1,5 +1,6 @@
-"""Child side: a user's functions, imported where they are described and where they run; what they take and return,
-taken apart into arrays on the host, and compared.
+"""Child side: import a user's functions to describe or run them.
+
+Inputs and results are taken apart into arrays on the host, and results are compared.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ROUNDINGS, TIMES_NUMPY, MOST_ERROR = 256, 64, 0.01
 
 
 class Unreadable(Exception):
-    """Why an object cannot be compared, in one sentence."""
+    """An object cannot be compared; the text is the reason, in one sentence."""
 
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
@@ -50,7 +51,7 @@ def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
 
 
 def on_host(value: Any) -> Array:
-    """A NumPy array of what an array library, a frame or a number holds. Raises Unreadable."""
+    """Return an array, a frame or a number of any library as a NumPy array. Raises Unreadable."""
     import numpy as np
 
     if isinstance(value, np.ndarray):
@@ -72,7 +73,7 @@ def on_host(value: Any) -> Array:
 
 
 def size(value: Any) -> int:
-    """The bytes that an object holds, as far as it tells."""
+    """Return the bytes that an object holds, as far as the object reports them."""
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "memory_usage"):  # pandas
@@ -84,7 +85,8 @@ def size(value: Any) -> int:
 
 
 def widen(value: Any) -> Any:
-    """The object with floating arrays in float64; the same object if it is no array."""
+    """Return an array with its floating elements in float64 (complex128 if complex); return any other object
+    unchanged."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
@@ -93,14 +95,14 @@ def widen(value: Any) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """A copy of its own."""
+    """Return an independent copy of an object."""
     import copy
 
     return value.copy() if hasattr(value, "copy") else copy.deepcopy(value)
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Whether two objects hold the same values, NaN being equal to itself; True if they cannot be read."""
+    """Return whether two objects hold the same values; NaN equals NaN. Returns True for objects that cannot be read."""
     import numpy as np
 
     def same(a: Array, b: Array) -> bool:
@@ -115,7 +117,7 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def _equal_sparse(first: Any, second: Any) -> bool:
-    """Whether both are sparse matrices of the same elements: a product may sort them, and add up those of one place."""
+    """Return whether both are sparse matrices with the same elements, in any order and with duplicates added up."""
     import numpy as np
 
     if not all(hasattr(x, "indptr") for x in (first, second)):
@@ -131,14 +133,15 @@ def _equal_sparse(first: Any, second: Any) -> bool:
 
 
 def _arrays(value: Any) -> list[Array]:
-    """The arrays that an object consists of: of a sparse matrix those of its elements, since all would need memory."""
+    """Return the arrays of an object. A sparse matrix gives the arrays of its stored elements; a dense copy would need
+    too much memory."""
     rows = [x.tocsr() if hasattr(x, "tocsr") else x for _, x in leaves(value)]
     parts = [(x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,) for x in rows]
     return [on_host(array) for part in parts for array in part]
 
 
 class Discrepancy(NamedTuple):
-    """How far a result is from what it has to be."""
+    """The error of a result against the expected result."""
 
     error: float  # the largest, relative
     limit: float  # the error allowed
@@ -152,17 +155,17 @@ class Discrepancy(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The relative errors that results may have."""
+    """The relative errors that are allowed in results."""
 
     floating: float  # of each element
     integers: float  # of counts and labels all together
 
 
 def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
-    """The errors that a result may have in the dtype, by those of NumPy's own result `got`.
+    """Derive the allowed errors in a dtype from the errors of NumPy's own result `got`.
 
-    Counts and labels have to be equal, unless NumPy in the dtype finds others itself, as where a number lies on the
-    edge of two bins.
+    Counts and labels must be equal, unless NumPy itself finds others in this dtype, for example where a number lies on
+    the edge of two bins.
     """
     limit, integers = ROUNDINGS * UNIT_ROUNDOFF[dtype], 0.0
     for leaf in _discrepancies(got, want, Allowed(math.inf, math.inf)):
@@ -175,8 +178,11 @@ def allowed_error(want: Any, got: Any, dtype: str) -> Allowed:
 
 
 def compare(got: Any, want: Any, allowed: Allowed) -> Discrepancy:
-    """Compare every element: floating ones by |got - want| / (|want| + the root mean square of all), integers by the
-    sum of |got - want| / the sum of |want|."""
+    """Compare every element and return the largest discrepancy.
+
+    Floating elements: |got - want| / (|want| + the root mean square of all). Integers: the sum of |got - want| / the
+    sum of |want|.
+    """
     all_leaves = _discrepancies(got, want, allowed)
     wrong = [leaf for leaf in all_leaves if leaf.words]
     return max(wrong or all_leaves, key=lambda leaf: leaf.error)
@@ -245,7 +251,7 @@ class Loaded(NamedTuple):
 
 @cache
 def load_source(source: CodeSource) -> Loaded:
-    """Import the user's code here and now. Raises PluginError, whose text names the last line that was reached."""
+    """Import the user's code into this process. Raises PluginError, whose text names the last line that ran."""
     declare.MEASURES = False
     before = len(DECLARED)
     try:
@@ -293,7 +299,7 @@ def _import(source: CodeSource) -> tuple[ModuleType | UserFunction, str]:
 
 
 def _place(error: BaseException, source: CodeSource) -> str:
-    """`line 7: `, of the user's file; an empty text if the error has no place in it."""
+    """Return `line 7: ` for an error in the user's file; else an empty text."""
     if isinstance(error, SyntaxError) and error.filename == source.place:
         return f"line {error.lineno}: "
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == source.place]
@@ -301,7 +307,8 @@ def _place(error: BaseException, source: CodeSource) -> str:
 
 
 def where(error: BaseException, function: UserFunction) -> str:
-    """`NameError: ... (options.py, line 7)`: what a call raised, and the last line of the function's own file."""
+    """Return `NameError: ... (options.py, line 7)`: the error of a call, and the last line reached in the function's
+    file."""
     try:
         file = inspect.getsourcefile(function.cpu) or ""
     except TypeError:
@@ -314,9 +321,9 @@ def where(error: BaseException, function: UserFunction) -> str:
 
 
 def make_inputs(function: UserFunction, arguments: Sequence[str], n: int, dtype: str, seed: int) -> list[Any]:
-    """The inputs at size n, the same for the same seed. Floating arrays have the dtype; other objects are as made.
+    """Make the inputs at size n; the same seed gives the same inputs.
 
-    Raises PluginError for what is no list of inputs.
+    Floating arrays get the dtype; other objects stay as they were made. Raises PluginError if `make` returns no list.
     """
     import numpy as np
 
@@ -344,7 +351,7 @@ def _cast(value: Any, dtype: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The input itself, whether it stays on the device or not."""
+    """Return the input itself, without the mark that it stays on the device."""
     return value.value if isinstance(value, Stays) else value
 
 
@@ -353,7 +360,7 @@ def plain(value: Any) -> Any:
 
 @lru_cache
 def namespace(library: Any) -> Any:
-    """The array library under the names of the array API. NumPy has them since 2.0."""
+    """Return the array library with the names of the array API. NumPy has these names since 2.0."""
     name = library.__name__
     if name in ("cupy", "torch"):
         return importlib.import_module(f"array_api_compat.{name}")
@@ -366,14 +373,14 @@ _STORES = ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "DELETE_GLOBAL", "DELET
 
 
 class Effects:
-    """A profile function: it notes what the user's code does beside its result. A kernel that is compiled from a trace
-    would leave that out."""
+    """A profile function that notes the side effects of the user's code; a kernel compiled from a trace would lose
+    them."""
 
     def __init__(self) -> None:
         self.first = ""
 
     def __call__(self, frame: FrameType, event: str, call: Any) -> None:
-        """Look at a call of C, or at the code of a function that begins."""
+        """Inspect a call of a C function, or the code of a function that begins."""
         if frame.f_globals.get("__name__", "").startswith("gpubench."):
             return
         if event == "c_call" and call not in _PURE and getattr(call, "__module__", "") != "math":
@@ -389,7 +396,7 @@ class Effects:
 
 
 def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
-    """The trace of a function that does nothing beside its result. Raises Untraceable."""
+    """Trace a function without side effects. Raises Untraceable."""
     effects, before = Effects(), sys.getprofile()
     sys.setprofile(effects)
     try:
@@ -402,7 +409,7 @@ def trace_pure(function: UserFunction, arguments: Sequence[str]) -> Formula:
 
 
 def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[Any], n: int) -> Formula:
-    """The trace of an elementwise function. Raises Untraceable."""
+    """Trace an elementwise function. Raises Untraceable."""
     if function.gpu is not None:
         raise Untraceable("has two programs")
     vectors = all(getattr(x, "shape", None) == (n,) and getattr(x.dtype, "kind", "") == "f" for x in inputs)
@@ -414,7 +421,7 @@ def formula(function: UserFunction, arguments: Sequence[str], inputs: Sequence[A
 
 
 def digest(function: UserFunction) -> str:
-    """Twelve digits of the text of the function, or of its code where there is no text."""
+    """Return twelve digits of a hash of the function's source text; without source text, of its compiled code."""
     texts = []
     for program in filter(None, (function.cpu, function.gpu)):
         try:
@@ -430,16 +437,17 @@ def _short_digest(text: bytes) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Return the text of what a compiled function does, without the addresses of the functions inside."""
+    """Return the content of a compiled function as text, without the addresses of inner functions."""
     consts = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {consts}"
 
 
 @cache
 def load(name: str) -> Op:
-    """The op of that id, with the user's code.
+    """Return the op with this id, with the user's code.
 
-    Raises KeyError if no manifest has it, and Unsupported if its file is another one than when it was described.
+    Raises KeyError if no manifest lists the op. Raises Unsupported if its file cannot be imported again or was edited
+    after the description.
     """
     manifest = read_manifest()
     description = next((entry for entry in manifest.functions if entry.id == name), None)
@@ -457,7 +465,7 @@ def load(name: str) -> Op:
 
 
 def bound_op(function: UserFunction, description: Description) -> Op:
-    """The op of a description, with the user's code."""
+    """Make the op of a description, with the user's code."""
     names = [shown.name for shown in description.inputs]
 
     def expr(xp: Any, *inputs: Array) -> Any:
@@ -482,7 +490,7 @@ def bound_op(function: UserFunction, description: Description) -> Op:
 
 
 def _tolerance(function: UserFunction, traced: Formula) -> Tolerance:
-    """The bound of the formula's roundings, or what the user allows."""
+    """Return the tolerance: the one that the user set, else the bound on the formula's rounding errors."""
     allowed = function.tolerance
     if allowed is None:
         return traced.tolerance()

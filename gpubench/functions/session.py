@@ -1,4 +1,4 @@
-"""Child side: a session that runs a user's function of any objects, and its answer on NumPy in float64."""
+"""Child side: a session that runs a user's function on any objects, and the expected result of the function."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _LACKS = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 
 
 class ObjectBuffer:
-    """A stand-in for a buffer: it holds an object of the device, or a result on the host."""
+    """A stand-in for a buffer. It holds an object on the device, or a result on the host."""
 
     value: Any = None
 
 
 class CallResult:
-    """The value that a call returned, whatever it is: one result to those that time it."""
+    """The value that a call returned, of any type, wrapped as one result for the timers."""
 
     __slots__ = ("value",)
 
@@ -46,7 +46,7 @@ class CallResult:
 
 
 class CallSession(WrappedSession, LaunchClock, CoreClock):
-    """A session on which a user's function runs: it moves objects."""
+    """A session that runs a user's function and moves objects instead of buffers."""
 
     def __init__(self, inner: Session, function: UserFunction) -> None:
         super().__init__(inner)
@@ -59,14 +59,15 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
-        """Return the libraries that the device's own session lacks."""
+        """Return the libraries that the session of the device lacks."""
         return self._inner.lacks
 
     def core_hz(self) -> float | None:
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """The library implementation, on a device of the array libraries that the function names."""
+        """Return None for the library implementation on a device of the function's array libraries; else the reason why
+        the case cannot run."""
         device, function = self._inner.device, self._function
         if case.implementation != "library" or case.variant is not None:
             return Unsupported(
@@ -86,11 +87,11 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> ObjectBuffer:
-        """A place for an object."""
+        """Return an empty holder for an object."""
         return self._idle.pop() if self._idle else ObjectBuffer()
 
     def free(self, buffer: ObjectBuffer) -> None:
-        """Let go of the object."""
+        """Drop the object, and keep the holder for the next `allocate`."""
         buffer.value = None
         self._idle.append(buffer)
 
@@ -101,8 +102,11 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
             buffer.value = self._to_device(plain(host))
 
     def refill(self, buffer: ObjectBuffer, host: Any) -> None:
-        """Move an input into the array that the buffer holds; in place of what is no array, has another shape, or
-        cannot be written to, as NumPy's scalars and the arrays of JAX."""
+        """Move an input into the array that the buffer holds.
+
+        Replace the held object instead if it is no array, has another shape or cannot be written to, as NumPy's scalars
+        and JAX's arrays.
+        """
         before = buffer.value
         self.upload(buffer, host)
         is_array = any(
@@ -114,7 +118,7 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
                 buffer.value = before
 
     def download(self, buffer: Any, host: ObjectBuffer) -> None:
-        """Wait for the whole device, and move a result to the host, as the caller has it then."""
+        """Wait for the whole device, then move a result to the host in the form that the caller gets."""
         host.value = None
         self.sync()
         with Translated(self._function):
@@ -132,12 +136,12 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return on_host(result)
 
     def sync(self) -> None:
-        """Wait for the whole device, whatever streams the function used."""
+        """Wait for the whole device: the function may have used any stream."""
         self._inner.sync()
         self._wait()
 
     def compile(self, op: Op, case: Case, inputs: Sequence[ObjectBuffer], output: None) -> Launch:
-        """A launch that calls the function on what the holders have by then."""
+        """Return a launch that calls the function on the current content of the holders."""
         key = (id(case), *map(id, inputs))
         owner, launch = self._launches.get(key, (None, None))
         if launch is None or owner is not case:
@@ -179,15 +183,16 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Device seconds of an array function. A pair may use streams of its own, which no event of ours sees."""
+        """Return the device seconds of an array function. Returns None for a pair: its own streams escape our
+        events."""
         if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)
 
 
 def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None:
-    """The library of a pair's CPU program: one that it names, else that of its inputs, else its own name. Returns None
-    for NumPy."""
+    """Return the library of a pair's CPU program: a library that the program names, else the library of its inputs,
+    else the program's own name. Returns None for NumPy."""
     program = function.cpu
     code = getattr(program, "__code__", None)
     named = [program] if code is None else [program.__globals__.get(name) for name in code.co_names]
@@ -200,14 +205,14 @@ def program_library(function: UserFunction, inputs: Sequence[Any]) -> str | None
 
 
 def session_of(session: Session, op: Op) -> Session:
-    """The session on which an op runs: one that moves objects, for a user's function of them."""
+    """Return the session that runs an op; a user's function on objects gets a session that moves objects."""
     if op.calls is not None:
         return CallSession(session, op.calls)
     return session.for_op(op) if session.device.composed and isinstance(session, Splits) else session
 
 
 class Translated(contextlib.AbstractContextManager[None]):
-    """Turn what the user's code raises into the reason of a skip."""
+    """A context that turns an exception of the user's code into the reason for a skip."""
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -231,7 +236,7 @@ class Translated(contextlib.AbstractContextManager[None]):
 
 
 def _mover(inner: Session, function: UserFunction) -> Callable[[Any], Any] | None:
-    """Return the call that moves an input to the device; None where the device has no arrays of its own."""
+    """Return the call that moves an input to the device. Returns None if the device has no arrays of its own."""
     import numpy as np
 
     backend = inner.device.backend
@@ -255,9 +260,9 @@ def _tensor(inner: Session, array: Array) -> Any:
 
 
 def place_tensors(call: Callable[..., Any], place: str) -> Callable[..., Any]:
-    """Return the call with its own tensors, such as `xp.zeros`, on that device of PyTorch.
+    """Return the call changed so that tensors it creates, as by `xp.zeros`, are on the PyTorch device `place`.
 
-    Under a default device each call of PyTorch takes twice as long, so a function that creates no tensor goes without.
+    A default device doubles the time of each PyTorch call, so a function that creates no tensor runs without it.
     """
     import torch
     from torch.utils._device import DeviceContext, _device_constructors
@@ -288,7 +293,7 @@ def _cupy_array(array: Array) -> Any:
 
 
 def _device_wait(inner: Session) -> Callable[[], None]:
-    """Return the call that waits for all streams of the device; the session waits for its own stream."""
+    """Return a call that waits for all streams of the device. The session itself waits only for its own stream."""
     if inner.device.backend == "cupy":
         import cupy
 
@@ -300,9 +305,10 @@ def _device_wait(inner: Session) -> Callable[[], None]:
 
 
 def answer(function: UserFunction, inputs: Sequence[Any], dtype: str) -> tuple[Any, Allowed]:
-    """The result on NumPy in float64, of a pair that of its CPU's program, and the relative errors allowed.
+    """Return the expected result and the allowed relative errors.
 
-    Raises Unsupported where NumPy itself is far off in the dtype.
+    The result is computed by NumPy in float64, or for a pair by its CPU program. Raises Unsupported if NumPy itself is
+    far off in the dtype.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Parent side: from `options.py`, `options.py:pairwise` or `package.module:pairwise` to ops."""
+"""Parent side: make ops from `options.py`, `options.py:pairwise` or `package.module:pairwise`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _said: dict[str, list[RunWarning]] = {}
 
 
 class CodePlace(NamedTuple):
-    """A word that names functions."""
+    """A command-line word that names functions."""
 
     where: str  # a file or a module
     name: str  # one of its functions; empty: all
 
 
 def parse_place(word: str) -> CodePlace | None:
-    """The place that a word names; None if it is the name of an op."""
+    """Parse a word into the place of functions. Returns None if the word is the name of an op."""
     where, colon, name = word.rpartition(":")
     if colon and len(where) > 1:  # C:\options.py has a colon too
         return CodePlace(where, name)
@@ -45,7 +45,7 @@ def parse_place(word: str) -> CodePlace | None:
 
 
 def source_of(where: str) -> CodeSource:
-    """The source at a path or of a dotted module. Raises UsageError if there is no such file."""
+    """Return the source for a path or a dotted module name. Raises UsageError if the file does not exist."""
     if where.endswith(".py") or "/" in where or os.sep in where:
         path = Path(where).resolve()
         if not path.is_file():
@@ -66,9 +66,9 @@ def declare(
     dtype: str = "float32",
     limit_s: float | None = None,
 ) -> list[str]:
-    """The ids of the functions at these places, as ops from now on. A run warns of those that cannot be measured.
+    """Make ops of the functions at these places and return their ids. A run warns of functions that cannot be measured.
 
-    Raises UsageError if a file has no function of the name, and if none of all can be measured.
+    Raises UsageError if a file has no function of the requested name, or if no function at all can be measured.
     """
     by_source: dict[CodeSource, list[str]] = {}
     for place in places:
@@ -94,8 +94,8 @@ def declare(
 
 
 def add(requests: Sequence[TrialRequest]) -> list[str]:
-    """The ids of functions that children describe, as ops from now on. Raises UsageError if a source has none of those
-    that are named, and if none of all can be measured."""
+    """Make ops of the functions that children describe, and return their ids. Raises UsageError if a source lacks a
+    requested function, or if no function at all can be measured."""
     reports = _try_out(requests)
     ids = [name for request in requests for name in _enter(request, reports[request.source.name])]
     if not ids:
@@ -105,7 +105,7 @@ def add(requests: Sequence[TrialRequest]) -> list[str]:
 
 
 def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
-    """Make ops of the functions of a report, and return their ids. Raises UsageError."""
+    """Make ops of the functions in a report, and return their ids. Raises UsageError."""
     source = request.source
     shown = source.place if source.kind != "pickle" else source.name
     if report.broken:
@@ -132,7 +132,7 @@ def _enter(request: TrialRequest, report: TrialReport) -> list[str]:
 
 
 def notes(names: Iterable[str]) -> list[RunWarning]:
-    """Return what is to be said of the sources of these functions."""
+    """Return the notes on the sources of these functions."""
     return [
         note
         for source in dict.fromkeys(name.rpartition(".")[0] for name in names)
@@ -141,7 +141,7 @@ def notes(names: Iterable[str]) -> list[RunWarning]:
 
 
 def _notes(report: TrialReport) -> list[RunWarning]:
-    """Make the notes of a run: which functions are left out, which are not compiled, and the shapes of inputs."""
+    """Make the notes of a run: functions left out, functions not compiled, and the shapes of inputs."""
     plain = [f"{f.name} ({f.untraced})" for f in report.functions if f.operations is None and not f.pair]
     sizes = [
         f"{f.name} takes {', '.join(f'{shown.name} {shape_text(shown)}' for shown in arrays)}"
@@ -162,8 +162,11 @@ def _child_alone(*_: object) -> object:
 
 
 def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
-    """Ask children, which run side by side, and return the reports by source. A function that ends a child, or takes
-    too long, at its first size is left out; at a larger one the run will tell. The others are asked for again."""
+    """Run children side by side, and return their reports by source.
+
+    A function whose first size ends the child or takes too long is left out; a failure at a larger size is left to the
+    run. New children then try the remaining functions.
+    """
     reports = {request.source.name: TrialReport() for request in requests}
     while waiting := [request for request in requests if reports[request.source.name].trying is not None]:
         count = min(len(waiting), os.cpu_count() or 1, MOST_CHILDREN)
@@ -181,7 +184,7 @@ def _try_out(requests: Sequence[TrialRequest]) -> dict[str, TrialReport]:
 
 
 def _join(whole: TrialReport, report: TrialReport, ended: processes.Ended) -> None:
-    """Add what an attempt told of a source to what is known."""
+    """Add the report of one attempt to the whole report of a source."""
     whole.functions += report.functions
     if report.partial is not None:
         whole.functions.append(report.partial)

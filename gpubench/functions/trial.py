@@ -1,7 +1,7 @@
 """The child process that describes a user's functions: `python -m gpubench.functions.trial REQUESTS`.
 
-It sends its reports before and after each function, so that one that hangs or crashes is known by name. A function is
-called at sizes that were asked for, or at the smallest ones of a search.
+The child sends its reports before and after each function, so the parent knows which function hangs or crashes. A
+function is called at the requested sizes, or at the smallest sizes of a search.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Trial(msgspec.Struct):
 
 
 def describe(name: str, function: UserFunction, request: TrialRequest) -> Iterator[Description]:
-    """Try a function at one size after the other, and describe it after each. Raises PluginError, which says what is
-    wrong."""
+    """Try a function at increasing sizes, and yield its description after each size. Raises PluginError with the
+    reason."""
     trials: list[Trial] = []
     for trial in _trials(function, request):
         trials.append(trial)
@@ -128,7 +128,7 @@ def _dtypes(function: UserFunction) -> list[Any]:
 
 
 def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
-    """Calls at a few sizes. Raises PluginError if no size works."""
+    """Yield calls at a few sizes. Raises PluginError if no size works."""
     sizes, problem, first, began = sorted(request.sizes), "", None, time.perf_counter()
     for n in sizes or LOWEST:
         try:
@@ -156,8 +156,8 @@ def _trials(function: UserFunction, request: TrialRequest) -> Iterator[Trial]:
 def _call(
     function: UserFunction, n: int, dtype: str, *, again: bool = False, limit_s: float | None = None
 ) -> Trial:
-    """Call the CPU's program a few times, or as often as fits the limit, and look at what it does; `again` at another
-    size, which tells less. Raises PluginError."""
+    """Call the CPU program a few times, or as often as the limit allows, and check its behaviour. `again`: at a further
+    size, with fewer checks. Raises PluginError."""
     import numpy as np
 
     inputs = _inputs(function, n, dtype)
@@ -209,7 +209,7 @@ def _call(
 
 
 def _require_fresh(call: Callable[..., Any], result: Any, inputs: list[Any], others: list[Any]) -> None:
-    """Raise PluginError for a function that returns for other values what it returned before."""
+    """Raise PluginError for a function that returns its old result for new inputs."""
     import numpy as np
 
     if equal([plain(x) for x in inputs], [plain(x) for x in others]):
@@ -266,7 +266,8 @@ def _show(name: str, values: list[Any], trials: list[Trial]) -> Shown:
 
 
 def _highest(trials: list[Trial]) -> int:
-    """The top of the search: as far as memory and time reach, a power of two times the lowest size."""
+    """Return the largest size of the search: a power of two times the lowest size, within the limits of memory and
+    time."""
     import psutil
 
     free = MEMORY_SHARE * psutil.virtual_memory().available
@@ -285,7 +286,7 @@ def _highest(trials: list[Trial]) -> int:
 
 
 def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]) -> None:
-    """Fill the report on the functions of a source, and tell of every step."""
+    """Fill the report on the functions of a source; `tell` sends the report at every step."""
     _limit(tell)
     try:
         loaded = load_source(request.source)
@@ -314,7 +315,7 @@ def try_out(request: TrialRequest, report: TrialReport, tell: Callable[[], None]
 
 
 def _limit(tell: Callable[[], None]) -> None:
-    """Tell what begins, and end this process if it takes longer than TRIAL_S, also within a library's call."""
+    """Call `tell`, and start a timer that ends this process after TRIAL_S, even inside a library's call."""
     tell()
     faulthandler.dump_traceback_later(TRIAL_S, exit=True, file=2)
 
