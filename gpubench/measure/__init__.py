@@ -1,4 +1,4 @@
-"""The plan and the measurement: the parent chooses cases and asks; a worker a device checks, then times.
+"""The plan and the measurement: the parent chooses the cases; one worker per device checks and times them.
 
-The command line, the Python interface and wings use it; it asks nothing of the analysis.
+The command line, the Python interface and the wings use this package. It imports nothing from the analysis.
 """

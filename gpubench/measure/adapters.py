@@ -1,7 +1,7 @@
-"""One adapter of each card: which adapters of a backend are one card, and which of them is measured.
+"""Choice of one adapter per card: find the adapters of a backend that are the same card, and pick one of them.
 
-Several drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) list the same card to one backend. All of them are
-listed and can be named; unless one is named, the fastest in a short trial stands for the card.
+Several drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) list the same card to one backend. The user sees all
+of these adapters and can name any of them. If none is named, the fastest in a short trial stands for the card.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MARGIN = 1.05
 
 
 def try_adapter(device_id: str) -> float | None:
-    """Return the seconds that a launch of TRIAL_CASES takes, as their geometric mean; None if the adapter cannot be
-    opened, if it has none of these cases or if one breaks."""
+    """Return the geometric mean of the seconds that a launch of each of TRIAL_CASES takes. Returns None if the adapter
+    cannot be opened, has none of these cases, or fails in one."""
     with tempfile.TemporaryDirectory() as scratch, Worker() as worker:
         try:
             return _seconds(worker, device_id, scratch)
@@ -76,9 +76,9 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters.
 
-    One driver of one interface lists a card once, so equal cards stay apart. Two adapters of different drivers are one
-    card if uuid or address are the same; where one of them tells neither, if vendor and device ids are the same: the
-    first of one driver goes with the first of the other.
+    One driver of one interface lists a card once, so two equal cards stay apart. Two adapters of different drivers are
+    the same card if their UUIDs or their addresses are equal. If they cannot be compared by these, equal vendor and
+    device ids decide: the first adapter of one driver is paired with the first of the other.
     """
     grouped: list[Card] = []
     for device in devices:
@@ -103,7 +103,7 @@ def _places(device: Device) -> tuple[str | None, str | None]:
 
 
 def _is_known_as(card: Card, device: Device) -> bool:
-    """Whether an adapter of the card has the device's uuid or address."""
+    """Whether an adapter of the card has the UUID or the address of the device."""
     return any(
         place is not None and place == other_place
         for other in card
@@ -112,7 +112,7 @@ def _is_known_as(card: Card, device: Device) -> bool:
 
 
 def _has_ids_of(card: Card, device: Device) -> bool:
-    """Whether vendor and device ids are those of the card, and nothing tells the two apart."""
+    """Whether the device has the vendor and device ids of the card, and no UUID or address that differs."""
     ids = _ids(device)
     told_apart = any(
         place is not None and other_place is not None and place != other_place
@@ -130,11 +130,11 @@ def _ids(device: Device) -> tuple[int | None, int | None]:
 def choose_adapters(
     devices: Sequence[Device], named: Sequence[str], trial: Trial | None
 ) -> tuple[list[str], list[RunWarning]]:
-    """Return the ids of the adapters to leave out, and what to say of that.
+    """Return the ids of the adapters to leave out, and the warnings about them.
 
-    `devices`: the GPUs of one backend that a run would measure. `named`: ids that the user gave, which always stay.
-    `trial` times an adapter; without one the first adapter of each card stays. Equal cards take the same driver, so a
-    trial is made of one of them.
+    `devices`: the GPUs of one backend that a run would measure. `named`: ids that the user gave; they always stay.
+    `trial` times an adapter; without it the first adapter of each card stays. Equal cards get the same driver, so only
+    one of them is tried.
     """
     repeated = [card for card in cards(devices) if len(card) > 1]
     left_out: list[str] = []
@@ -155,12 +155,13 @@ def choose_adapters(
 
 
 def _inner(device: Device) -> str:
-    """Return the id of the adapter: of a composed device, the one inside it."""
+    """Return the id of the adapter; for a composed device, the id of the device inside it."""
     return inner_device(device.id) or device.id
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the adapter with the least time; the first one that passed its trial if none is faster by MARGIN."""
+    """Return the adapter with the least time, or the first that passed its trial if no adapter is faster than that by
+    MARGIN. Returns the first adapter if none passed."""
     passed = [device for device in card if times.get(device.id) is not None]
     if not passed:
         return card[0]
@@ -184,7 +185,7 @@ def _listed_repeatedly(
 
 
 def _why(card: Card, taken: Device, times: dict[str, float | None]) -> str:
-    """Return by what the taken adapter won: `1.3x faster in a trial`."""
+    """Return why the chosen adapter was taken: `1.3x faster in a trial`."""
     least = times.get(taken.id)
     if least is None:
         return f"the first, as no trial {'succeeded' if times else 'was made'}"

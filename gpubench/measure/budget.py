@@ -1,4 +1,4 @@
-"""When a run ends, and the sampling of a case: the time that is left, and whether samples are enough."""
+"""The time that is left to a run, and the decision whether a case has enough samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LAST_S = 0.5
 
 
 class Budget:
-    """`total_s` seconds from the monotonic time `began` on; None: no end.
+    """A limit of `total_s` seconds from the monotonic time `began`. Without `total_s` it never ends.
 
-    What is done once on a machine, such as choosing kernels, takes nothing of it up to `most_once_s`.
+    Work that is done once on a machine, such as choosing kernels, is not counted, up to `most_once_s` seconds.
     """
 
     def __init__(self, total_s: float | None = None, began: float = 0.0, most_once_s: float = 0.0) -> None:
@@ -26,22 +26,22 @@ class Budget:
 
     @property
     def counted_once_s(self) -> float:
-        """Seconds that were spent once on this machine, as far as the budget grows with them."""
+        """Seconds of work done once on this machine that the budget does not count."""
         return min(self.once_s, self._most_once_s)
 
     @property
     def spent_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the budget began."""
         return time.monotonic() - self._began
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds until that share of the budget is used."""
+        """Return the seconds until `share` of the budget is used; infinity without a limit."""
         if self.total_s is None:
             return math.inf
         return share * self.total_s - (self.spent_s - self.counted_once_s)
 
     def forgive(self, share: float) -> None:
-        """Let what was spent so far count as that share of the budget at most."""
+        """Count the time spent so far as at most `share` of the budget."""
         if self.total_s is not None:
             self._began = max(self._began, time.monotonic() - share * self.total_s - self.counted_once_s)
 
@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no time is left."""
         return self.left_s() <= 0
 
 
@@ -70,9 +70,10 @@ def stop_reason(
     *,
     target: int | None = None,
 ) -> StopReason | None:
-    """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
+    """Return why sampling stops, or None to go on. The precision is tried before the limits.
 
-    Where a number of blocks is `wanted`, it alone decides, and the time that is left. Else LEAST_BLOCKS come first.
+    `blocks`: the kept samples of each block. If `target` is given, only this number of blocks and the time left decide.
+    Otherwise the precision counts once there are LEAST_BLOCKS blocks.
     """
     if target is not None and len(blocks) >= target:
         return "max-samples"
@@ -92,7 +93,8 @@ def stop_reason(
 
 
 def estimate(values: list[float]) -> tuple[float, float | None]:
-    """Return (seconds, relative half-width of the interval of their median) of blocks; no width of fewer than two."""
+    """Return the typical seconds (geometric mean of `values`, the blocks' medians), and the relative half-width of the
+    interval of their median. The half-width is None for fewer than two values."""
     if not values:
         return 0.0, None
     middle = stats.geometric_mean(values)

@@ -1,4 +1,4 @@
-"""One case under measurement: prepared, sampled, stopped; whatever goes wrong becomes the case's outcome."""
+"""One case under measurement: it is prepared, sampled and stopped, and any error becomes its outcome."""
 
 from __future__ import annotations
 
@@ -98,15 +98,15 @@ BUILDING = ("compile", "autotune")  # a compiler may take long
 
 
 def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
-    """Whether a worker did not answer before the budget ended, and need not hang."""
+    """Whether a worker ended only because the budget ended, not because it hangs."""
     late = gone.reason == "timeout" and budget.over
     return late and (gone.phase in BUILDING or gone.phase_s < HANG_S + SLOW * launch_s)
 
 
 class CaseRun:
-    """One case while its workload is measured: its clock, its kept samples, whether its worker knows it.
+    """One case while its workload is measured: its time limit, its kept samples, its worker.
 
-    `before` is what was known of it when that began: a failure leaves it standing.
+    `before` is the outcome of the case when the measurement began. A failure leaves it as it is.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class CaseRun:
 
     @property
     def unsettled(self) -> bool:
-        """Whether what each of two sides does is still to be found."""
+        """Whether the split of a case on two sides is still to be chosen."""
         return self.prepared is not None and self.prepared.split is not None and self.split is None
 
     @property
     def measured(self) -> bool:
-        """Whether it has passed its check and has not failed since."""
+        """Whether the case has passed its check and has not failed since."""
         return self.prepared is not None and isinstance(self._outcome, Measurement)
 
     @property
     def failed(self) -> bool:
-        """Whether it broke in this session."""
+        """Whether the case broke in this session."""
         here = self.runtime.session
         return isinstance(self._outcome, Failure) or any(
             failure.session == here for failure in failures_of(self._outcome)
@@ -169,7 +169,7 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case whose worker ended: it is out of time, or broken."""
+        """End the case whose worker ended: the case is out of time, or broken."""
         if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
             self._run_late(f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}")
             self._announce()
@@ -177,7 +177,7 @@ class CaseRun:
             self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
 
     def _run_late(self, detail: str) -> None:
-        """End the case for which the budget has no time: what it had before stands."""
+        """End the case because the budget has no time for it. An earlier outcome stays."""
         self.over, self.prepared = True, None
         hint = REASONS["budget"].remedy
         skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
@@ -202,19 +202,19 @@ class CaseRun:
 
     @property
     def quiet(self) -> bool:
-        """Whether preparing the case times nothing, so that devices may do it side by side."""
+        """Whether nothing is timed while the case is prepared, so that devices may prepare side by side."""
         if self.runtime.check_only:
             return True
         return not self._explained and inner_device(self.case.device_id) is None
 
     def ask_to_begin(self) -> None:
-        """Hand over the question of `begin`, which waits for the answer."""
+        """Send the request to prepare the case now; `begin` waits for the reply."""
         worker = self.runtime.pool.workers.get(self.case.device_id)
         if worker is not None:
             self._ask_ahead(worker, self._prepare_request)
 
     def prepare(self, *, first: bool) -> None:
-        """Bring the case to its worker. A refusal is a Skip, a breakage a failure; both end the case."""
+        """Prepare the case on its worker. A refusal becomes a Skip and a breakage a failure; both end the case."""
         reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
@@ -225,14 +225,14 @@ class CaseRun:
                 self._enter(reply)
 
     def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
-        """Warn once in a run of each note, and of a CPU that is not at its best."""
+        """Warn of each note, and of a CPU that is not at its best; each warning is given once per run."""
         hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
         slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
         for warning in (*slow, *notes):
             warn_once(self.runtime.recorder, self.runtime.sink, warning)
 
     def sample(self, number: int, position: int) -> None:
-        """One block in this round, and then the question whether that is enough."""
+        """Take one block in this round, then stop the case if it has enough."""
         settings = self.runtime.settings
         if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
             self.stop("timeout")  # a block that its deadline kills would take the good samples with it
@@ -252,10 +252,10 @@ class CaseRun:
             self.stop(reason)
 
     def take(self, number: int, position: int) -> bool:
-        """Sample the case once in this round; its blocks go to the recorder. False: the case is over.
+        """Sample the case once in this round and record its blocks. Returns False if the case is over.
 
-        A block with throttled samples is followed by one that takes as many again, as long as the case has tries left
-        in this session: after a pause where the device was hot, else at once, since rest lowers a clock.
+        After a block with throttled samples, the worker takes as many new samples, as long as the case has tries left
+        in this session. A hot device gets a pause first; otherwise there is none, since rest lowers a clock.
         """
         samples = self._block_size()
         while True:
@@ -275,7 +275,7 @@ class CaseRun:
                 self.left_s -= pause_s
 
     def stop(self, reason: StopReason) -> None:
-        """The case needs no more samples in this session, or gets none; too few of them are a failure."""
+        """End the sampling of the case in this session. A time-out with too few samples is a failure."""
         if self.over:
             return
         self.over = True
@@ -289,7 +289,7 @@ class CaseRun:
         self.runtime.recorder.save()
 
     def time_stages(self, limit_s: float) -> None:
-        """Have its worker tell where the time of a workload goes."""
+        """Ask the worker for the time of each stage of a workload, and record it."""
         if not self.measured:
             return
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
@@ -298,7 +298,7 @@ class CaseRun:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
-        """Have its worker tell where the stages could run, and enter by what."""
+        """Ask the worker where the stages could run, and record the times that decide it."""
         reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
         if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None
@@ -306,7 +306,7 @@ class CaseRun:
         return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
-        """Have its worker make calls from one moment on; None once that broke the case."""
+        """Have the worker make calls from `start_at` on. Returns None if this broke the case."""
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         reply = self._exchange_once_prepared(
             lambda worker: protocol.Work(
@@ -316,7 +316,7 @@ class CaseRun:
         return reply if isinstance(reply, protocol.Worked) else None
 
     def ask_to_finish(self) -> None:
-        """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
+        """Send the request of `finish` now, so that devices check side by side: nothing is timed any more."""
         if not self._to_be_finished:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
@@ -325,7 +325,7 @@ class CaseRun:
             self._ask_ahead(self.worker, self._finish_request)
 
     def finish(self) -> None:
-        """The correctness gate once more, on the output that the last launch left."""
+        """Check the output that the last launch left."""
         if not self._to_be_finished:
             if self.measured:
                 self._announce()
@@ -337,35 +337,35 @@ class CaseRun:
 
     @property
     def _to_be_finished(self) -> bool:
-        """Whether there is anything to check: one that the budget left without a sample has passed its check."""
+        """Whether a last check is needed. A case that the budget left without a sample was checked before."""
         return self.measured and (bool(self._used) or self.runtime.check_only)
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch, as it was timed, else as the op tells."""
+        """Seconds of a launch: measured, or else as the op declares."""
         return self._launch_s or self._workload.call_s
 
     @property
     def sample_s(self) -> float:
-        """Seconds that a sample takes at least, where launches are long."""
+        """Least seconds of a sample if launches are long, else 0."""
         return self.call_s * (self.case.calls or 1) if self.call_s >= ONCE_S else 0.0
 
     @property
     def check_s(self) -> float:
-        """Seconds that the last check takes at least, where launches are long."""
+        """Least seconds of the last check if launches are long, else 0."""
         return self.call_s * min(self.case.calls or 1, protocol.MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
 
     # ---------------------------------------------------------------- its worker
 
     @property
     def _counts(self) -> Block | None:
-        """A block with the counts that an earlier session, or this one, has settled."""
+        """A block with the repeat counts that this session or an earlier one has settled."""
         outcome = self._outcome
         earlier = settled_block(outcome) if isinstance(outcome, Measurement) else None
         return earlier or self.runtime.repeats.get(self.case.id)
 
     def _ask_ahead(self, worker: Worker, request: Callable[[Worker], protocol.WorkerRequest]) -> None:
-        """Send a request whose reply `_exchange` waits for later."""
+        """Send a request now; `_exchange` waits for its reply later."""
         self._asked = request(worker)
         with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
             worker.send(self._asked)
@@ -389,7 +389,7 @@ class CaseRun:
     def _ask_of_session(
         self, kind: Callable[..., protocol.WorkerRequest], **fields: object
     ) -> protocol.Reply | None:
-        """Ask for what belongs to this case and session, once it is prepared."""
+        """Send a request about this case and session, once the case is prepared."""
         session = self.runtime.session
         return self._exchange_once_prepared(
             lambda worker: kind(id=worker.next_id, case_id=self.case.id, session=session, **fields)
@@ -398,7 +398,7 @@ class CaseRun:
     def _exchange_once_prepared(
         self, request: Callable[[Worker], protocol.WorkerRequest]
     ) -> protocol.Reply | None:
-        """Do what `_exchange` does; a case whose worker died under a neighbour is first prepared on the new one."""
+        """Do what `_exchange` does, but prepare the case first if its worker was replaced."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepared = None
             self.prepare(first=False)
@@ -407,7 +407,7 @@ class CaseRun:
         return self._exchange(request)
 
     def _exchange(self, request: Callable[[Worker], protocol.WorkerRequest]) -> protocol.Reply | None:
-        """One request for this case; None once whatever went wrong has become the case's outcome."""
+        """Send one request for this case and return the reply. Returns None if an error ended the case."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
         sent, self._asked = self._asked, None
         try:
@@ -439,7 +439,8 @@ class CaseRun:
         return reply
 
     def _patience_s(self, request: protocol.WorkerRequest) -> float:
-        """Seconds to wait for the reply; what begins a case, or times it, is not waited for when the budget is over."""
+        """Return the seconds to wait for the reply. Preparing and sampling are not waited for once the budget is
+        over."""
         limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
         if isinstance(request, protocol.Prepare):
             return min(limit_s, budget.patience_s)
@@ -448,8 +449,7 @@ class CaseRun:
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
-        """Return the samples of the worker, judged by what was read meanwhile. A CPU case is timed beside no
-        reading."""
+        """Return the worker's samples, judged by the monitor's readings. A CPU is timed without readings."""
         runtime = self.runtime
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:
@@ -473,12 +473,13 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """Seconds of work before a block: a GPU's clock fell while another device measured, a CPU has no need."""
+        """Seconds of work before a block: a GPU's clock fell while another device was measured; a CPU needs none."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
     def _loops(self) -> bool:
-        """Whether it is timed as in a loop, beside calls of two sides: a core that was idle is slow for some calls."""
+        """Whether the case is warmed up as in a loop, because a split is timed beside it: an idle core is slow for some
+        calls."""
         return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
@@ -487,8 +488,8 @@ class CaseRun:
 
     @property
     def _wanted(self) -> int | None:
-        """How many blocks are asked for. All threads of a CPU wait for one that something else keeps from its core: of
-        two blocks the longer tells that, and where no two agree there are more."""
+        """Number of blocks to take. All threads of a CPU wait for a thread that another program delays, which makes one
+        of two blocks longer. More blocks are taken until two agree."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target
@@ -501,7 +502,7 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, block by block: all of the session, where throttling would leave too few."""
+        """The samples that count, by block. If throttling leaves too few, all samples of the session count."""
         enough = sum(map(len, self._clean)) >= self.runtime.settings.min_samples
         return self._clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 
@@ -517,7 +518,7 @@ class CaseRun:
         return max(1, min(rest, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
-        """Count the samples of a block."""
+        """Add the samples of a block."""
         self._used.append(block.wall_s[block.warmup :])
         clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]
         self._clean += [clean] if clean else []
@@ -557,7 +558,7 @@ class CaseRun:
     def _fail(
         self, reason: Reason, detail: str, *, hint: str = "", phase: str | None = None, stderr_tail: str = ""
     ) -> None:
-        """The case is over in this session. What it had before stands."""
+        """End the case in this session with a failure. Its earlier measurement stays."""
         failure = SessionFailure(
             session=self.runtime.session, reason=reason, detail=detail, hint=hint or None, phase=phase,
             stderr_tail=stderr_tail or None,
@@ -565,7 +566,7 @@ class CaseRun:
         self._end(broken(self.case, self.before, failure))
 
     def _skip(self, reason: Reason, detail: str, hint: str) -> None:
-        """The case is over. What earlier sessions measured outlives a device that is not to be had in this one."""
+        """End the case. Samples of earlier sessions stay if the device is not available in this session."""
         if self.before is None or not has_samples(self.before):
             self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
             return
@@ -586,7 +587,7 @@ class CaseRun:
         self._announce()
 
     def _announce(self) -> None:
-        """Tell whoever watches what became of the case in this session."""
+        """Report what became of the case in this session."""
         outcome, progress = self._outcome, self.runtime.progress
         assert outcome is not None
         sampled = isinstance(outcome, Measurement) and bool(self.kept)

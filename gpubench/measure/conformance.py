@@ -1,7 +1,7 @@
-"""Does a backend keep the contract of `model.backend`? For our tests and for authors of other backends:
-`conformance.suite(BACKEND, "mine:0").findings` is empty if every case that the device does not refuse is right,
-and everything around it holds. `python -m gpubench.measure.conformance NAME` is the same as one command, for an op or
-for a backend.
+"""Checks that a backend keeps the contract of `model.backend`, for our tests and for authors of other backends.
+
+`conformance.suite(BACKEND, "mine:0").findings` is empty if every case that the device accepts is right and everything
+around it holds. `python -m gpubench.measure.conformance NAME` does the same for an op or a backend.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def usual_sizes(op: Op) -> Sequence[int]:
-    """Small and awkward."""
+    """Return small and awkward sizes."""
     return MATRIX_SIZES if op.group == "matrix" else VECTOR_SIZES
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
-    """The trials of the suite."""
+    """The settings of the suite."""
 
     sizes: Callable[[Op], Sequence[int]] = usual_sizes  # of an op
     seeds: Sequence[int] = (1, 2)  # of the inputs
@@ -90,7 +90,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
 ) -> Report:
-    """Open the device and try `ops` (None: those of a plain run). Raises BackendUnavailable if it cannot be opened."""
+    """Open the device and try `ops`; None means the ops of a plain run. Raises BackendUnavailable if the device cannot
+    be opened."""
     checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
@@ -119,12 +120,12 @@ def suite(
 
 
 def members_of(kind: type) -> dict[str, object]:
-    """Return what a class and its bases define, by name."""
+    """Return the members that a class and its bases define, by name."""
     return {name: value for base in reversed(kind.mro()) for name, value in vars(base).items()}
 
 
 def _draw(count: int, dtype: Dtype = "float32") -> Array:
-    """Random values for a transfer. They repeat after a prime number of them, so that no two pieces of it are alike."""
+    """Return random values for a transfer. They repeat after a prime number of values, so no two pieces are alike."""
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
     return repeat_values(period, count)
 
@@ -140,7 +141,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def promise(self, what: str, op: str = "") -> Iterator[None]:
-        """Count whatever is raised inside as a broken promise."""
+        """Count any error raised inside as a broken promise."""
         try:
             yield
         except Exception as error:
@@ -167,7 +168,8 @@ class _Trial:
         )
 
     def contract(self, thing: object, base: type) -> None:
-        """Check that it is of that base, without a public method that neither the base nor a protocol has."""
+        """Check that `thing` derives from `base` and has no public method beyond those of the contract and its
+        protocols."""
         self.is_a(base, thing)
         names = sorted(
             {
@@ -206,7 +208,7 @@ class _Trial:
         self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
-        """All buffers are filled before the first is read: one that overlaps another loses its data."""
+        """Fill all buffers, then read them back: a buffer that overlaps another loses its data."""
         hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
@@ -218,8 +220,8 @@ class _Trial:
                 self.session.free(buffer)
 
     def ways(self) -> None:
-        """Yield what a session may offer beside its own calls: a way to move data in each implementation, memory past
-        the pool."""
+        """Check what a session may offer beside its own calls: transfers in each implementation, and memory past the
+        pool."""
         for implementation in IMPLEMENTATIONS:
             with self.promise(f"upload and download in the {implementation} implementation"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
@@ -234,7 +236,7 @@ class _Trial:
                 session.free_fresh(buffer)
 
     def parts(self) -> None:
-        """Ops that share an input see its beginning."""
+        """Check that a part of a buffer shows its beginning, as ops that share an input need."""
         session, host = self.session, _draw(70_001)
         if not isinstance(session, SharesBuffers):
             return
@@ -246,7 +248,7 @@ class _Trial:
             session.free(buffer)
 
     def sent_and_fetched(self, implementation: Implementation, count: int) -> None:
-        """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
+        """Check transfers from and to the caller's own array and the session's host array."""
         way, own = self.session.transfers(implementation), _draw(count)
         pinned, landing = (self.session.host_array((count,), "float32", implementation) for _ in range(2))
         pinned[:] = own
@@ -321,7 +323,8 @@ class _Trial:
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
-        """Return what `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
+        """Return what `use` returns for the workload's inputs and reference. Returns True if they cannot be
+        prepared."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)
@@ -337,7 +340,8 @@ class _Trial:
         return True
 
     def launch(self, case: Case, drawn: Inputs, workspace: Workspace) -> None:
-        """Right over an output full of sentinels; the same when run again; inputs as they were."""
+        """Check that the output is right over sentinels, that a second run gives the same, and that inputs are
+        unchanged."""
         where, name = f"{case.id}, {drawn[1]} inputs, seed {drawn[0]}", case.op
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch
@@ -354,7 +358,7 @@ class _Trial:
     # The device's clock.
 
     def device_clock(self, op: Op) -> None:
-        """At the first size of the op's ladder whose launch is long enough."""
+        """Check the clock at the first size of the op's ladder whose launch is long enough."""
         for n in op.sizes.sizes():
             case = next(
                 (c for c in (self.case(op, n, "float32", f) for f in IMPLEMENTATIONS) if self.supports(op, c)),
@@ -366,7 +370,7 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """True once a longer launch would teach nothing more."""
+        """Check the device's clock. Returns True if a longer launch would add nothing."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:
@@ -398,7 +402,8 @@ class _Trial:
 
 
 def author_sizes(op: Op) -> list[int]:
-    """A power of two, no such number, and a million elements, as far as the op has these sizes and they end soon."""
+    """Return the sizes of an author's check: 1, 1000, 2**10 and 2**20, but none that the op does not have or that takes
+    long."""
 
     def fits(params: dict[str, int]) -> bool:
         small = op.held_bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
@@ -408,8 +413,8 @@ def author_sizes(op: Op) -> list[int]:
 
 
 def check_op(op: Op) -> Report:
-    """In every implementation and dtype that some device has, software adapters too, with its own inputs and normal
-    ones."""
+    """Check the op in every implementation and dtype of every device, software adapters too, with two kinds of inputs:
+    its own and normal ones."""
     whole = Report([], [], {})
     checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
     for name in backends.usual():
@@ -425,7 +430,7 @@ def check_op(op: Op) -> Report:
 
 
 def check_backend(backend: Backend) -> Report:
-    """Each of its devices, with all ops."""
+    """Check each device of the backend with all ops."""
     whole = Report([], [], {})
     for device in backend.devices():
         whole.add(suite(backend, device.id))
@@ -433,8 +438,8 @@ def check_backend(backend: Backend) -> Report:
 
 
 def main(name: str) -> int:
-    """Check the op or the backend of that name, say what was found, and return 1 if anything was. Raises UsageError
-    for a name that neither has."""
+    """Check the op or backend `name`, print the findings, and return 1 if there are any or nothing was checked. Raises
+    UsageError for an unknown name."""
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")

@@ -1,7 +1,8 @@
-"""The monitor of one session, seen from the parent, and its messages: one JSON object a line.
+"""The parent's side of a session's monitor, and its messages: one JSON object per line.
 
-It never ends a run. A monitor that does not answer delays a session by at most twice `PATIENCE_S`; one whose driver
-starts late misses readings."""
+The monitor never ends a run. If it does not answer, it delays a session by at most twice `PATIENCE_S`. If its driver
+starts late, readings are missed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ INTERVAL_S = 0.1
 
 
 class Monitor:
-    """Readings of the session's GPUs, beside their blocks. `since` is the session's monotonic start."""
+    """Readings of the session's GPUs while blocks are measured. `since` is the session's monotonic start."""
 
     def __init__(
         self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None
@@ -51,13 +52,13 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Return who is on the devices before a worker opens one: none of them is ours.."""
+        """Return the users of the devices before any worker opens one, so none of them is ours."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]
         return {name: users for answer in ready for name, users in answer.users.items() if users}
 
     def watch(self, *device_ids: str, every_s: float = INTERVAL_S) -> None:
-        """Begin to read those of these devices that can be read, again and again. Returns at once."""
+        """Begin to read these devices repeatedly, as far as they can be read. Returns at once."""
         if self._child is None:
             return
         self._watched = [name for name in device_ids if name in self._ids and name not in self._absent]
@@ -65,7 +66,7 @@ class Monitor:
             self._send(Watch(self._watched, every_s))
 
     def rest(self) -> list[Reading]:
-        """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
+        """Stop reading. Returns the readings since `watch`, in order of time."""
         if not self._watched:
             return []
         watched, self._watched = self._watched, []
@@ -80,7 +81,7 @@ class Monitor:
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
-        """Return the block as `judge_block` judges it by the clocks of the device's blocks so far, and note its own."""
+        """Judge the block by `judge_block`, with the device's clocks in earlier blocks; then remember its own clock."""
         clocks = self._clocks.setdefault(device_id, [])
         block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:
@@ -88,16 +89,16 @@ class Monitor:
         return block
 
     def seconds(self, moment: float) -> float:
-        """A monotonic time in seconds from the session's start, as the records have it."""
+        """Convert a monotonic time to seconds from the session's start, as the records store it."""
         return moment - self._since
 
     def records(self) -> list[Telemetry]:
-        """Return what was read so far, for the result file."""
+        """Return all readings so far, for the result file."""
         by_device = group_by(self._readings, lambda reading: reading.device_id)
         return [columns(name, readings, self._since) for name, readings in by_device.items()]
 
     def absent(self) -> dict[str, str]:
-        """The devices that cannot be read, and why, as far as it is known."""
+        """Return the devices that cannot be read, each with the reason, as far as known."""
         return dict(self._absent)
 
     def close(self) -> None:
@@ -106,8 +107,8 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """Return what the monitor says up to the last answer. If that does not come, the monitor is given up, but not
-        while its driver may still start. `patient`: wait for that start."""
+        """Return the monitor's messages up to the one for which `last` is true. If it does not come, give the monitor
+        up, unless its driver may still be starting. `patient`: wait for that start."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
@@ -147,13 +148,13 @@ class Monitor:
 
 
 def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
-    """The monitor for these devices, by their own identity or by that of the GPU of `machine` that they are."""
+    """Return the monitor for these devices. Each is identified by itself, or by its GPU's entry in `machine`."""
     targets, absent = find_targets(devices, machine)
     return Monitor(targets, since, absent)
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return those of these devices that a driver can read, and why others cannot be."""
+    """Return the devices that can be read, and for each other GPU the reason why not."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
@@ -175,7 +176,7 @@ def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[Moni
 
 
 def warning(absent: Mapping[str, str]) -> RunWarning | None:
-    """One finding for all devices whose clocks cannot be read; None if there are none."""
+    """Return one warning for all devices whose clocks cannot be read; None if there are none."""
     if not absent:
         return None
     whys = "; ".join(dict.fromkeys(absent.values()))
@@ -187,8 +188,8 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
 
 
 def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
-    """Warn of others on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
-    is seen to hold may belong to a driver: that is only reported."""
+    """Return warnings about other users of the GPUs; devices on the same GPU share one. The severity is only "info" for
+    processes that draw a screen and for memory without a visible holder, which may be the driver's."""
     warnings = []
     for seen in dict.fromkeys(users.values()):
         where = ", ".join(sorted(name for name, other in users.items() if other == seen))
@@ -222,12 +223,12 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample, unless
-    the device counted it itself.
+    """Return the block with its throttled samples discarded, all throttle reasons, and the clock of each used sample,
+    unless the device counted that itself.
 
-    `times_s` are the times at which the block began and at which each entry of `wall_s` ended, on the clock of the
-    readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the device's
-    SM clock in the run so far; None: the clock alone tells nothing.
+    `times_s`: when the block began and when each entry of `wall_s` ended, on the clock of the readings. A sample is
+    judged by the readings during it, or by the nearest one if there are none. `usual_hz`: the device's SM clock in the
+    run so far. If it is None, a low clock alone does not discard a sample.
     """
     if not readings:
         return block
@@ -244,7 +245,8 @@ def judge_block(
 
 
 def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
-    """True for heat, lack of power, or a clock far below the usual one that the power cap does not explain."""
+    """Whether the device is hot, lacks power, or runs far below its usual clock for a reason other than the power
+    cap."""
     if SLOWED.intersection(reading.throttle):
         return True
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:
@@ -271,11 +273,11 @@ UNKNOWN_GPU = "it is not known which GPU this is"
 
 
 class ToMonitor(msgspec.Struct, frozen=True, tag=True):
-    """Base of what a monitor is asked for."""
+    """Base of the messages to a monitor."""
 
 
 class FromMonitor(msgspec.Struct, frozen=True, tag=True):
-    """Base of its answers."""
+    """Base of the monitor's answers."""
 
 
 class CounterFile(msgspec.Struct, frozen=True):
@@ -286,7 +288,7 @@ class CounterFile(msgspec.Struct, frozen=True):
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
-    """A device that is to be read. One that the driver does not know is read by its backend, if at all."""
+    """A device to read. If the driver does not know it, its backend may read it."""
 
     device_id: str  # its id in this run
     uuid: str | None = None  # by which the driver knows it
@@ -300,20 +302,20 @@ class MonitorTarget(msgspec.Struct, frozen=True):
 
 
 class Begin(ToMonitor, frozen=True):
-    """The order that comes first; the monitor answers Ready."""
+    """The first order; the monitor answers Ready."""
 
     targets: list[MonitorTarget]  # the devices of the session
 
 
 class Watch(ToMonitor, frozen=True):
-    """The order to read devices now, and again and again until Pause."""
+    """The order to read devices now, and repeatedly until Pause."""
 
     device_ids: list[str]  # those to read
     every_s: float  # from one reading to the next
 
 
 class Pause(ToMonitor, frozen=True):
-    """The order to read once more, then to be still; the monitor answers Paused."""
+    """The order to read once more and then stop; the monitor answers Paused."""
 
     number: int  # of this order
 
@@ -327,7 +329,7 @@ class Users(msgspec.Struct, frozen=True):
 
     @property
     def unseen(self) -> bool:
-        """Whether somebody holds memory and no process is listed, as in a container."""
+        """Whether memory is in use although no process is listed, as in a container."""
         return not (self.computing or self.drawing) and self.used_bytes > IDLE_BYTES
 
     def __bool__(self) -> bool:
@@ -364,7 +366,7 @@ class Paused(FromMonitor, frozen=True):
 
 
 def encode(message: ToMonitor | FromMonitor) -> bytes:
-    """Return the line of a message."""
+    """Return the message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 

@@ -1,7 +1,7 @@
 """The child process that reads clocks, temperature, power and throttle reasons.
 
-It stands apart because a driver's management library may hang or crash, and because it must be still while a CPU
-case is timed: it reads only between Watch and Pause. End-of-file on stdin ends it at once.
+It is a process of its own for two reasons. A driver's management library may hang or crash. And nothing may be read
+while a CPU case is timed, so it reads only between Watch and Pause. End-of-file on stdin ends it at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its d
 
 
 class EnergyFiles:
-    """The sum of counters in files, which go on where one of them begins anew."""
+    """The sum of energy counters in files; it keeps growing when a counter restarts at 0."""
 
     def __init__(self, files: Sequence[CounterFile]) -> None:
         self._files = files
@@ -48,7 +48,7 @@ class EnergyFiles:
         self._turns = dict.fromkeys(files, 0)
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return the joules; nothing where a file cannot be read now."""
+        """Return the joules, or an empty mapping if a file cannot be read now."""
         total = 0
         for file in self._files:
             try:
@@ -63,7 +63,7 @@ class EnergyFiles:
 
 
 def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[str, str]]:
-    """Return what reads each device, and why the others cannot be read."""
+    """Return a reader for each device, and for the others the reason why they cannot be read."""
     real = [target for target in targets if target.known]
     readers: dict[str, Source] = {
         target.device_id: EnergyFiles(target.files) for target in targets if target.files
@@ -86,7 +86,7 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Count who is on each device now, as far as it tells."""
+    """Return the number of users of each device now, if the device reports them."""
     real = [target for target in targets if target.known]
     counted = {}
     for name in _of_backends(targets):
@@ -102,7 +102,7 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
 
 
 def _of_backends(targets: Sequence[MonitorTarget]) -> list[str]:
-    """The devices that the driver does not know."""
+    """Return the devices that only their backends can read."""
     return [target.device_id for target in targets if not target.known and not target.files]
 
 
@@ -111,7 +111,7 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return who is on the devices and stays: a worker of the session before may still be on its way out."""
+    """Return the users that remain after a short wait: a worker of the last session may still be ending."""
     users_seen = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in users_seen.values()):
@@ -122,7 +122,7 @@ def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders; while devices are watched, read them at every interval."""
+    """Answer orders; between Watch and Pause, read the devices at every interval."""
     readers, absent = sources(begin.targets)
     send(Ready(absent, who_stays(lambda: users(begin.targets))))
     watched: list[str] = []
@@ -149,7 +149,7 @@ def serve(orders: queue.SimpleQueue[bytes], send: Callable[[FromMonitor], None],
 
 
 def main() -> int:
-    """Serve until end-of-file."""
+    """Serve orders until end-of-file."""
     messages = Messages()
     orders = lines_of_parent()
 

@@ -1,9 +1,9 @@
-"""Choice of what a run measures next: the ladder of all ops first, then, op by op, the size that is worth the most.
+"""Choice of what a run measures next: first the ladders of all ops, then the most valuable size of an op.
 
-A size is worth what it is expected to narrow, over all break-evens of its op, for each second that it costs. New sizes
-come before more blocks of old ones. The best sizes of several ops are one step: the blocks of a case lie a second
-apart there, and a machine that is slow for a second makes them differ. Steps are handed out one at a time, because what
-comes next depends on what was measured.
+The value of a size is how much it is expected to narrow all break-evens of its op, for each second that it costs. New
+sizes come before more blocks of old sizes. The best sizes of several ops form one step. Then the blocks of a case lie
+about a second apart, and a machine that is slow for a second does not affect all of them. Steps are chosen one at a
+time, because each choice depends on the measurements before it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ DOUBT_WEIGHT = math.log(10)
 
 
 class Goal(NamedTuple):
-    """When a break-even needs no more sizes."""
+    """The point at which a break-even needs no more sizes."""
 
     sharp: float  # high / low is within this
     most_around: int  # so many sizes lie around it
@@ -90,15 +90,15 @@ class Unsharp(NamedTuple):
     around: int = 0  # how many of the sizes lie in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
-        """Return this break-even as it will be once more sizes were measured, as far as that is known before."""
+        """Return this break-even as it will be after `more` sizes are measured, as far as that can be predicted."""
         sizes = tuple(sorted((*self.sizes, *more)))
         around = sum(self.low - NEAR <= x <= self.high + NEAR for x in sizes)
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return by how much ln(high / low) is expected to shrink by a size at x: it splits a gap between sizes, or is
-        one more that tells the ratio; more so the less is known of who wins there. At the top, which was measured again
-        `tops` times, that alone closes an interval."""
+        """Return how much a size at x is expected to shrink ln(high / low). The size splits a gap between sizes, or
+        adds one more ratio. The gain is larger if it is less clear which side wins there. `tops`: how often the top was
+        measured again; give it if x is the top."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
@@ -113,7 +113,7 @@ class Unsharp(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A step of one op."""
+    """A step that one op asks for."""
 
     rungs: Rungs  # the op
     slots: Mapping[int, set[Slot]]  # who is measured, by size
@@ -122,7 +122,7 @@ class Wish(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Value for each second: it decides which step is next."""
+        """Value per second, which decides the next step."""
         return self.value / self.cost_s
 
 
@@ -130,7 +130,7 @@ RATE = attrgetter("rate")
 
 
 class Contenders(curves.Side):
-    """The curves of one side, with their slots. Who competes at a size is found once."""
+    """The curves of one side by slot. The contenders at a size are computed once."""
 
     def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
         self.fitted = fitted
@@ -140,7 +140,7 @@ class Contenders(curves.Side):
         return super().__new__(cls, fitted.values())
 
     def competing(self, x: float) -> set[Slot]:
-        """Return those that are not far behind the fastest of them at x."""
+        """Return the contenders that are not far behind the fastest at x."""
         if x not in self._competing:
             self._competing[x] = _competing(self.fitted, x)
         return self._competing[x]
@@ -152,9 +152,11 @@ NOBODY = Contenders({})
 
 
 class Passes:
-    """The steps of a session that chooses its sizes. Each has to be measured and reported by `note_times` before the
-    next is asked for, and its time by `took` before the one after that. `whole`: the budget was named, and is to be
-    used up."""
+    """The steps of a session that chooses its sizes.
+
+    Call `note_times` after each step is measured, before the next step is taken; call `took` with its seconds before
+    the step after that. `whole`: the user named the budget, so all of it is used.
+    """
 
     def __init__(
         self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float],
@@ -182,11 +184,11 @@ class Passes:
         self._repeated: set[tuple[str, int, Slot]] = set()
 
     def rows(self, series: Series) -> Rows:
-        """Return what was measured of a series, by size and contender."""
+        """Return the times of a series, by size and contender."""
         return self.points.rows(series)
 
     def note_times(self, step: Step) -> None:
-        """Note that the times of a step are there, or are no longer."""
+        """Note that the times of a step have changed: they were added or withdrawn."""
         for item in step.workloads:
             key = item.series.key
             self.points.forget(key)
@@ -196,16 +198,16 @@ class Passes:
                 self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
-        """Note that a step took so many seconds, with its checks."""
+        """Learn from the seconds of a step, its checks included."""
         if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
     def beginning(self) -> list[Workload]:
-        """Return the workloads of the first turn over all ops."""
+        """Return the first workloads of each op's ladder."""
         return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
 
     def steps(self) -> Iterator[Step]:
-        """All of them, in the order of the module's text."""
+        """Yield all steps, in the order that the module's docstring gives."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         yield from self._climb(reserve_s)
@@ -228,7 +230,7 @@ class Passes:
         return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
-        """All rungs that fit, each once. `reserve_s`: the time that is left to what follows."""
+        """Yield steps for each rung once, as far as they fit. `reserve_s`: seconds to leave for later steps."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
                 n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
@@ -246,8 +248,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Take from the ops of a turn as many as one step holds. Return each with its sizes, and whether those are
-        measured whole. What is not known yet is one op."""
+        """Take as many ops from the turn as one step holds. Return each with its sizes and whether all its cases are
+        measured there. Takes one op while costs are unknown."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -258,7 +260,7 @@ class Passes:
         return chosen
 
     def _late(self) -> Iterator[Step]:
-        """The tops that were dropped, as far as time is left for them after all."""
+        """Yield steps for dropped tops if there is time for them after all."""
         for rungs in self._every:
             while rungs.dropped and MARGIN * self._rungs_cost(rungs, rungs.dropped[:1]) <= self._left_s():
                 del rungs.dropped[0]
@@ -266,7 +268,8 @@ class Passes:
                 self._tell(rungs)
 
     def _rung_steps(self, chosen: Sequence[tuple[Rungs, Sequence[int], bool]]) -> Iterator[Step]:
-        """Steps of as many of these sizes as memory holds, an op's largest first: its operands serve the others."""
+        """Yield steps for these sizes, as many per step as memory holds. An op's largest size comes first, as its
+        operands serve the others."""
         items = []
         for rungs, sizes, whole in chosen:
             items += [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
@@ -281,7 +284,7 @@ class Passes:
         return self._costs.of(rungs.series, slots) if slots else 0.0
 
     def _drop_tops(self, reserve_s: float) -> None:
-        """Leave out tops, the dearest first, until what is left of all ladders fits."""
+        """Drop the tops that cost most until the rest of all ladders fits the time."""
         begun = [rungs for rungs in self._every if rungs.left and len(rungs.left) < len(rungs.sizes)]
         for rungs in begun:
             rungs.dropped = []
@@ -296,7 +299,7 @@ class Passes:
             self._tell(rungs)
 
     def _tell(self, rungs: Rungs) -> None:
-        """Say up to which size an op is measured, where that is not its top."""
+        """Warn if an op is not measured up to its top."""
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
@@ -308,7 +311,7 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """The steps that are worth the most, again and again."""
+        """Yield the most valuable steps until none is left, or no time."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
@@ -325,13 +328,13 @@ class Passes:
         yield from self._checks()
 
     def _steps(self, wishes: Sequence[Wish]) -> Iterator[Step]:
-        """The steps that these wishes of several ops ask for: one, as far as memory holds it."""
+        """Yield the steps for these wishes: one step if memory holds all of them."""
         items = [item for wish in wishes for item in self._items(wish)]
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """The workloads of a wish, the largest first. The op makes another one then, also where a filter left nothing
-        of this one."""
+        """Yield the workloads of a wish, largest first. The op then makes a new wish, even if a filter left no
+        workload."""
         self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
         rows = self.points.rows(rungs.series)
@@ -348,7 +351,8 @@ class Passes:
     # ---------------------------------------------------------------- what an op asks for
 
     def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
-        """The best step of an op that fits; None where no size would narrow a break-even, and its top is known well."""
+        """Return the op's best step that fits. Returns None if no size would narrow a break-even and its top is well
+        known."""
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
@@ -356,8 +360,8 @@ class Passes:
         return max((wish for wish in wishes if wish and wish.cost_s <= left_s), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
-        """Contenders that took much longer than it takes at a larger size, once more: something else may have had its
-        threads."""
+        """Return a wish to repeat cases that took much longer than at a larger size: another program may have held
+        their threads."""
         least: dict[Slot, float] = {}
         slots: dict[int, set[Slot]] = {}
         for n, times in sorted(self.points.rows(rungs.series).items(), reverse=True):
@@ -370,7 +374,7 @@ class Passes:
         return self._worth(rungs, slots, DOUBT_WEIGHT) if slots else None
 
     def _new_sizes(self, rungs: Rungs) -> Wish | None:
-        """Up to MOST_SIZES new sizes, the best first."""
+        """Return a wish for up to MOST_SIZES new sizes, the best first."""
         opens = self._open(rungs.series)
         sizes = self._grid(rungs, opens)
         wishes: list[Wish] = []
@@ -387,7 +391,8 @@ class Passes:
         return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
     def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int) -> Wish | None:
-        """Return what one size narrows, and who competes there. Returns None if that is little."""
+        """Return a wish for one size, with what it narrows and who competes there. Returns None if it narrows
+        little."""
         x, again = math.log(n), rungs.tops if n == rungs.top else None
         worths = {item: item.narrowing(x, again) for item in opens}
         worths = {item: worth for item, worth in worths.items() if worth >= self._goal.least}
@@ -397,11 +402,12 @@ class Passes:
         return self._worth(rungs, {n: names}, math.fsum(worths.values()))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
-        """Return the wish for these sizes, with what they cost."""
+        """Return the wish for these sizes, with its cost."""
         return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
-        """Return the new sizes in and near the intervals, within the ladder; and its top, where it is open who wins."""
+        """Return the new sizes in and near the intervals, within the ladder. Includes the top if the winner there is
+        not clear."""
         low, top, step = rungs.sizes[0], rungs.top, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
         first, last = math.log(low), math.log(top)
@@ -432,7 +438,7 @@ class Passes:
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
-        """The break-evens of an op that are not sharp."""
+        """Return the break-evens of an op that are not sharp."""
         rows, race = self.points.rows(series), self._race(series)
         cpu = race.get(None, NOBODY)
         opens = []
@@ -462,7 +468,8 @@ class Passes:
         return opens
 
     def _top_again(self, rungs: Rungs) -> Wish | None:
-        """The top once more on the CPU, in memory that is allocated anew: gains depend on where that lies."""
+        """Return a wish to measure the top on the CPU again in newly allocated memory, since gains depend on the place
+        in memory."""
         times = self.points.rows(rungs.series).get(rungs.top, {})
         fitted = self.points.fit(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
@@ -476,8 +483,8 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return, once, a size just past a power of two, where padded and tiled kernels lose again, or are wrong: above
-        the break-evens, as far as that is below the top."""
+        """Return, once per op, a size just past a power of two, where padded and tiled kernels lose time or are wrong.
+        It lies above the break-evens if the top allows that."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -497,14 +504,14 @@ class Passes:
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
-        """Steps with that size of the ops that asked for none beside it."""
+        """Yield steps with the size of `_check` for each op that has not been checked yet."""
         sizes = {rungs.series.key: self._check(rungs) for rungs in self._ladders.values()}
         yield from self._fitting(
             [self._worth(self._ladders[key], slots) for key, slots in sizes.items() if slots]
         )
 
     def _again(self) -> Iterator[Step]:
-        """All ladders once more, in fresh buffers: what a named budget leaves goes there."""
+        """Yield all ladders again in new buffers, to use up a budget that the user named."""
         order = random.Random(f"{self._scope.settings.seed} again")
         wishes = []
         for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
@@ -514,7 +521,7 @@ class Passes:
         yield from self._fitting(wishes)
 
     def _fitting(self, wishes: Sequence[Wish]) -> Iterator[Step]:
-        """The steps of these wishes for which there is time, in their order."""
+        """Yield the steps of these wishes for which there is time, in their order."""
         rest = list(wishes)
         while rest:
             chosen = _first(rest, self._left_s() / MARGIN)
@@ -523,14 +530,14 @@ class Passes:
 
 
 def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return what the next step measures: the best of the wishes that fit, and others that are worth nearly as much, as
-    long as all of them take no longer than a step should."""
+    """Return the wishes of the next step: the best that fits, and others of nearly the same rate, as long as one step
+    holds them."""
     fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=RATE, reverse=True)
     return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
 
 
 def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return as many of the first wishes as one step holds: one at least, if that fits."""
+    """Return as many of the first wishes as one step holds: at least one if it fits."""
     if not wishes or wishes[0].cost_s > left_s:
         return []
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
@@ -539,26 +546,27 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
-    """Leave out code that is not the user's, compiled or PyTorch on the CPU, where NumPy and a library of a GPU run it:
-    the answer compares these two."""
+    """Keep only the user's own code if NumPy on the CPU and a library on a GPU both run it, since the answer compares
+    these two. Compiled code and PyTorch on the CPU are left out."""
     written = {slot: fitted[slot] for slot in fitted if slot[1] == "library" and slot[0] != "torch:cpu"}
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return who competes at x on the sides that make these break-evens wide."""
+    """Return the contenders at x on the sides that make these break-evens wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 
 
 def _variance(side: curves.Side, x: float) -> float:
-    """The variance of ln(seconds) of the fastest at x, a step that may lie on either side of it included."""
+    """Return the variance of ln(seconds) of the fastest at x. Includes a step in the curve that may lie on either side
+    of x."""
     height = side.fastest(x)
     return height.variance + height.jump**2 * height.share * (1 - height.share)
 
 
 def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
-    """The contenders that are not far behind the fastest at x."""
+    """Return the contenders that are not far behind the fastest at x."""
     heights = {
         name: curve.at(x).mean for name, curve in fitted.items() if curve.first - 1e-9 <= x <= curve.last + 1e-9
     }
@@ -578,6 +586,6 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return how many of the first costs one step of `most_s` seconds holds: one at least, as long as there is one."""
+    """Return how many of the first costs fit one step of `most_s` seconds: at least one if there are any."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

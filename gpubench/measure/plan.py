@@ -1,4 +1,4 @@
-"""From a selection and the devices at hand to workloads and their cases, or the reason why not."""
+"""The plan: turn a selection and the available devices into workloads with cases, or reasons why not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved."""
+    """An op, a size and a dtype, with the cases on all devices, which are measured interleaved."""
 
     op: Op  # what is computed
     params: dict[str, int]  # the size, and the shape beside it
@@ -60,7 +60,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`matmul/n=1024/float32`."""
+        """The id of the workload: `matmul/n=1024/float32`."""
         return workload_key(self.op.name, self.params, self.dtype)
 
     @property
@@ -74,7 +74,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch, as far as the op tells."""
+        """Seconds of a launch as the op declares them, else 0."""
         return self.op.seconds(self.params) if self.op.seconds else 0.0
 
     @property
@@ -83,8 +83,8 @@ class Workload(msgspec.Struct, frozen=True):
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
-        split has sides in each regime."""
+        """Whether the parts of the case's calls are timed: for calls that copy, for all cases of a device that has no
+        such calls, and for a split in each regime."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -93,8 +93,8 @@ class Workload(msgspec.Struct, frozen=True):
         return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
-        """Whether it is a library implementation beside a tuned one of the same device and regime: it decides
-        nothing."""
+        """Whether the case is a library implementation with a tuned one beside it on the same device and regime. Such a
+        case decides nothing."""
         if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)
@@ -102,7 +102,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Op, dtype and the params beside the size: what is one curve over the sizes."""
+    """An op, a dtype and the params beside the size: one curve over the sizes."""
 
     op: Op  # what is computed
     dtype: Dtype  # of the operands
@@ -110,7 +110,7 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`matmul,k=64/float32`."""
+        """The id of the curve: `matmul,k=64/float32`."""
         if not self.shape:  # asked for again and again
             return f"{self.op.name}/{self.dtype}"
         shape = "".join(f",{name}={value}" for name, value in sorted(self.shape.items()))
@@ -121,7 +121,7 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder; where its sizes do not go with the shape, one of multiples of what the shape asks for."""
+        """The op's ladder. If its sizes do not fit the shape, a ladder of multiples that fit it."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -131,9 +131,9 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
     def work(self, n: int) -> int:
-        """Return the larger of the operations and the bytes of a launch; 0 for a size that has no shape.
+        """Return the larger of the operations and the bytes of a launch; 0 if the size has no shape.
 
-        Of a function that a trial timed it is at least what a slow machine moves in that time.
+        For a function that was timed, it is at least the bytes that a slow machine moves in that time.
         """
         params = self.params(n)
         if self.op.fits(params) is not None:
@@ -156,7 +156,7 @@ class Constraints(msgspec.Struct, frozen=True):
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
-    """All cases of one curve and size. What cannot be measured becomes a Skip with its reason."""
+    """Return all cases of one curve and size. A case that cannot be measured becomes a Skip with its reason."""
     params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []
@@ -173,7 +173,7 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return the workload with the chosen cases alone, not explained. Returns none if no case is chosen."""
+    """Return the workload with the chosen cases alone, not explained. Returns an empty list if no case is chosen."""
     cases = tuple(filter(chosen, item.cases))
     return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
@@ -204,8 +204,8 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
 
 
 def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
-    """Return the regimes of a GPU. A workload on two sides has its result on the host after each call, so that nothing
-    is queued. A GPU whose memory is the host's computes in place where others copy, unless somebody named the
+    """Return the regimes of a GPU. A workload on two sides returns its result to the host after each call, so it has
+    no queue. A GPU that shares the host's memory computes in place instead of copying, unless the user named the
     regimes."""
     regimes = constraints.selection.regimes
     if device.composed and op.stages:
@@ -215,8 +215,7 @@ def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """(implementation, variant): the selected implementations, each followed by the variants of it that were asked
-    for."""
+    """Return pairs (implementation, variant): each selected implementation, then its variants that were asked for."""
     op, backend = series.op, target.device.backend
     kernels: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
@@ -243,8 +242,8 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
 
 
 def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
-    """Whether a device group runs a collective: one of as many ranks, and of those the first, unless it is about
-    pairs."""
+    """Whether a device group runs the collective. It must have that number of ranks and be the first such group, unless
+    the collective is about pairs."""
     exchange, ranks = series.op.collective, len(group_ranks(target.device.id))
     if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
         return False
@@ -253,8 +252,8 @@ def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """The selection with the sizes of the device groups at hand as the shapes of its collectives, unless some were
-    given."""
+    """Return the selection with the sizes of the device groups as shapes of the collectives, unless the user gave
+    shapes."""
     counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
@@ -271,7 +270,7 @@ def _implementations(op: Op, target: Target) -> tuple[str, ...]:
 
 
 def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
-    """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
+    """Whether a requested variant applies to this op: a backend has it, or it is TF32 and this library can allow it."""
     if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
@@ -280,7 +279,7 @@ def _concerns(series: Series, backend: str, implementation: str, variant: str) -
 
 
 def variants(op: Op) -> set[str]:
-    """The names of the op's kernels on all backends, `default` apart."""
+    """Return the names of the op's kernels on all backends, without `default`."""
     return {kernel.variant for kernels in op.tuned.values() for kernel in kernels} - {"default"}
 
 
@@ -336,14 +335,15 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut. The stages of a workload are
-    assigned; of those a device group runs trainings."""
+    """Return a Skip if the op has nothing to divide, else None. Both sides may use any kernel. The stages of a workload
+    are assigned instead; a device group only runs those that are trainings."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
-    """A library call without fast code behind it, at a size of which one session does not fit the case's time limit."""
+    """Return a Skip if a library call without fast code would exceed the case's time limit in one session, else
+    None."""
     rate = op.slow.get((case.backend, case.dtype)) if case.implementation == "library" else None
     if rate is None:
         return None
@@ -381,7 +381,7 @@ MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
-    """Return how many sets of a pipeline memory holds beside the workload itself."""
+    """Return how many buffer sets of a pipeline fit into memory beside the workload."""
     on_host, on_device = needs(op, case.params, case.dtype)
     held = max(1, op.held_bytes(case.params, case.dtype))
     rooms = ((host_bytes, on_host, HOST_COPIES), (device.usable_bytes, on_device, 1))
@@ -392,7 +392,7 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
 
 
 def _stays_off_host(op: Op, device: Device) -> str:
-    """Return why no call of the op is made in place on this device; empty: the device itself may know a reason."""
+    """Return why the op makes no call in place on this device; empty if the plan knows no reason."""
     if device.composed or device.backend == DEVICE_GROUP:
         return f"{device.id} has its data on several sides"
     if op.stages:
@@ -403,7 +403,7 @@ def _stays_off_host(op: Op, device: Device) -> str:
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
-    """Bytes of a workload on the host and on a device."""
+    """Return the bytes of a workload on the host and on a device."""
     operands = op.held_bytes(params, dtype)
     on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
@@ -432,7 +432,7 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
 
 
 def merge(workloads: Iterable[Workload]) -> list[Workload]:
-    """Each size once, with all the cases that were asked for at it."""
+    """Return each size once, with all cases that were asked for at it."""
     by_key: dict[str, Workload] = {}
     for item in workloads:
         before = by_key.get(item.key)
@@ -446,7 +446,7 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
-    """The workloads in groups that memory holds side by side, so that their rounds can be interleaved."""
+    """Group the workloads so that memory holds each group at once and its rounds can be interleaved."""
     rooms = [t.device.usable_bytes for t in constraints.targets if t.device.usable_bytes is not None]
     limits = [constraints.host_bytes, min(rooms, default=None)]
     groups: list[list[Workload]] = []
@@ -464,7 +464,7 @@ def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tu
 
 
 def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
-    """The workloads whose sizes are known, op by op from small to large."""
+    """Return the workloads whose sizes are known, op by op from small to large."""
     return [
         workload(curve, n, constraints)
         for curve in series(ops, constraints.selection)
@@ -473,8 +473,8 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 
 def sizes(op: Op, selection: Selection) -> list[int]:
-    """The sizes that were given, none if they are to be searched. An overhead has no break-even to search for:
-    its ladder is measured, whatever was given if that is a single size."""
+    """Return the sizes that the user gave; none if they are to be searched. An overhead has no break-even, so its
+    ladder is measured if no size was given or it has only one size."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()
@@ -482,8 +482,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """The curves of a selection, op by op: dtypes, and of each the shapes that were given, else the plain one.
-    Overheads move bytes, whatever dtype was selected: theirs is the one that they declare."""
+    """Return the curves of a selection: for each op its dtypes, and for each dtype the given shapes, else the plain
+    one. An overhead moves bytes, so it uses the dtype that it declares."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
@@ -493,7 +493,7 @@ def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """The curves whose sizes are to be chosen: where none were given; never overheads."""
+    """Return the curves whose sizes are to be searched: no size was given, and the op is no overhead."""
     return [
         curve
         for curve in series(ops, selection)
@@ -502,7 +502,7 @@ def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float:
-    """A rough upper bound of what sampling takes: every case runs to its time limit in every session."""
+    """Return a rough upper bound of the sampling time: every case uses its time limit in every session."""
     per_case = settings.max_time_s + 2 * settings.warmup_s
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
 
@@ -511,8 +511,8 @@ Phase = Literal["main", "sweep"]
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """How much of each case a step takes; without a number as much as the precision and the limits of the settings
-    ask for."""
+    """The number of samples or blocks of each case in a step. Without a number, the precision and limits of the
+    settings decide."""
 
     phase: Phase = "main"  # of the blocks
     samples: int | None = None  # of each case
@@ -547,7 +547,7 @@ UNKNOWN_MEMORY_BYTES = 8 << 30
 def plan_peaks(
     workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
 ) -> dict[str, PeakRequest]:
-    """Return what to measure on each device: only the peaks that a case of the plan could come near."""
+    """Return the peaks to measure on each device: only those that a case of the plan could come near."""
     everything = list(workloads)
     items = [item for item in everything if item.op.overhead is None]
     by_device: dict[str, PeakRequest] = {}
@@ -578,7 +578,7 @@ def plan_peaks(
 
 
 def _moves(item: Workload, device_id: str) -> bool:
-    """Whether one of its cases on the device copies enough to come near the rate of the link."""
+    """Whether a case on the device copies enough to come near the rate of the link."""
     cases = [case for case in item.cases if case.device_id == device_id]
     over_link = any(copies(case.regime) or case.memory for case in cases)
     moves = item.op.overhead.moves if item.op.overhead else over_link
@@ -591,7 +591,7 @@ def limit_s(settings: Settings) -> float:
 
 
 def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
-    """Bytes of the last level of cache that the device computes from."""
+    """Return the bytes of the device's last-level cache."""
     if device.kind == "cpu":
         return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
     same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]

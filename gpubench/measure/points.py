@@ -1,4 +1,4 @@
-"""The sizes of a run: the ladder of each op, the times so far and their curves, and what steps to come will take."""
+"""The sizes of a run: each op's ladder, the times so far with their curves, and predicted costs of steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Rungs:
         self.checked = False  # whether a size past a power of two was asked for
 
     def _last(self, items: Sequence[Workload]) -> int:
-        """The place of the largest size that memory holds: some GPU has to be left of those of the smallest one."""
+        """Return the index of the largest size that memory holds: at least one GPU of the smallest size still runs it.
+        Without a GPU, one CPU."""
         devices = [{case.device_id for case in item.cases} for item in items]
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
@@ -47,12 +48,12 @@ class Rungs:
 
     @property
     def rest(self) -> list[int]:
-        """The sizes that are still to be measured, without the tops that were dropped."""
+        """The sizes still to be measured, without the dropped tops."""
         return [n for n in self.left if n not in self.dropped]
 
     @property
     def top(self) -> int:
-        """The largest size that is, or is to be, measured."""
+        """The largest size that was or will be measured."""
         return max((n for n in self.sizes if n not in self.dropped), default=self.sizes[0])
 
     @property
@@ -61,18 +62,19 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """A low, a middle and the largest size."""
+        """The smallest, a middle and the largest size."""
         return sorted({self.sizes[0], self.middle, self.top}) if self.sizes else []
 
     def next(self) -> list[int]:
-        """The sizes of the next turn: a low one and the largest cheap one, then all cheap ones, then the rest."""
+        """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap sizes, then
+        the rest."""
         if len(self.left) == len(self.sizes):
             return sorted({self.sizes[0], self._begin} & set(self.rest))
         return [n for n in self.rest if self._is_cheap(n)] or self.rest
 
     @property
     def _begin(self) -> int:
-        """The largest cheap size: with the lowest one it is the first answer of all."""
+        """The largest cheap size. Together with the smallest size it gives the first answer."""
         return max(filter(self._is_cheap, self.sizes), default=self.sizes[0])
 
     def _is_cheap(self, n: int) -> bool:
@@ -81,8 +83,8 @@ class Rungs:
         return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
-        """The cases of a size. CPUs have every size; GPUs, copies and what decides nothing have few, but for a size
-        that is to be measured `whole`."""
+        """Return the cases of a size. The CPU is measured at every size; GPUs, copies and cases that decide nothing
+        only at a few. `whole`: take all cases."""
         item, host_alone = self.items[n], len(self._cpu) == len(self._scope.targets)
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.
@@ -119,7 +121,7 @@ def slot(case: Case) -> Slot:
 
 
 class Points:
-    """The times of each op. `outcomes` hands over what the run holds; `forget` says that an op has new ones."""
+    """The times of each op. `outcomes` returns all outcomes of the run. Call `forget` when an op has new times."""
 
     def __init__(
         self,
@@ -138,13 +140,13 @@ class Points:
         self._fitted: dict[str, dict[Slot, curves.Blocks]] = {}  # the times that these curves were fitted to
 
     def forget(self, key: str) -> None:
-        """Read the times of a series anew; the curves of those that have new ones change with them."""
+        """Read the times of a series again on next use. Curves with new times are then fitted again."""
         self._by_op = None
         for cache in (self._rows, self._times, self._contenders):
             cache.pop(key, None)
 
     def rows(self, series: Series) -> Rows:
-        """Return what was measured of a series, by size and slot."""
+        """Return the times of a series, by size and slot."""
         if series.key not in self._rows:
             if self._by_op is None:  # a run has a thousand outcomes, and all ops ask for theirs
                 self._by_op = {}
@@ -165,7 +167,8 @@ class Points:
         return self._times[series.key]
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
-        """Return the curve of each contender that has a time, by what its relatives had when it was timed last."""
+        """Return the curve of each contender that has a time. A curve uses the times that related curves had when it
+        was last fitted."""
         key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
@@ -195,7 +198,8 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series by size; splits, device groups and variants are measured for their own sake."""
+    """Return the times of a series by size. Splits, device groups and variants are left out, as they take no part in
+    the search."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -224,7 +228,7 @@ def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
 
 
 def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
-    """Return each device and regime that may overtake the CPU, but for the devices `without`."""
+    """Return each device and regime that may overtake the CPU, except the devices `without`."""
     places = {
         (name[0], name[2]): None
         for times in rows.values()
@@ -235,7 +239,7 @@ def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> li
 
 
 def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
-    """Return by size the fastest CPU over the fastest implementation of the cell; above 1 the cell wins."""
+    """Return, by size, the time of the fastest CPU divided by the fastest time of the cell; above 1 the cell wins."""
     ratio = {}
     for n, slots in sorted(rows.items()):
         base = [seconds(times) for name, times in slots.items() if name[0] in cpu]
@@ -254,8 +258,8 @@ STEEPEST = 3.0
 # No TimeCurve: after each new time one takes 0.3 to 2.5 ms to fit, some 2 s of a default run, and it says nothing of
 # larger sizes, which the ladder asks for.
 def between(times: Mapping[int, float], n: int) -> float | None:
-    """Return the seconds at size `n` by the straight line, on logarithmic axes, between the measured sizes around it.
-    Returns None beyond them."""
+    """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring measured
+    sizes. Returns None outside the measured sizes."""
     below, above = (
         max((m for m in times if m <= n), default=None),
         min((m for m in times if m >= n), default=None),
@@ -266,7 +270,7 @@ def between(times: Mapping[int, float], n: int) -> float | None:
 
 
 def _power(times: Mapping[int, float], low: int, high: int) -> float:
-    """Return the slope of the line through two sizes."""
+    """Return the slope of the line through two sizes, on logarithmic axes."""
     return math.log(times[high] / times[low]) / math.log(high / low) if high > low else 0.0
 
 
@@ -277,16 +281,17 @@ class Pace:
         self._seconds: dict[tuple[object, ...], dict[int, float]] = {}
 
     def note(self, case: Case, seconds: float) -> None:
-        """Keep what a launch of the case took."""
+        """Store the seconds of a launch of the case."""
         if seconds > 0:
             self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
 
     def expected_s(self, case: Case) -> float | None:
-        """Return about what a launch takes, and rather more: too few launches for a sample are seen at little cost.
+        """Return the expected seconds of a launch, rather too high than too low: too few launches for a sample are
+        noticed at little cost.
 
-        Between two measured sizes that is the straight line on logarithmic axes. Below all of them it is the time of
-        the smallest, above them that of the largest, which grows with the size or as the last two sizes tell. Returns
-        None where no size was measured.
+        Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of the
+        smallest. Above them it grows from the time of the largest, in proportion to the size or as the last two sizes
+        tell. Returns None if no size was measured.
         """
         times = self._seconds.get(self._curve(case))
         if not times:
@@ -300,8 +305,8 @@ class Pace:
         return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
-        """Return about what a launch takes, and rather less: in proportion to the nearest size. Returns 0 where no size
-        was measured."""
+        """Return the expected seconds of a launch, rather too low: the nearest size's time in proportion to the size.
+        Returns 0 if no size was measured."""
         n, times = case.params["n"], self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
@@ -326,7 +331,7 @@ LEAST_SCALE, MOST_SCALE = 0.3, 3.0
 
 
 class CostModel:
-    """The cost model of one session: what steps took, and what sizes to come will take."""
+    """The cost model of one session: it learns from steps and predicts the seconds of sizes to come."""
 
     def __init__(self, points: Points, constraints: Constraints) -> None:
         self._points = points
@@ -342,7 +347,7 @@ class CostModel:
         self._launches: dict[str, tuple[object, dict[tuple[Slot, int], float]]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step whose times are among the points by now."""
+        """Learn from a step whose times are already in the points."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}
         for item in step.workloads:
@@ -369,7 +374,7 @@ class CostModel:
 
     @property
     def known(self) -> bool:
-        """Whether a step has told what steps cost here."""
+        """Whether at least one step was learned from."""
         return bool(self._case_s or self._byte_s)
 
     @property
@@ -383,7 +388,7 @@ class CostModel:
         return stats.median(self._byte_s) if self._byte_s else BYTE_S
 
     def of(self, series: Series, slots: Mapping[int, Collection[Slot]], blocks: int = 1) -> float:
-        """Predict the seconds of a step with these sizes, the contenders at each, and so many blocks of each case."""
+        """Predict the seconds of a step with these sizes, the contenders at each size, and `blocks` blocks per case."""
         total_s = STEP_S
         for n, names in slots.items():
             total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
@@ -392,7 +397,7 @@ class CostModel:
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
-        """Seconds of all launches at size `n`, those of the reference and of `more` blocks included."""
+        """Return the seconds of all launches at size `n`, including the reference and `more` blocks."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
         return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(
@@ -412,7 +417,8 @@ class CostModel:
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Seconds of a launch: between measured sizes by the line, above them as its work or its bytes grow."""
+        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to its work
+        or bytes."""
         every = self._points.times(series)
         source, launches = self._launches.get(series.key, (None, {}))
         if source is not every:

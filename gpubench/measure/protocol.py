@@ -1,7 +1,7 @@
-"""Messages between the parent and a worker: one JSON object a line, tagged, requests numbered.
+"""Messages between the parent and a worker: one JSON object per line, with a tag and a request number.
 
-A worker answers each request with exactly one reply that carries its number; before each step it may
-announce the phase it is in, so that a crash or a hang can be blamed on that phase.
+A worker answers each request with exactly one reply that has the request's number. Before each step it may announce its
+phase, so that a crash or hang can be traced to that phase.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
 
 
 class WorkerRequest(Message, frozen=True, kw_only=True):
-    """Base of what a worker is asked for."""
+    """Base of the requests to a worker."""
 
     id: int  # the number of the request
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """Base of the answers."""
+    """Base of a worker's replies."""
 
     id: int  # the number of the request
 
 
 class ListDevices(WorkerRequest, frozen=True):
-    """Which devices does this backend have? Nothing is opened."""
+    """Request for the devices of a backend. No device is opened."""
 
     backend: str  # its name
     host_only: bool = False  # its CPUs do, where they are told sooner
@@ -89,8 +89,8 @@ class Open(WorkerRequest, frozen=True, kw_only=True):
 
 
 class MeasureOverhead(WorkerRequest, frozen=True):
-    """How long do an empty launch and its wait take, and how fine is the clock? Apart from `Open`, because devices are
-    opened side by side, and measured one after the other."""
+    """Request for the time of an empty launch and its wait, and for the step of the clock. It is separate from `Open`,
+    because devices are opened side by side but measured one after the other."""
 
 
 class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,34 +105,33 @@ class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasurePeaks(WorkerRequest, frozen=True):
-    """How fast is this device at best?"""
+    """Request for the best rates of this device."""
 
     peaks: PeakRequest  # that are asked for
 
 
 class Load(WorkerRequest, frozen=True):
-    """Make the inputs of a case. Workers may do so side by side: nothing is timed meanwhile."""
+    """Make the inputs of a case. Workers may do this side by side, since nothing is timed meanwhile."""
 
     case: Case  # whose inputs are made
     reference: bool  # its float64 answer is made, too
 
 
 class Build(WorkerRequest, frozen=True):
-    """Build the launch of a case and check its output, beside other workers. Whatever goes wrong is left to
-    `Prepare`."""
+    """Build the launch of a case and check its output, beside other workers. Errors are left to `Prepare`."""
 
     case: Case  # to build
 
 
 class Choose(WorkerRequest, frozen=True):
-    """Choose the kernel of a case by trials, while no other worker does anything. Whatever goes wrong is left to
-    `Prepare`, which tells the time of these trials, too."""
+    """Choose the kernel of a case by trials, while all other workers are idle. Errors are left to `Prepare`, which also
+    reports the time of these trials."""
 
     case: Case  # whose kernel is chosen
 
 
 class Prepare(WorkerRequest, frozen=True):
-    """Inputs, buffers, build, correctness gate, parts."""
+    """Prepare a case: inputs, buffers, build, correctness check, times of the parts."""
 
     case: Case  # to prepare
     session: int  # its index
@@ -148,7 +147,7 @@ class Prepare(WorkerRequest, frozen=True):
 
 
 class Sample(WorkerRequest, frozen=True):
-    """One block of a prepared case."""
+    """Take one block of a prepared case."""
 
     case_id: str  # the case
     session: int  # its index
@@ -162,7 +161,7 @@ class Sample(WorkerRequest, frozen=True):
 
 
 class Work(WorkerRequest, frozen=True):
-    """Warm up a prepared case, wait, then work: other workers begin at the same moment."""
+    """Warm up a prepared case, wait, then work. All workers begin to work at the same moment."""
 
     case_id: str  # the case
     start_at: float  # the monotonic time at which work begins
@@ -188,7 +187,7 @@ class Finish(WorkerRequest, frozen=True):
 
 
 class Reallocate(WorkerRequest, frozen=True):
-    """Free all that is prepared: what comes next lies in memory that is allocated anew."""
+    """Free all that is prepared, so that later cases lie in newly allocated memory."""
 
 
 class Close(WorkerRequest, frozen=True):
@@ -196,13 +195,13 @@ class Close(WorkerRequest, frozen=True):
 
 
 class Phase(Message, frozen=True):
-    """Announcement of what the worker is about to do; no reply."""
+    """Announcement of the worker's next phase; it gets no reply."""
 
     name: str  # of the phase
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that a backend brings along, as far as a plan has to know it; its `build` stays in the worker."""
+    """Facts that a plan needs about a kernel of a backend; the `build` function stays in the worker."""
 
     language: str  # in which it is written
     variant: str  # its name among the kernels of the op
@@ -215,7 +214,7 @@ def _in_worker(*_: object) -> None:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The devices of a backend, or why there are none, and what the backend declares."""
+    """The devices of a backend and its declarations, or the reason why it has no devices."""
 
     backend: str  # its name
     devices: tuple[Device, ...] = ()  # that it has
@@ -231,7 +230,7 @@ class Listing(msgspec.Struct, frozen=True):
 
     @property
     def brought(self) -> dict[str, tuple[Kernel, ...]]:
-        """The kernels, as far as a plan needs them."""
+        """The kernels of the backend by op, without a usable `build`."""
         return {
             op: tuple(Kernel(x.language, _in_worker, x.variant, x.library, x.dtypes) for x in kernels)
             for op, kernels in self.kernels.items()
@@ -267,7 +266,7 @@ class MeasuredPeaks(Reply, frozen=True):
 
 
 class Prepared(Reply, frozen=True, kw_only=True):
-    """The case is right and ready."""
+    """The case is correct and ready."""
 
     check: Check  # that it passed
     answer: list[float] | None = None  # elements of the answer of a function
@@ -299,7 +298,7 @@ class Sampled(Reply, frozen=True):
 
 
 class Worked(Reply, frozen=True):
-    """When the work really began, and when it ended, in seconds from `start_at`."""
+    """Times at which the work began and ended, in seconds from `start_at`."""
 
     repeat: int  # launches of a sample
     begin_s: float  # of the first sample
@@ -307,7 +306,7 @@ class Worked(Reply, frozen=True):
 
 
 class TimedStages(Reply, frozen=True):
-    """The stages of a workload; None where a device cannot tell them."""
+    """The stages of a workload; a field is None if the device cannot measure it."""
 
     times: StageTimes | None = None  # of the stages
     # their times on both sides and what stage assignments promise
@@ -325,7 +324,7 @@ class Undecided(Reply, frozen=True):
 
 
 class Refused(Reply, frozen=True):
-    """The case was not attempted, or the device is not to be had."""
+    """The case was not attempted, or the device is not available."""
 
     reason: Reason  # of the list of messages
     detail: str  # why
@@ -347,7 +346,7 @@ FromWorker = Phase | Reply
 
 
 def _plain(value: object) -> str | int | float:
-    """Text and numbers of types that a library made of the plain ones (torch's version, a number of NumPy)."""
+    """Convert a library's own text or number type to the plain Python type (torch's version, a NumPy number)."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, SupportsIndex):
