@@ -1,4 +1,4 @@
-"""The nouns of a report (estimates, speedups, break-evens, peaks, advice, claims), derived from files alone.
+"""The parts of a report (estimates, speedups, break-evens, peaks, advice, claims), derived from result files alone.
 
-Whoever compares, reports or advises may use it; measuring asks nothing of it.
+Comparisons, reports and advice may use this package. The measuring code never imports it.
 """

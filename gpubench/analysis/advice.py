@@ -1,5 +1,5 @@
-"""The `gpubench-advise` document, version 1: where one call should run, by the expected times of every device that was
-measured. Times in seconds, plain ratios."""
+"""The `gpubench-advise` document, version 2: where one call should run, by the expected times of all measured devices.
+Times are in seconds, ratios are plain numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """Time on another device over the time on the device advised."""
+    """The time on another device divided by the time on the advised device."""
 
     device_id: str  # the other device
     ratio: float  # above 1: the advice gains
@@ -65,7 +65,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One device."""
+    """One device that could run the call, with its expected time or why it has none."""
 
     device_id: str  # its id
     name: str  # as its driver says
@@ -83,7 +83,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The result that answered."""
+    """The result on which the advice rests."""
 
     run_id: str  # its id
     label: str | None  # as it was stored
@@ -122,12 +122,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     joules: dict[str, float | str] = {}  # of a call by device, or why unknown, where energy is the goal
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
-        """Return the candidate of this device; None where it has no time."""
+        """Return the candidate of this device. Return None if the device has no time."""
         return next((item for item in self.candidates if item.device_id == device_id and item.time), None)
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing."""
+        """The grounds of the answer, or what is missing for an answer."""
         best = self.candidate(self.device_id)
         if best is None:
             return self.reason or ""
@@ -140,7 +140,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """Why no gain is known: the side that has no time, and what its devices say."""
+        """The reason why no gain is known: which side has no time, and why its devices have none."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
@@ -152,8 +152,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 def advise(
     key: Key, contenders: ContenderSet, decision: Decision, n: int, regime: str, *, hybrid: bool = True
 ) -> Advice:
-    """Return the answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`: it
-    may be a split."""
+    """Return the answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`
+    allows a split as the answer."""
     split = split_of(contenders, n, decision) if hybrid else None
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
@@ -193,7 +193,7 @@ def _split(split: TimedSplit) -> AdviceSplit:
 
 
 def source_of(run: Run) -> AdviceSource:
-    """Return which result answers."""
+    """Describe the result on which the advice rests."""
     return AdviceSource(
         run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete, machine=machine_line(run),
         tool=dict(sorted(run.tool.items())),
@@ -203,8 +203,8 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield each device by its fastest implementation at n, and for `split` the CPU and a GPU together as one more,
-    with the time of one call; None where it is unknown."""
+    """Yield each device with the expected time of one call by its fastest implementation at n. The time is None if it
+    is unknown. With `split`, also yield the pair of CPU and GPU that share the call."""
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -247,7 +247,7 @@ def _candidate(
 
 
 def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:
-    """Return why a device has no expected time at n, in a few words."""
+    """Explain in a few words why a device has no expected time at n."""
     refused = [case for case in rows if case.reason and case.n == n]
     refused += [case for case in rows if case.reason == NO_ROOM and case.n <= n]
     if refused:
@@ -285,7 +285,7 @@ def _confidence(
 
 
 def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandidate]) -> str:
-    """Return why no device is known."""
+    """Explain why no device can be advised."""
     cpu, other = (fastest(side, n)[0] for side in (contenders.cpu, contenders.others))
     if cpu is not None and other is not None and is_unsure(contenders, n, cpu, other):
         return f"{cpu.device_id} and {other.device_id} cannot be told apart by the sizes around n = {n}"
@@ -294,7 +294,7 @@ def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandida
 
 
 def measuring_command(key: Key, n: int) -> str:
-    """Return the command that measures the size that was asked for."""
+    """Return the command that measures the op at size n."""
     dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
     file, dot, name = key.op.partition(".")
     what = f"{file}.py:{name}" if dot else f"--ops {key.op}"  # a function of the user's own
@@ -306,10 +306,10 @@ def _params_option(key: Key) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return where a call of size n and this regime should run: by the first of `runs` (newest first) that compares two
-    devices there, else by what is known.
+    """Return where a call of size n and this regime should run. The first of `runs` (newest first) that compares two
+    devices at n answers; if none does, a run with any time at n answers.
 
-    Raises InputError if no run has a result for the op, dtype and params, naming what there is.
+    Raises InputError if no run has a result for the op, dtype and params. The error names the measured alternatives.
     """
     seen: set[Key] = set()
 

@@ -1,7 +1,7 @@
-"""One run as a report asks it: its cases, speedups and break-evens; the same answer for the same file.
+"""One run as a report reads it: its cases, speedups and break-evens. The same file always gives the same answer.
 
-Each other noun of a report is a function of this, in a file of its own. And several runs: which machine each is of,
-what they all measured, how a case changed.
+Each further part of a report is a function of `Analysis`, in a module of its own. The functions for several runs tell
+which machine made each run, what all machines measured, and how a case changed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class Analysis:
-    """One run as a report asks it. Whatever is derived from it is derived when somebody asks, and once.
+    """One run as a report reads it. Each derived value is computed on first use, and only once.
 
-    `cases` and `speedups` are those shown. `everything` are all cases, `compared` those that have two sides.
+    `cases` and `speedups` hold the shown cases only. `everything` holds all cases, `compared` the cases with two sides.
     """
 
     def __init__(
@@ -45,20 +45,21 @@ class Analysis:
         self._source, self._nouns = self, dict[Any, Any]()
 
     def replace(self, **values: Any) -> Analysis:
-        """Return the same with another order of rows, or another end of its run. Its nouns are those of this one."""
+        """Return a copy with other attributes, such as another order of rows. The copy shares the derived parts of this
+        analysis."""
         other = copy.copy(self)
         vars(other).update(values)
         return other
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
-        """Return the noun of a report, which is derived once."""
+        """Return a part of a report. Compute it on the first call only."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
         return value
 
     def shows(self, case: Case) -> bool:
-        """Tell whether the case is shown. One that is not is still a baseline."""
+        """Tell whether the case is shown. A hidden case still serves as a baseline."""
         return self._keep is None or self._keep(case)
 
     def shown_of(self, rows: Iterable[CaseResult]) -> list[CaseResult]:
@@ -73,7 +74,7 @@ class Analysis:
 
     @cached_property
     def outcomes(self) -> dict[str, Measurement]:
-        """The measurements by case id."""
+        """The measurements of the run, by case id."""
         return {outcome.id: outcome for outcome in self.run.outcomes if isinstance(outcome, Measurement)}
 
     @cached_property
@@ -86,8 +87,8 @@ class Analysis:
 
     @cached_property
     def compared(self) -> tuple[CaseResult, ...]:
-        """All cases but overheads and collectives, which have no CPU side, device groups, which are held against one
-        GPU, and named variants, which stand beside the implementation that they are a variant of."""
+        """All cases that are compared with a CPU. Overheads and collectives have no CPU side, a device group is
+        compared with one GPU, and a named variant is shown beside its implementation: none of these is included."""
         return tuple(
             item
             for item in self.everything
@@ -108,11 +109,12 @@ class Analysis:
 
     @cached_property
     def points(self) -> tuple[BreakEven, ...]:
-        """`break_even` without verdicts, which take curves that are fitted: nearly all its time."""
+        """The curves of `break_even` without verdicts. A verdict needs fitted curves, which take nearly all the
+        time."""
         return self.curves_of("gpu", fitted=False)
 
     def curves_of(self, kind: DeviceKind, *, fitted: bool = True) -> tuple[BreakEven, ...]:
-        """Return from which size on each device of this kind wins."""
+        """Return the break-even of each device of this kind."""
         cases = [item for item in self.compared if alone(item) and item.id not in self._beside]
         return break_evens(
             self.run, cases, [item for item in self.speedups if alone(item.case)], kind, fitted=fitted
@@ -120,8 +122,8 @@ class Analysis:
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
-        """The break-evens of users' functions by whatever code is the fastest on each side; `break_even` compares what
-        is written."""
+        """The break-evens of users' functions by the fastest code on each side. `break_even` compares the code as the
+        user wrote it."""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -138,7 +140,7 @@ class Analysis:
 
 
 def derive_once(derive: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
-    """Derive a noun of a report once from each analysis. A decorator."""
+    """Decorate a function of an analysis so that each analysis computes its value only once."""
 
     @functools.wraps(derive)
     def noun(analysis: Analysis) -> T:
@@ -151,11 +153,12 @@ def analyse(
     run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None, gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> Analysis:  # fmt: skip
-    """Return everything that a report asks of `run`.
+    """Return the analysis of `run` for a report.
 
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation); `keep`
-    selects cases, `gates` are those asked for, `claims` what others expect. Raises InputError if the baseline was not
-    measured."""
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation). `keep`
+    selects the shown cases, `gates` are the requested gates, `claims` are the expectations to judge. Raises InputError
+    if the baseline was not measured.
+    """
     analysis = Analysis(run, baseline, keep, gates, claims)
     if baseline is not None:
         _ = analysis.speedups
@@ -163,8 +166,8 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether one device computes. A split and a device group have no peaks, and no curve that crosses the CPU's:
-    they have sections of their own."""
+    """Tell whether the case computes on one device. Splits and device groups have sections of their own: they have no
+    peaks and no break-even with the CPU."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 
@@ -172,9 +175,9 @@ KEYS = ("case", "op", "n", "device", "time", "speedup")
 
 
 def order_rows(analysis: Analysis, key: str) -> Analysis:
-    """`analysis` with its rows by `key`, one of KEYS, smallest first; `-key`: largest first.
+    """Sort the rows of `analysis` by `key`, one of KEYS, smallest first. `-key` puts the largest first.
 
-    Rows without such a number come last either way; equal rows keep the order of the file.
+    Rows without a value come last in both orders. Equal rows keep the order of the file.
     """
     name, down = key.removeprefix("-"), key.startswith("-")
     ratios = {item.case.id: item.ratio for item in analysis.speedups if item.kind in ("headline", "case")}
@@ -200,7 +203,7 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometric mean of one device's headline speedups. Means of different sets are not comparable."""
+    """The geometric mean of one device's headline speedups. Means over different sets of cases are not comparable."""
 
     regime: str  # by id
     dtype: str  # of the elements
@@ -213,17 +216,17 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """The mean between its ends, which are the means of the ends of its ratios."""
+        """The mean with its interval, whose ends are the means of the ends of the ratios."""
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
 @derive_once
 def means(analysis: Analysis) -> tuple[Mean, ...]:
-    """Return a row per regime, dtype and device that has headline speedups.
+    """Return one mean for each regime, dtype and device that has headline speedups.
 
-    The set of a dtype is what was attempted in every regime, on whatever device: so all devices and regimes are asked
-    for the same, and sizes that a search for one break-even added take no part. The interval is the mean of the ends:
-    as wide as if all cases erred alike.
+    The set of cases of a dtype is fixed: the workloads that were attempted in every regime, on any device. So all
+    devices and regimes have the same set, without the sizes that a search for one break-even added. The interval is as
+    wide as if all cases erred in the same direction.
     """
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
@@ -251,7 +254,7 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return by dtype the workloads that a GPU has, measured or not, in all regimes that the run's GPUs have."""
+    """Return, by dtype, the GPU workloads of the run, measured or not, that are present in every regime of its GPUs."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
         if case.device_kind != "cpu":
@@ -267,7 +270,7 @@ def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
 
 
 class MachineRuns(msgspec.Struct, frozen=True):
-    """One machine. The last run that measured something speaks for it."""
+    """The runs of one machine. The last run with a time represents the machine."""
 
     runs: tuple[Analysis, ...]  # from the oldest to the newest
 
@@ -278,20 +281,20 @@ class MachineRuns(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """One case over the runs of a machine."""
+    """The times of one case over the runs of a machine."""
 
     id: str  # of the case
     times: tuple[float | None, ...]  # oldest first; None where a run has no time for it
 
     @property
     def change(self) -> float:
-        """The newest time over the oldest."""
+        """The newest time divided by the oldest time."""
         measured = [time for time in self.times if time is not None]
         return measured[-1] / measured[0]
 
 
 def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
-    """The machines, in the order in which their first files were given."""
+    """Group the runs by machine. Machines keep the order in which their first files were given."""
     return tuple(
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
@@ -301,7 +304,7 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
-    """The largest size of each series that every machine has measured on a GPU that is no software."""
+    """Return, for each series, the largest size that every machine has measured on a hardware GPU."""
     shared_sizes: dict[SeriesKey, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
     for name in measured[0]:
@@ -312,13 +315,13 @@ def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
-    """The headline speedups of GPUs: neither of software nor of a GPU that the CPU helps."""
+    """Return the headline speedups of hardware GPUs that compute alone, without a CPU's help."""
     return [item for item in analysis.speedups if item.kind == "headline" and item.case.device_kind == "gpu"]
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return the cases of a machine with a time in two runs or more: per series, regime and device the faster
-    implementation at the largest size that most runs have."""
+    """Return the histories of a machine, one for each series, regime and device. The case with times in the most runs
+    (at least two) is chosen; among equals the largest size, then the fastest implementation."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

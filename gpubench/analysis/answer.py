@@ -1,6 +1,5 @@
-"""The content of the final screen of a run: for each op from which size on one GPU backend pays, and by how much; or
-why there is nothing to compare. The words are those of `report/sections/answer.py`.
-"""
+"""The content of the final screen of a run: for each op the size from which one GPU backend pays, and the gain; or why
+nothing can be compared. `report/sections/answer.py` holds the words."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, or on several GPUs that do not differ."""
+    """One op on one GPU, or on several GPUs with equal results."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -42,12 +41,13 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_host(self) -> bool:
-        """Whether no GPU can take it."""
+        """Whether no GPU can run the op."""
         return all(cell.why == HOST_STAGE for cell in self.cells.values())
 
 
 class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain NumPy at one size, if it has a time, and the fastest other CPU implementation if that surely wins."""
+    """The CPU's choice at one size: plain NumPy, if it has a time, and the fastest CPU implementation, if it surely
+    beats plain NumPy."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -66,7 +66,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def elements(self) -> int:
-        """How many elements one array has."""
+        """The number of elements of one array."""
         return self.n * self.n if self.extent == "side" else self.n
 
     @property
@@ -76,7 +76,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of one op on one GPU at one size, where no CPU has a time."""
+    """The times of one op on one GPU at one size, for a run without CPU times."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -89,7 +89,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's function by the fastest code on each side."""
+    """The comparison of a user's function by the fastest code on each side."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -99,7 +99,7 @@ class BestCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Ops of one backend that gave no number."""
+    """The ops of one backend that failed, with the reason."""
 
     backend: str  # its name
     ops: tuple[str, ...]  # their names
@@ -118,7 +118,7 @@ AbsenceKind = Literal[
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run has no numbers of a GPU and a CPU to compare."""
+    """The reason why a run has no GPU and CPU times to compare."""
 
     kind: AbsenceKind  # which of the reasons
     causes: tuple[str, ...] = ()  # in the run's own words, the gravest first
@@ -148,8 +148,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        """The situations of the table: data on the GPU, copied, and those that were asked for by name. Where none of
-        these was measured, what there is."""
+        """The situations of the table: data on the GPU, copied data, and the situations that were requested by name. If
+        none of these was measured, the table shows up to two measured situations."""
         measured = set().union(*(entry.cells for entry in self.rows))
         home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
         shown = [regime for regime in (home, ALWAYS, *ON_REQUEST) if regime in measured]
@@ -157,8 +157,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """How many times smaller the break-even of queued calls is: the median over the ops that have both. None with
-        few ops."""
+        """The factor by which queued calls lower the break-even: the median over the ops that have both break-evens.
+        None if fewer than FEWEST_OPS ops have both."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -167,9 +167,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(
     analysis: Analysis, *, by_device: bool = False, backend: str | None = None, thresholds: bool = True
 ) -> MachineAnswer:
-    """Return what the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend;
-    `backend`: of this one, instead of the fastest. Without `thresholds` the cells hold gains alone, which takes
-    little time."""
+    """Return the content of the final screen, from the file alone. `by_device` shows every GPU backend, `backend` shows
+    this backend instead of the fastest. Without `thresholds` the cells hold gains only, which takes little time."""
     run, cases = analysis.run, op_cases(analysis)
     curves = analysis.break_even if thresholds else analysis.points
     ranked = _rank_backends(curves)
@@ -208,12 +207,12 @@ def answer(
 
 
 def op_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the cases shown that compute an op by an implementation itself."""
+    """Return the shown cases of ops. Variants, overheads and collectives are left out."""
     return [case for case in analysis.cases if case.case.group not in CALLS and case.case.variant is None]
 
 
 def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
-    """Yield the functions for which other code than the user's is the fastest on a side."""
+    """Yield the users' functions for which some other code than the user's is the fastest on the CPU or on a GPU."""
     for (op, dtype), own in group_by(curves, lambda curve: (curve.op, curve.dtype)).items():
         implementations = _implementations(
             run, [case for case in timed if (case.case.op, case.case.dtype) == (op, dtype)]
@@ -229,13 +228,13 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
-    """Return the baselines of these devices, one for each ratio."""
+    """Return the baselines of these devices, one for each measured ratio."""
     return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
-    """Return the ops that were not reached: without a time that the budget left them, or asked for and not even
-    planned."""
+    """Return the ops without any time because the run did not reach them. The budget ended first, or the op was
+    requested and never planned."""
     run = analysis.run
     missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
@@ -255,7 +254,8 @@ def _late(
 
 
 def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
-    """Return the GPU backends, first the one with the most cells, waited and copied, within 10 % of the best."""
+    """Return the GPU backends, best first. A backend scores a point for each op and regime (waited or copied) in which
+    its speedup is within 10 % of the best."""
     cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
     common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {curve.case.backend: 0 for curve in curves}
@@ -275,7 +275,7 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Yield a row for each op that a GPU tried: from which size on it pays in each regime."""
+    """Yield a row for each op that the GPU tried, with the size from which the GPU pays in each regime."""
     curves = {curve.case.cell: curve for curve in break_even}
     tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
     for of_op in group_by(tried, lambda case: case.case.series).values():
@@ -289,8 +289,8 @@ def answer_rows(
 
 
 def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """Return GPUs of one backend and name whose intervals overlap in every cell as one row; adapters of one GPU are
-    not."""
+    """Merge the rows of GPUs that have the same backend and name and whose intervals overlap in every cell. Two
+    adapters of the same GPU are never merged."""
     gpus = {device.id: (device.backend, device.name, device.gpu_id) for device in run.devices}
 
     def are_like(a: AnswerRow, b: AnswerRow) -> bool:
@@ -331,10 +331,10 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return the CPU's implementations of each op and dtype at each size that was asked for, or near
+    """Return the best CPU implementation of each op and dtype, at each requested size or else near
     IMPLEMENTATION_SIZES.
 
-    `largest`: at the largest of these alone.
+    `largest` keeps only the largest size near IMPLEMENTATION_SIZES.
     """
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
@@ -361,8 +361,8 @@ def _implementations(
 
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
-    """Return the sizes that are nearest to those in IMPLEMENTATION_SIZES, with their places there; of rows or images
-    the smallest, a middle one and the largest size. `sizes` ascend."""
+    """Return the sizes nearest to IMPLEMENTATION_SIZES, each with its index in that list. If the size counts rows or
+    images, return the smallest, a middle and the largest size. `sizes` must ascend."""
     last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -401,13 +401,14 @@ def _best_implementation(
 
 
 def _makes_an_array(case: Case) -> bool:
-    """Tell whether the result of the op has more than one element, as far as this installation knows the op."""
+    """Tell whether the result of the op has more than one element. Return False if this installation does not know the
+    op."""
     op = declaration(case.op)
     return op is not None and any(math.prod(operand.shape(case.params)) > 1 for operand in op.outputs)
 
 
 def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
-    """Yield the times at the largest size of each op and GPU, or at each one that was asked for."""
+    """Yield the times of each op and GPU at every requested size, or else at the largest size."""
     gpu = [case for case in timed if case.device_kind == "gpu"]
     largest: dict[tuple[SeriesKey, str], int] = {}
     for case in gpu:
@@ -430,7 +431,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
 
 
 def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
-    """Return the failures of each backend: its first detail stands for its ops."""
+    """Group the failures by backend. The first detail of a backend stands for all its ops."""
     checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
     alive = {case.case.backend for case in timed}
     troubles = []
@@ -456,7 +457,7 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
-    """Return why a run has no speedup over the CPU among the cases shown."""
+    """Explain why the shown cases of a run have no speedup over the CPU."""
     cases = [case for case in shown if case.case.group not in CALLS]
     timed = [case for case in cases if case.time is not None]
     if not timed:
@@ -494,7 +495,7 @@ def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -
 
 
 def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
-    """Return why these cases have no time, gravest first: the budget, failures, an early end, then skips."""
+    """Return why these cases have no time, the gravest reason first: the budget, failures, an early end, then skips."""
     budget = [case for case in cases if out_of_budget(run, case)]
     failed = [case for case in cases if case.outcome == "failure"]
     planned = [case for case in cases if case.outcome == "planned"]
@@ -514,19 +515,19 @@ def out_of_budget(run: Run, case: CaseResult) -> bool:
 
 
 def _of_each_device(cases: Iterable[CaseResult]) -> list[str]:
-    """Return the first reason of each device."""
+    """Return the first reason of each device, as `device: reason`."""
     return _name_first((case.case.device_id, case.detail or case.reason or "") for case in cases)
 
 
 def _absent(run: Run) -> list[str]:
-    """Return the words of the run about backends that it did not find."""
+    """Return the warnings of the run about backends that are unavailable or only software."""
     codes = ("unavailable", "software-device")
     messages = [warning.message for warning in run.warnings if warning.code in codes and warning.id is None]
     return _name_first((" ".join(message.split()).partition(":")[0], message) for message in messages)
 
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the first text of each name, which begins with it."""
+    """Return the first text of each name, with the name in front."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))
@@ -534,7 +535,7 @@ def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
-    """Tell whether the run knows cases of other devices than the CPU that are not in the selection."""
+    """Tell whether the run holds cases of devices other than the CPU that are not among `cases`."""
     shown = {case.id for case in cases}
     others = {device.id for device in run.devices if device.kind != "cpu"}
     return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)

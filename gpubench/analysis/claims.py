@@ -1,4 +1,4 @@
-"""Expectations of a GPU, beside what a run measured, and the file that says it (docs/claims.md)."""
+"""Expectations of a GPU, compared with the measurements of a run, and the file that states them (docs/claims.md)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Range = tuple[float, float]
 
 
 class Seconds(float):
-    """A time that a file writes with a unit, or as plain seconds."""
+    """A time in seconds. The file gives it with a unit or as a plain number."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An expectation: a speedup, or the times of both sides, or one side's alone, or a time between two, or a
+    """An expectation: a speedup, the times of both sides, the time of one side, a time between two bounds, or a
     break-even between two sizes."""
 
     claim: str  # one sentence
@@ -55,14 +55,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def expected(self) -> float | None:
-        """The speedup that it names, else the ratio of its times."""
+        """The claimed speedup; if the claim gives two times instead, their ratio."""
         if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
             return self.cpu_s / self.gpu_s
         return self.speedup
 
     @property
     def allowed(self) -> float:
-        """The tolerance that holds for it."""
+        """The tolerance of the claim: its own, else TOLERANCE."""
         return TOLERANCE if self.tolerance is None else self.tolerance
 
 
@@ -70,7 +70,8 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim, and the kindest measured case. What nothing measured is null."""
+    """The verdict on a claim, with the measured case that favours the claim most. A value that was not measured is
+    null."""
 
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
     claim: str  # one sentence
@@ -112,11 +113,12 @@ HYBRID = "hybrid"
 
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
-    """Return each claim with the measured case that is kindest to it, in their order.
+    """Judge each claim by the measured case that favours it most. Results keep the order of the claims.
 
-    A claim stands from `1 - tolerance` of its speedup on: confirmed if the whole interval reaches that, refuted if
-    none of it does, else undecided. A time stands up to `1 + tolerance` of it. A range is confirmed by an interval
-    inside it, refuted by one outside. Raises UsageError for a claim whose case is no selector.
+    A speedup is confirmed if the whole interval reaches `1 - tolerance` of the claimed speedup, refuted if no part of
+    it does, else undecided. A time may reach up to `1 + tolerance` of the claimed time. A range is confirmed by an
+    interval inside it and refuted by an interval outside it. Raises UsageError if a claim's case is not a valid
+    selector.
     """
     seen = _Measured(analysis)
     return tuple(seen.judge(claim) for claim in analysis.asked_claims)
@@ -164,7 +166,7 @@ class _Measured:
         )  # fmt: skip
 
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
-        """The selected case with the largest speedup, or why there is none."""
+        """Return the selected case with the largest speedup, or the reason why there is none."""
         matches = selector(text, option="--claims")
         if claim.against not in ("cpu", "gpu"):
             return self._against_cases(matches, selector(claim.against, option="--claims"))
@@ -179,7 +181,8 @@ class _Measured:
         return SOFTWARE if any(case.case.device_kind == "software" for case in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
-        """A stage that no GPU can take: its CPU time stands on both sides."""
+        """Return the speedup of a stage that no GPU can run: the CPU's time stands on both sides. Return None for other
+        stages."""
         matching = [case for case in self.cases if matches(case.case)]
         if not any(case.reason == HOST_STAGE for case in matching):
             return None
@@ -193,7 +196,7 @@ class _Measured:
         return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
 
     def _same_work(self, case: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
-        """Return the headlines of the same work in this regime, by id, on devices of this kind."""
+        """Return the headlines of the same workload as `case`, in this regime (by id), on devices of this kind."""
         key = case.case.case.workload, regime, kind
         return [
             other for other in self.headlines
@@ -201,7 +204,8 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the selected case that is fastest beside another on its device: of one op, at the same size."""
+        """Return the largest speedup of a selected GPU case over a case that `divides` selects on the same device. Two
+        cases of the same op must also have the same size and regime."""
         ratios = [
             pair("headline", base, case)
             for case in self.everything
@@ -214,7 +218,8 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, case: Speedup) -> Speedup | None:
-        """The best speedup of the same work when every call copies both ways."""
+        """Return the best speedup of the same workload when every call copies both ways. Return None if there is
+        none."""
         if case.case.device_kind == "cpu":
             return case
         same = self._same_work(case, "transfer-always", case.case.device_kind)
@@ -236,7 +241,7 @@ class _Measured:
         return _result(claim, verdict, "", ids=(case.id,), timed=case)
 
     def _threshold(self, claim: Claim, claimed: Range) -> ClaimResult:
-        """Judge the break-even of the selected cases that surely comes first."""
+        """Judge a claimed break-even by the selected break-even whose upper end is the smallest."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
         matching = [
@@ -251,7 +256,7 @@ class _Measured:
 
 
 def _ends(case: BreakEven) -> tuple[float, float]:
-    """Between which sizes the break-even lies, as far as was measured."""
+    """Return the two sizes between which the break-even lies. An unknown end is 0 or infinity."""
     if case.verdict == "all-sizes":
         return 1.0, case.first  # no size is smaller
     if case.verdict == "no-size":
@@ -260,7 +265,8 @@ def _ends(case: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the verdict with `sides`, fields of the result, and the numbers that these have."""
+    """Return the result of a claim. `sides` are fields of the result; the numbers that they contain are copied into
+    it."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:
@@ -289,14 +295,15 @@ def _estimate_s(case: CaseResult) -> float:
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
-    """A claim about a GPU is answered neither by a software adapter nor by a CPU that helps it, unless it says so."""
+    """Return the kinds of device whose cases may answer the claim. A software adapter or a split over CPU and GPU
+    answers only if the claim names it."""
     if claim.device is not None:
         return (claim.device,)
     return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
 
 
 def _total(terms: Sequence[Speedup]) -> Speedup | None:
-    """The terms one after the other on either side; None where no session measured all of them."""
+    """Return the speedup of all terms run one after the other. Return None if no session measured all of them."""
     if len(terms) == 1:
         return terms[0]
     case = _one_after_the_other([ratio.case for ratio in terms])
@@ -305,7 +312,8 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """The rows as one case: in each session the sums of its blocks."""
+    """Combine the rows into one case: the blocks of each session are added up. Return None if no session has all
+    rows."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
@@ -346,7 +354,7 @@ def _side(interval: IntervalLike, bound: float, *, larger: bool) -> ClaimVerdict
 
 
 def _inside(low: float, high: float, claimed: Range, tolerance: float) -> ClaimVerdict:
-    """Whether an interval lies in a range that its tolerance widens."""
+    """Judge whether an interval lies in the claimed range, widened by the tolerance."""
     first, last = claimed[0] * (1 - tolerance), claimed[1] * (1 + tolerance)
     if first <= low and high <= last:
         return "confirmed"
@@ -359,7 +367,7 @@ BUILTIN = "builtin"  # stands for the claims that come with gpubench
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole file, TOML or JSON."""
+    """A whole claims file, TOML or JSON."""
 
     claims: list[Claim]  # in order
     name: str = "gpubench-claims"  # of the document
@@ -369,7 +377,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(name: str) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`, or gpubench's own for `builtin`. Raises InputError and UsageError."""
+    """Return the claims in the file `name`; for `builtin`, the claims that come with gpubench. Raises InputError and
+    UsageError."""
     try:
         data = _read(name)
     except (OSError, ValueError) as error:
@@ -404,7 +413,7 @@ def _parse(data: bytes, name: str) -> _File:
 
 
 def _decode(kind: type, value: str | float) -> Any:
-    """Return a time of the file, the one type that msgspec does not know."""
+    """Decode a time, the only type of the file that msgspec cannot decode itself."""
     text = f"{value:.12f}" if isinstance(value, float | int) else str(value)
     try:
         return kind(parse_duration(text, option="--claims"))
@@ -429,7 +438,7 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return what makes no sense together."""
+    """Return what is contradictory or out of range in a claim. Return None if the claim is valid."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

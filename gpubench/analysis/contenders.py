@@ -1,7 +1,7 @@
-"""The contenders for a call of one op and the winner at a size: the decision without its evidence, in microseconds.
+"""The contenders for a call of one op, and the winner at a size: the decision without its evidence, in microseconds.
 
-A contender's time over the size is its curve (gpubench/curves), and nothing is said beyond the sizes at which it was
-timed. At a measured size the measured time counts.
+A contender's time over the size is its curve (gpubench/curves). Outside the measured sizes nothing is said. At a
+measured size the measured time counts.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> bool:
-        """Whether the very call was timed."""
+        """Whether exactly this call was timed."""
         return self.basis == "measured"
 
     @property
     def labels(self) -> frozenset[Label]:
-        """The labels of the cases behind it, without `ok`."""
+        """The labels of the cases behind the time, without `ok`."""
         return frozenset(case.label for case in self.rows if case.label is not None and case.label != "ok")
 
 
 class Contender(NamedTuple):
-    """One implementation on one device."""
+    """One implementation on one device, with its measured times."""
 
     device_id: str  # the device
     implementation: Implementation  # the code
@@ -68,16 +68,17 @@ class Contender(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The smallest size."""
+        """The smallest measured size."""
         return next(iter(self.points))
 
     @property
     def last(self) -> int:
-        """The largest size."""
+        """The largest measured size."""
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n, which sizes near it pull off the curve; None outside the measured sizes."""
+        """Return the expected time at n: the measured time, or the curve corrected by the measured sizes near n. Return
+        None outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
             return point.time.estimate
@@ -86,12 +87,12 @@ class Contender(NamedTuple):
         return math.exp(self.curve.mean(x) + self.curve.pull(x)) if inside else None
 
     def is_timed_at(self, n: int) -> bool:
-        """Tell whether the very call was timed at n."""
+        """Tell whether exactly this call was timed at n."""
         point = self.points.get(n)
         return point is not None and point.measured
 
     def expect(self, n: int) -> Expected | None:
-        """Return the expected time at n with its interval; None outside the measured sizes."""
+        """Return the expected time at n with its interval. Return None outside the measured sizes."""
         seconds = self.seconds(n)
         if n in self.points or seconds is None:
             return self.points.get(n)
@@ -104,7 +105,7 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one key."""
+    """The cases of one op, dtype and shape."""
 
     rows: tuple[CaseResult, ...]  # of single devices
     splits: tuple[SharedCall, ...]  # and stage assignments, those that the report recommends
@@ -113,7 +114,7 @@ class CaseGroup(NamedTuple):
 
 
 class TimedSplit(NamedTuple):
-    """A recommended split of one call, or stage assignment of its stages, and the time of that call."""
+    """A recommended split or stage assignment of one call, with the time of the call."""
 
     row: SharedCall  # of the report
     seconds: float  # of that call
@@ -138,12 +139,12 @@ class ContenderSet(NamedTuple):
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
-        """Both sides."""
+        """The contenders of both sides."""
         return (*self.cpu, *self.others)
 
 
 class Decision(NamedTuple):
-    """The fastest contender at one size and the fastest of the other side."""
+    """The fastest contender at one size, and the fastest contender of the other side."""
 
     best: Contender | None = None  # None: unknown
     seconds: float = math.inf  # of the best
@@ -151,7 +152,8 @@ class Decision(NamedTuple):
     against_s: float = math.inf  # of the other side
 
     def basis(self, n: int) -> Basis:
-        """Return `measured` if both sides were timed in the very call."""
+        """Return `measured` if the call was timed at n on both sides, `unknown` if there is no winner, else
+        `interpolated`."""
         if self.best is None:
             return "unknown"
         exact = self.best.is_timed_at(n) and (self.against is None or self.against.is_timed_at(n))
@@ -159,7 +161,8 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
+    """Return the cases that can give advice, by op, dtype and params. Variants, overheads and software adapters are
+    left out."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -186,7 +189,7 @@ def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the set of `contenders`, which are some or all that the group has for this regime."""
+    """Return the set of `contenders`, which are some or all of the group's contenders for this regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -210,9 +213,10 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the range of sizes that both sides were timed in and in which no absent contender may be the fastest.
+    """Return the range of sizes at which both sides were timed and every contender that may be the fastest has a time.
 
-    A contender that wins where its sizes end may win beyond. A device without room for more is not missed.
+    A contender that is the fastest at the end of its sizes may be the fastest beyond them: the range ends there. Only a
+    device without room for larger sizes does not end the range.
     """
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
@@ -225,7 +229,8 @@ def _shared_sizes(
 
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
-    """Return the fastest at n. A side without a time at n makes the answer unknown, unless it takes no part there."""
+    """Return the fastest contender at n. The answer is unknown if a side has no time at n, unless no device of that
+    side can run the size."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -241,18 +246,17 @@ def choose(contender_set: ContenderSet, n: int) -> Decision:
 
 
 def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
-    """Tell whether no choice is cheap enough at n. Where the fastest of both sides were timed, one always is."""
+    """Tell whether every choice at n may cost too much time. The answer is False if all contenders in `fastest` were
+    timed at n."""
     if all(n in contender.points for contender in fastest):
         return False
     return any(low <= n <= high for low, high in contender_set.unsure)
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest split that beats `decision`, the fastest at n alone; None if no such split of this very call
-    is recommended.
+    """Return the fastest recommended split at n that beats `decision`. Return None if there is none.
 
-    A split is recommended over its own two sides: where a third device is faster than both, nothing was compared
-    with it.
+    A split is compared only with its own CPU and GPU. If the fastest device is another GPU, no split is returned.
     """
     best = decision.best
     if best is None:
@@ -266,8 +270,8 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return the newest set that compares both sides at n, with the decision; else the newest with any time at n; else
-    the newest.
+    """Return a set with its decision at n: the newest set that compares both sides at n; else the newest set with any
+    time at n; else the newest set.
 
     Returns None if `sets` is empty. Sets are consumed only as far as needed.
     """
@@ -312,12 +316,13 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
 
 
 def _blocks(point: Expected) -> list[Sequence[float]]:
-    """Return the blocks of a call that was timed; else its time, as if it were a single block."""
+    """Return the blocks of a measured call. An interpolated call counts as a single block with its expected time."""
     return list(point.rows[0].blocks.values()) if point.measured else [[point.time.estimate]]
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
-    """Return the size from which a device has no room; 0 if nothing ever ran on it; else infinity."""
+    """Return the size from which a device has no room. Return 0 if nothing ever ran on the device, and infinity if it
+    always had room."""
     largest = max((case.n for case in rows if has_time(case)), default=None)
     if largest is None:
         return 0
@@ -330,14 +335,14 @@ RegimeCases = Mapping[str, CaseResult]  # the cases of one device, implementatio
 
 
 def calls_of(regime: str) -> int | None:
-    """Return the calls that share a copy, of `transfer-once-N`; None for every other regime."""
+    """Return N, the number of calls that share a copy, for `transfer-once-N`. Return None for every other regime."""
     head, _, count = regime.rpartition("-")
     return int(count) if head == "transfer-once" and count.isdecimal() else None
 
 
 def situation_regime(situation: str) -> str:
-    """Return the regime of a situation, named by the words of the report or by its id; "resident" is a call that is
-    waited for. Raises UsageError for any other text."""
+    """Return the regime of a situation, which is named by the words of the report or by its id. "resident" means a call
+    that is waited for. Raises UsageError for any other text."""
     regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED
@@ -351,12 +356,12 @@ def situation_regime(situation: str) -> str:
 
 
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
-    """Return the time of one call of this regime, by its id: as measured, or where N calls share a copy also by the
-    line.
+    """Return the time of one call of this regime (by id). The measured time counts; a time of N calls that share a copy
+    can also be interpolated. Return None if the time is unknown.
 
-    With T1 = transfer-always less its allocation and TN = N x transfer-once-N, calls that share a copy cost
-    T(calls) = a + b calls, so that the time of one call is a straight line in 1/calls. It is taken between the nearest
-    measured of 1/calls = 1 (transfer-always), 1/N and 0 (queued): no number of calls lies outside.
+    T1 is transfer-always without its allocation, and TN is N x transfer-once-N. Calls that share a copy cost T(calls) =
+    a + b calls, so the time of one call is a straight line in 1/calls. The line connects the nearest measured points
+    among 1/calls = 1 (transfer-always), 1/N and 0 (queued), so it never extrapolates.
     """
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
@@ -379,7 +384,7 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
 
 
 def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult]]:
-    """Yield (1/calls, time of one call, case) of what was measured."""
+    """Yield (1/calls, time of one call, case) for each measured point of the line."""
     for case in regimes.values():
         if case.time is None:
             continue

@@ -1,5 +1,5 @@
-"""One outcome of a run -> one row: estimate, interval, spread, rates, label, and where the time of a copying call goes;
-or the reason for no number."""
+"""One report row for each outcome of a run: estimate, interval, spread, rates, label and, for a copying call, the time
+breakdown; or the reason why there is no number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Declared work / time of one launch."""
+    """The declared work divided by the time of one launch."""
 
     flops_per_s: float | None  # None: the op declares no FLOPs
     bytes_per_s: float | None  # of compulsory traffic
@@ -67,7 +67,8 @@ class CaseTime(Estimate, frozen=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch in seconds; with `residual_s` they are `whole_s`."""
+    """The parts of the wall time of one `transfer-always` launch, in seconds. The parts and `residual_s` add up to
+    `whole_s`."""
 
     alloc_s: float  # memory for inputs and outputs
     upload_s: float  # the inputs to the device
@@ -87,7 +88,7 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case. What is implausible has samples, and no estimate."""
+    """The result of one case. An implausible case has samples but no estimate."""
 
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
@@ -128,7 +129,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sample_count(self) -> int:
-        """Used samples over all used sessions."""
+        """The number of used samples in all used sessions."""
         return sum(len(samples) for samples in self.sessions.values())
 
 
@@ -143,8 +144,8 @@ IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """Return one row for each outcome, ordered by op, dtype, params, regime, device and implementation: not by the
-    file."""
+    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation. The order of the
+    file does not matter."""
     kinds = {device.id: device.kind for device in run.devices}
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
@@ -158,7 +159,8 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
 
 
 def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
-    """The kind that the file states; a device that was never opened is judged by its backend."""
+    """Return the kind of device that the file states. For a device that was never opened, guess the kind from its
+    backend."""
     if device_id in kinds:
         return kinds[device_id]
     backend = device_id.partition(":")[0]
@@ -231,7 +233,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
-    """Return why a case that passed its check has no estimate."""
+    """Explain why a case that passed its check has no estimate."""
     # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):
@@ -242,7 +244,7 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Resident kernels: the device's own clock where there is one; else, and with transfers, wall time."""
+    """Return the rates. Resident kernels use the device's own clock if it has one; all other cases use wall time."""
     on_device = cold_s is not None and outcome.case.queued
     seconds = cold_s if on_device and cold_s is not None else wall_s
     return Rates(
@@ -265,7 +267,7 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def declaration(op: str) -> Op | None:
-    """Return what this installation declares of an op of gpubench; None where it does not know the op."""
+    """Return the declaration of a gpubench op. Return None if this installation does not know the op."""
     # Here, as every report loads this module, and few need the declarations of ops.
     from gpubench import kernels
 
@@ -283,8 +285,8 @@ Residents = Mapping[tuple[str, str, str], Measurement]
 
 
 def residents(run: Run, without: Collection[str] = ()) -> Residents:
-    """The cases with resident data by workload, implementation and device, but for the ids in `without`: their kernel
-    is that of the other regimes."""
+    """Return the queued cases with resident data, by workload, implementation and device. The other regimes run the
+    same kernels. Cases whose ids are in `without` are left out."""
     return {
         _kernel_key(outcome): outcome
         for outcome in run.outcomes
@@ -295,9 +297,10 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
 def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> TimeBreakdown | None:
-    """The time breakdown of a `transfer-always` case; None for other regimes and when a part was not measured.
+    """Return the time breakdown of a `transfer-always` case. Return None for other regimes, and if a part was not
+    measured.
 
-    Where the parts miss the whole, nothing is predicted from them.
+    If the parts do not add up to the whole, `mismatch` is set and nothing is predicted from the parts.
     """
     if outcome.case.regime != "transfer-always":
         return None
@@ -340,7 +343,8 @@ _LISTED = tuple(name for name in PARTS if name != "kernel_s")
 
 
 def single_s(run: Run, outcome: Measurement) -> float | None:
-    """One launch and its wait: the typical one of a session, the middle one of them; None if it was not timed."""
+    """Return the seconds of one launch and its wait, as the median over sessions of the session medians. Return None if
+    single launches were not timed."""
     return _typical(part.single_s for part in _used_parts(run, outcome))
 
 
@@ -350,7 +354,7 @@ def _used_parts(run: Run, outcome: Measurement) -> list[Parts]:
 
 
 def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
-    """Return the median over sessions of the session medians; None when no session has a sample."""
+    """Return the median over sessions of the session medians. Return None if no session has a sample."""
     sessions = ([value for value in samples if value is not None] for samples in samples_by_session)
     medians = [stats.median(values) for values in sessions if values]
     return stats.median(medians) if medians else None

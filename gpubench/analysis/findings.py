@@ -1,5 +1,5 @@
-"""The faults of a run: warnings, which are those that its cases carry, those about the run as a whole, and the
-stored ones; and gates, conditions whose breach is exit 3 (docs/ci.md)."""
+"""The faults of a run. Warnings concern single cases or the run as a whole, and some are stored in the file. Gates are
+conditions whose breach gives exit code 3 (docs/ci.md)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
+    """Return all warnings, gravest first. A warning that the file already stores for a case is not repeated."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -68,7 +68,7 @@ def stored_finding(warning: RunWarning) -> ReportWarning:
 def _warn(
     code: WarningCode, severity: Severity, message: str = "", hint: str = "", ids: Sequence[str] = ()
 ) -> ReportWarning:
-    """Return a warning; by default in the words of its code."""
+    """Return a warning. Without `message` and `hint`, the standard words of the code are used."""
     usual, remedy = WARNINGS[code]
     return ReportWarning(
         code=code, severity=severity, message=message or usual, hint=hint or remedy, ids=tuple(ids)
@@ -83,7 +83,7 @@ def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarni
 
 
 def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """Return what was set aside, although enough samples were left to do without it."""
+    """Return a note about throttled samples that were set aside, for cases that have enough other samples."""
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id
@@ -98,7 +98,7 @@ def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
 
 
 def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWarning]:
-    """Yield what broke cases that have a number all the same, from their other sessions."""
+    """Yield a warning for each failed session of cases that have a number from their other sessions."""
     numbered = {case.id for case in cases if case.time is not None}
     ids: dict[tuple[int, str, str], list[str]] = {}
     for outcome in run.outcomes:
@@ -114,8 +114,8 @@ WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of users' functions whose calls return once their work is done: the host's part of a call grows
-    with its size as the whole call does."""
+    """Return the ids of users' functions whose calls return only after their work is done. In such a function the
+    launch takes nearly the whole time of a call and grows with the size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -140,7 +140,8 @@ def find_waiting(run: Run) -> list[str]:
 
 
 def _session_name(run: Run, index: int) -> str:
-    """Return the number of a session as the plan counts it: a repetition has an index beyond the plan."""
+    """Return the number of a session in the plan. A repeated session has an index beyond the plan, so it gets the
+    number of its planned session."""
     record = next((session for session in run.sessions if session.index == index), None)
     if record is None or record.repeats is None:
         return f"{index + 1}"
@@ -148,7 +149,7 @@ def _session_name(run: Run, index: int) -> str:
 
 
 def _is_search(run: Run) -> bool:
-    """Return whether a search chose all sizes: nobody named one."""
+    """Return whether a search chose all sizes, because no size was named."""
     return bool(run.selection.ops) and not any(run.selection.sizes.get(op) for op in run.selection.ops)
 
 
@@ -175,7 +176,7 @@ FailOn = Literal["noisy", "skipped", "incomplete"]
 
 
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate and the cases that decide it."""
+    """One gate with the cases that decide it."""
 
     name: str  # the option
     selector: str | None = None  # as it was typed
@@ -195,7 +196,7 @@ _PREFERENCE: tuple[SpeedupKind, ...] = ("headline", "case", "library")
 
 
 class MinSpeedup(msgspec.Struct, frozen=True, kw_only=True):
-    """`--min-speedup SEL=X`."""
+    """One option `--min-speedup SEL=X`."""
 
     text: str  # as it was typed
     selects: Callable[[Case], bool]  # the cases
@@ -203,7 +204,7 @@ class MinSpeedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gates(msgspec.Struct, frozen=True, kw_only=True):
-    """Which gates are asked for."""
+    """The requested gates."""
 
     min_speedups: tuple[MinSpeedup, ...] = ()  # of selected cases
     fail_on: tuple[FailOn, ...] = ()  # conditions on the whole run
@@ -211,7 +212,7 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
-    """Return the gates asked for, in that order."""
+    """Return the requested gates: first `--min-speedup`, then `--fail-on`, each in the order of the command line."""
     named, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)
     fast_enough = [_fast_enough(least, compared, analysis.speedups) for least in named.min_speedups]
     return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in named.fail_on))
@@ -223,7 +224,7 @@ def has_failures(analyses: Iterable[Analysis]) -> bool:
 
 
 def competes(case: CaseResult) -> bool:
-    """Whether the case is on the side that has a speedup: a CPU's case is what others are measured by."""
+    """Tell whether the case can have a speedup. A CPU case is a baseline and has none."""
     return case.device_kind != "cpu"
 
 
@@ -246,7 +247,7 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the cases whose whole interval lies below what was asked for, and those whose interval contains it.
+    """Return two groups of cases: the whole interval lies below the demanded speedup, or the interval contains it.
 
     `spans` holds (case, low end, high end).
     """

@@ -1,10 +1,11 @@
-"""Does it pay to split an op over the CPU and a GPU, or to let copies overlap? And if not, why (docs/hybrid.md).
+"""Splits and pipelines: whether it pays to split an op over the CPU and a GPU or to overlap copies, and if not, why
+(docs/hybrid.md).
 
-Splits: t(f) = max(f t_gpu, (1 - f) t_cpu) with the times that each side takes alone. The share f was chosen in the
-sessions that hold a sweep; the gain comes from the others, paired with the better of the two alone.
+Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone. The sessions with a
+sweep chose the share f. The gain comes from the other sessions, paired with the faster side alone.
 
-Pipelines: a row of calls takes at least what the slowest of upload, kernel and download takes for all of them. Each was
-timed in such a row by itself, on the same page-locked memory.
+Pipelines: a row of calls takes at least as long as the slowest stage (upload, kernel or download) takes for all calls.
+Each stage was timed in such a row by itself, on the same page-locked memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest pipeline of an op, size and device, beside its fastest call that copies."""
+    """The fastest pipeline of an op, size and device, compared with the fastest copying call that waits."""
 
     aside: ClassVar = ("case", "copied", "interval", "pays")
     id: str  # of the case
@@ -49,13 +50,13 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pays(self) -> bool:
-        """Whether the gain is more than a difference that is about equal."""
+        """Whether the gain surely exceeds EQUAL, below which two times are about equal."""
         return self.interval is not None and self.interval.low > EQUAL
 
 
 @derive_once
 def pipelines(analysis: Analysis) -> tuple[Pipeline, ...]:
-    """Return a row for each workload and device that has a pipeline with a time, in the order of the cases."""
+    """Return a row for each workload and device with a timed pipeline, in the order of the cases."""
     outcomes = {outcome.id: outcome for outcome in analysis.run.outcomes}
     rows = []
     for results in group_by(
@@ -102,7 +103,7 @@ LEAST_GAIN, LEAST_IDEAL = 1.05, 1.10
 
 
 class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a CPU and a GPU do together."""
+    """A call that a CPU and a GPU compute together."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval")
     id: str  # of the case
@@ -123,27 +124,27 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The GPU's share of an op that is split."""
+        """The GPU's share of a split op. None for other shared calls."""
         return None
 
     @property
     def assignment(self) -> str | None:
-        """A letter for each stage of a network: c or g, the side that runs it."""
+        """The side of each stage of a network, as a letter: c or g. None for a split."""
         return None
 
     @property
     def baseline_device(self) -> str | None:
-        """The better side alone. Returns None where only what was timed beside the call tells."""
+        """The device that is faster alone. None if no case of its own names the device."""
         return None
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
-        """The stages that the GPU runs, or some of their repeats."""
+        """The stages that the GPU runs, all or some of their repeats."""
         return ()
 
 
 class Hybrid(SharedCall, frozen=True, kw_only=True):
-    """One op split over CPU and GPU."""
+    """One op that is split over a CPU and a GPU."""
 
     # the better side alone; null: it was timed within the split's own case, in pieces or by an end of the sweep
     baseline_id: str | None
@@ -167,7 +168,7 @@ SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each b
 
 
 class SideAlone(NamedTuple):
-    """One side alone, with the blocks of the sessions that count."""
+    """The blocks of one side alone, for the sessions that count."""
 
     id: str | None  # of its case; None: it was timed within the shared call's
     sessions: SessionBlocks  # medians of blocks by session
@@ -175,12 +176,12 @@ class SideAlone(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The time of the side, like that of a case."""
+        """The time of the side, computed like the time of a case."""
         return stats.run_value(self.sessions.values())
 
 
 class Contest(NamedTuple):
-    """A shared call and both sides alone, over the same sessions."""
+    """A shared call and both sides alone, measured in the same sessions."""
 
     case: CaseResult  # the shared call
     shared: SideAlone  # the same, with its sessions
@@ -194,13 +195,13 @@ class Contest(NamedTuple):
 
     @property
     def gain(self) -> Interval:
-        """The time of the better side / that of the call."""
+        """The time of the faster side alone divided by the time of the shared call."""
         better = self.sides[self.better]
         pairs = [(better.sessions[i], self.shared.sessions[i]) for i in sorted(self.shared.sessions)]
         return stats.ratio_interval(pairs, (better.prior, self.shared.prior))
 
     def fields(self, *, recommended: bool) -> dict[str, Any]:
-        """Return the fields of a `SharedCall`, but for `params`."""
+        """Return the fields of a `SharedCall`, except `params` and `reason`."""
         case, gain = self.case.case, self.gain
         return {
             "id": case.id, "op": case.op, "n": case.n, "dtype": case.dtype, "regime": case.regime_id,
@@ -209,7 +210,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return what forbids a verdict; an empty text: nothing does; None: the call surely gains."""
+        """Return the reason that forbids a verdict. Return None if the call surely gains, and an empty text if neither
+        is so."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":
@@ -220,18 +222,20 @@ class Contest(NamedTuple):
 
 
 def is_cpu(other: CaseResult, case: CaseResult) -> bool:
-    """Tell whether `other` is the CPU alone. Its data is at home: its resident case stands for all regimes."""
+    """Tell whether `other` is the CPU alone. A CPU's data is in host memory, so its resident case stands for all
+    regimes."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
 def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) -> bool:
-    """Tell whether `other` is the GPU of a shared case alone."""
+    """Tell whether `other` is the GPU of the shared `case` alone, in `regime_id` (default: the regime of `case`)."""
     regime_id = regime_id or case.case.regime_id
     return other.case.device_id == case.case.shared_with and other.case.regime_id == regime_id
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the implementation that is fastest over just these sessions; None if none was measured in all of them."""
+    """Return the fastest implementation over exactly these sessions. Return None if no implementation was measured in
+    all of them."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -242,7 +246,7 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield each shared case that is shown and has a time, with the timed cases of its workload."""
+    """Yield each shown and timed shared case, with the timed cases of the same workload."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)
@@ -252,7 +256,7 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
-    """Return the splits, and what wings have beside them: networks whose stages are assigned."""
+    """Return the splits, and the shared calls of wings, such as networks with assigned stages."""
     if not any(case.case.shared_with for case in analysis.everything):
         return []  # most runs have none, and the wings take their time to be imported
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
@@ -270,13 +274,13 @@ Sweep = dict[int, dict[float, tuple[float, ...]]]  # medians of blocks by sessio
 
 @derive_once
 def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
-    """Return a row for each split case that is shown and has a time."""
+    """Return a row for each shown and timed split case."""
     splits = (_split(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(split for split in splits if split is not None)
 
 
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
-    """Return the row; None where neither the run nor the sweep tells what each side takes alone."""
+    """Return the row of a split. Return None if neither the run nor the sweep has the time of each side alone."""
     sweep = _sweep(run, outcome)
     main = main_blocks(run, outcome)
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
@@ -308,16 +312,18 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
 
 
 def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
-    """Return the times of sides alone beside the blocks. Returns nothing unless all can divide others."""
+    """Return the times of each side alone that were measured beside the blocks. Blocks without a positive time for
+    every side are left out."""
     stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
     whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
     return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return an end of the sweep, where one side has all of the work: all there is of it if nobody measured it alone.
+    """Return an end of the sweep, where one side has all the work. The end replaces a missing measurement of that side
+    alone.
 
-    It says something of its own session only.
+    Returns None unless every chosen session has this end: a sweep is valid only for its own session.
     """
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
@@ -335,7 +341,7 @@ def _sweep(run: Run, outcome: Measurement) -> Sweep:
 
 
 def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
-    """Return (share, median seconds), ascending."""
+    """Return pairs (share, median seconds), by ascending share."""
     blocks: dict[float, list[float]] = {}
     for shares in sweep.values():
         for share, values in shares.items():
@@ -346,9 +352,10 @@ def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
 def _split_reason(
     contest: Contest, sides: Mapping[str, float], resident_s: float | None
 ) -> HybridReason | None:
-    """Return the first that holds: what forbids a verdict, what the model says, then where the time went.
+    """Return the first reason against the split: an objection to any verdict, then the model's prediction, then where
+    the time went. Return None if the split surely gains.
 
-    `sides` as in `samples.stage_medians`; `resident_s`: the GPU's seconds without transfers, where they were measured.
+    `sides` are as in `samples.stage_medians`. `resident_s` is the GPU's time without transfers, if it was measured.
     """
     objection = contest.objection()
     if objection is None or objection:

@@ -1,5 +1,5 @@
-"""The machine of a run: in one line, by a key that tells machines apart, and whether the run speaks for it at all; the
-results of this machine."""
+"""The machine of a run: its description in one line, its key, and whether the run is representative of it. Also the
+stored results of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
 
 def fact(part: Any, *path: str) -> Any:
-    """The value at `path` below `part`, facts unwrapped; None as soon as something is missing."""
+    """Return the value at `path` below `part`, with facts unwrapped. Return None if any step is missing."""
     for name in path:
         part = getattr(part, name, None)
         if hasattr(part, "status") and hasattr(part, "value"):
@@ -29,7 +29,8 @@ def fact(part: Any, *path: str) -> Any:
 
 
 def usable_cpus(run: Run) -> int | None:
-    """CPUs that the process may use; all logical ones when detection could not tell."""
+    """Return the number of CPUs that the process may use. If detection could not tell, return the number of logical
+    CPUs."""
     count = fact(run.machine, "cpu", "available")
     if count is None:
         count = fact(run.machine, "cpu", "logical")
@@ -37,7 +38,7 @@ def usable_cpus(run: Run) -> int | None:
 
 
 def machine_line(run: Run) -> str:
-    """`AMD EPYC 7763, 2 of 64 CPUs, 7.8 GiB RAM; NVIDIA H200, 139 GiB`."""
+    """Return one line such as `AMD EPYC 7763, 2 of 64 CPUs, 7.8 GiB RAM; NVIDIA H200, 139 GiB`."""
     devices = _gpu_texts(run)
     return f"{_host_text(run)}; {', '.join(devices) if devices else 'no GPU'}"
 
@@ -68,13 +69,13 @@ def _gpu_texts(run: Run) -> list[str]:
 
 
 def gpu_text(gpu: Gpu) -> str:
-    """`NVIDIA H200, 139 GiB`."""
+    """Return a text such as `NVIDIA H200, 139 GiB`."""
     memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
     return _with_memory(fact(gpu, "name") or "unnamed GPU", memory)
 
 
 def count_texts(texts: Mapping[str, int]) -> list[str]:
-    """`8 x NVIDIA H200, 139 GiB`: each text with its number, where that is not 1."""
+    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A count of 1 is left out."""
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
@@ -83,7 +84,8 @@ def _with_memory(name: str, memory_bytes: int | None) -> str:
 
 
 def experiment(run: Run) -> dict[str, str]:
-    """Settings that make a run show something else than what a call usually takes, by option; empty: it is none."""
+    """Return the options, with their values, that make a run differ from a usual call. The result is empty for a usual
+    run."""
     options: dict[str, str] = {}
     if run.settings.inputs != "random":
         options["--inputs"] = run.settings.inputs
@@ -113,7 +115,7 @@ class _MachineOutline(msgspec.Struct, frozen=True):
 
 
 class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a run that tells its machine: the rest of a file is not read into memory for it."""
+    """The part of a run that identifies its machine. The other parts of the file are not decoded."""
 
     id: str  # of the run
     merged: list[str] = []  # ids of the runs that were joined in it
@@ -124,7 +126,7 @@ class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origins(self) -> list[str]:
-        """The ids of the runs whose sessions it holds."""
+        """The ids of the runs whose sessions this run holds."""
         return self.merged or [self.id]
 
 
@@ -139,7 +141,8 @@ def gpu_uuids(run: Run | RunOutline) -> set[str]:
 
 
 def node_key(*runs: Run) -> str:
-    """Return a key of the machine of `runs`: its fingerprint, the uuids of its GPUs (digests), and its names."""
+    """Return a key of the machine of `runs`: its fingerprint, the UUIDs of its GPUs (as digests), and its node
+    names."""
     machines = sorted({run.fingerprint.machine.hash for run in runs})
     uuids = sorted(set().union(*map(gpu_uuids, runs)))
     names = sorted({name for run in runs if (name := node_name(run)) is not None})
@@ -147,8 +150,11 @@ def node_key(*runs: Run) -> str:
 
 
 def marks(run: Run | RunOutline) -> Marks:
-    """Two runs are of one machine if they share a mark: the uuid of a GPU, so that a machine that lost one keeps its
-    history; or looks and a name. Where there is neither, looks alone."""
+    """Return the marks of a run. Two runs that share a mark are from one machine.
+
+    The UUID of each GPU is a mark, so a machine that lost a GPU keeps its history. The fingerprint together with the
+    node name is a mark. If a run has neither, its fingerprint alone is the mark.
+    """
     machine, name = run.fingerprint.machine.hash, node_name(run)
     marks_of_run: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
     marks_of_run |= {("name", machine, name)} if name is not None else set()
@@ -156,7 +162,8 @@ def marks(run: Run | RunOutline) -> Marks:
 
 
 def connect_marks(marked: Sequence[Marks]) -> list[list[int]]:
-    """The places of those that share marks, directly or through others; each group and its places in order."""
+    """Group the indexes of `marked` that share marks, directly or through others. The groups, and the indexes in each
+    group, are sorted."""
     owner: dict[tuple[str, ...], int] = {}
     groups: dict[int, list[int]] = {}
     for place, own in enumerate(marked):
@@ -174,11 +181,11 @@ RESULTS_DIR = Path("results")
 
 
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
-    """The runs that `source` holds, newest first, each read when it is asked for.
+    """Yield the runs that `source` holds, newest first. Each run is read only when it is needed.
 
-    A file (`-`: standard input) is taken as it is. A folder, or None for `results_dir` and the user's data folder,
-    gives the runs of this machine, without those of zeros or ones, cold caches or fewer threads. Raises InputError
-    for an unreadable file, and for folders without a usable result.
+    A file (`-`: standard input) is read without any selection. A folder yields the runs of this machine, without
+    experiments such as constant inputs, cold caches or fewer threads. None means the folders `results_dir` and the
+    user's data folder. Raises InputError for an unreadable file, and for folders without a usable result.
     """
     from gpubench.result import store
 

@@ -1,7 +1,9 @@
-"""`gpubench.Policy`: where one call should run, asked by a program at every call in place of a constant threshold.
+"""`gpubench.Policy`: where one call should run. A program asks the policy at every call instead of using a constant
+threshold.
 
-The first call for an op, dtype and regime fits its curves; every other one looks at a curve for each device and
-implementation."""
+The first call for an op, dtype and regime fits the curves. Every later call evaluates one curve for each device and
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True, dict=True):
-    """The place where a call should run. All is None where `basis` is unknown."""
+    """The place where a call should run. All fields are None if `basis` is unknown."""
 
     device_id: str | None  # "cupy:0"; "hybrid:cupy:0" for both sides at once
     backend: str | None  # "cupy"; "hybrid" for both sides
@@ -57,7 +59,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def advice(self) -> Advice | None:
-        """The evidence, worked out when it is asked for. Returns None if no result has the op, dtype and params."""
+        """The evidence for the answer, computed on first use. None if no result has the op, dtype and params."""
         question: _Question | None = vars(self).get("_question")
         return question and question.advise()
 
@@ -68,18 +70,18 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The seconds between which one call takes its time with 95 %."""
+        """The 95 % interval of the time of one call, in seconds. None if the answer is unknown."""
         time = self.advice and self.advice.time
         return (time.low, time.high) if time else None
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing."""
+        """The grounds of the answer, or what is missing for an answer."""
         return self.advice.why if self.advice else "no result has this op, dtype and shape"
 
     @property
     def command(self) -> str | None:
-        """The command that measures this very call. Returns None if it was measured."""
+        """The command that measures exactly this call. None if the call was measured."""
         question: _Question | None = vars(self).get("_question")
         return (
             measuring_command(question.call.key, question.n) if question and self.basis != "measured" else None
@@ -90,7 +92,7 @@ UNKNOWN = Answer(None, None, None, None, None, "unknown")
 
 
 class _Question(NamedTuple):
-    """A question to a policy, kept by its answer."""
+    """A question to a policy. The answer keeps its question."""
 
     call: _Call  # what is called
     n: int  # the size
@@ -102,11 +104,12 @@ class _Question(NamedTuple):
 
 
 class Policy:
-    """Measured results as a function from op, shape, dtype and regime to a device. Immutable; safe among threads."""
+    """A function from op, shape, dtype and regime to a device, based on measured results. A policy is thread-safe, and
+    its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """`runs`, the newest first: an op is answered by the newest that compares two devices there. Each is read when
-        an answer needs it. Raises TypeError for a path."""
+        """Create a policy from `runs`, newest first. The newest run that compares two devices answers. Each run is read
+        only when an answer needs it. Raises TypeError for a path."""
         if isinstance(runs, str | Path):
             raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
@@ -114,8 +117,8 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
-        """The policy of a result file, of this machine's results in a folder, or (None) of those that
-        `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is none that is usable."""
+        """Load a policy from a result file, or from this machine's results in a folder. None means the folders in which
+        `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is no usable result."""
         policy = cls(runs(path))
         next(iter(policy._runs), None)
         return policy
@@ -134,17 +137,18 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`, in about ten microseconds; the first call for an op and regime takes milliseconds.
+        """Return where to run `op`, in about ten microseconds. The first call for an op and regime takes milliseconds.
 
-        `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), the shapes of the op's inputs
-        ([a.shape, b.shape]), or that of the first alone: what it does not tell is then square. `dtype` is a name or
-        what has one, as NumPy's dtypes do. `regime` says where the data lives: "transfer-always", "transfer-once-N" (N
-        calls share one copy), or "resident", on the device, where the caller waits for each call ("resident-queued":
-        for many at once). What was not measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller
-        can compute a part of the call on either side at once, or a stage on either, so that splits and stage
-        assignments may be the answer too, where this very call was measured and the report recommends it. A function of
-        your own may be called by its short name. Raises UsageError for an op that nobody knows, for another regime and
-        for a mapping without n."""
+        `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of the op's
+        inputs ([a.shape, b.shape]); the shape of the first input. An extent that the shapes do not tell is taken as
+        square. `dtype` is a name or an object with a name, such as a NumPy dtype. `regime` says where the data lives:
+        "transfer-always", "transfer-once-N" (N calls share one copy), "resident" (on the device, the caller waits for
+        each call) or "resident-queued" (on the device, one wait for many calls). The answer is unknown if the call was
+        not measured or its size lies outside the measured sizes. `hybrid` means that the caller can compute on both
+        sides: a split or a stage assignment may then be the answer, if exactly this call was measured and the report
+        recommends the split. A user's function may be called by its short name. Raises UsageError for an unknown op, an
+        unknown regime, and a mapping without n.
+        """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
         call = self._calls.get((op, name, params, regime))
@@ -155,7 +159,8 @@ class Policy:
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
-        """From which size on the GPU is faster: `waited`, `queued`, `10 calls a copy` or `copied`.
+        """Return the size from which the GPU is faster. `situation` is `waited`, `queued`, `10 calls a copy` or
+        `copied`.
 
         Raises UsageError for an op that was not measured.
         """
@@ -165,7 +170,8 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Raises UsageError for an op that neither the results nor gpubench have."""
+        """Return the contenders for one kind of call, and store them. Raises UsageError for an op that neither the
+        results nor gpubench know."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
         key, regime_id = Key(name, dtype, params), situation_regime(regime)
         sets = (
@@ -181,7 +187,7 @@ class Policy:
 
 
 class _Lazy(Generic[T]):
-    """Items of an iterator, each taken once, when somebody gets to it. Safe among threads."""
+    """The items of an iterator, each taken once, when it is first needed. Thread-safe."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._rest = iter(items)
@@ -199,7 +205,7 @@ class _Lazy(Generic[T]):
 
 
 class _MeasuredRun:
-    """A run, and its cases that can advise."""
+    """A run with its cases that can give advice."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -210,12 +216,12 @@ class _MeasuredRun:
 
     @cached_property
     def groups(self) -> dict[Key, CaseGroup]:
-        """The groups of cases; derived when they are asked for."""
+        """The groups of cases, derived on first use."""
         return case_groups(self.run)
 
 
 class _Call(NamedTuple):
-    """One kind of call, and its contenders by each run, the newest first. A curve is fitted when it is asked for."""
+    """One kind of call with its contenders in each run, newest run first. Curves are fitted on first use."""
 
     key: Key  # op, dtype and params
     regime: str  # the situation
@@ -246,7 +252,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """n and the other params; n = 0 where no size of the op has these shapes, or several have.
+    """Return n and the other params. n is 0 if no size of the op has these shapes, or if several sizes have them.
 
     Raises UsageError for a mapping without n.
     """
@@ -267,10 +273,11 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """The params with which the op's first inputs have these shapes; a vector op takes arrays of any shape as their
-    elements.
+    """Return the params with which the op's first inputs have these shapes. For a vector op, n is the number of
+    elements of the first array.
 
-    An extent that none of them tells (the columns of matmul's B, if A alone is given) is that of the plain op: square.
+    An extent that the shapes do not tell is that of the plain, square op: for example the columns of matmul's B if only
+    A is given.
     """
     declared, whole = _load(op), math.prod(shapes[0])
     if declared is None or not shapes[0]:

@@ -1,10 +1,11 @@
-"""The limits of a device: its measured roofline, and its costs beside the kernels, opening, launching, waiting, memory
-and transfers.
+"""The limits of a device: its measured roofline, and its costs beside the kernels (opening, launching, waiting, memory
+and transfers).
 
-The roofline says how near each case comes to what its device did at best (Williams et al., 2009).
+The roofline shows how near each case comes to the best of its device (Williams et al., 2009).
 
-Memory's peak is the best `copy`, computing's the best `matmul` of the same dtype, both of the run itself; a case
-with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are compulsory: what an op has to move.
+The memory peak is the best `copy`, the compute peak is the best `matmul` of the same dtype, both from the run itself. A
+case with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are compulsory traffic, which the op has
+to move in any case.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RateClock = Literal["device_hot", "derived", "wall"]
 
 
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured peaks of one piece of hardware with one dtype; None: not measured."""
+    """The measured peaks of one piece of hardware with one dtype. None means that a peak was not measured."""
 
     aside: ClassVar = ("copy", "matmul")
     device_ids: tuple[str, ...]  # all names of the hardware
@@ -48,7 +49,7 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data below its peak."""
+    """One case with resident data, compared with the peak that limits it."""
 
     aside: ClassVar = ("case", "share", "weak_peak")
     id: str  # of the case
@@ -66,7 +67,7 @@ class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The peaks of all hardware of a run, and the cases below them."""
+    """The peaks of all hardware of a run, and the cases compared with them."""
 
     peaks: tuple[Peaks, ...] = ()  # by hardware and dtype
     rows: tuple[PeakShare, ...] = ()  # the cases
@@ -85,7 +86,8 @@ Rated = tuple[CaseResult, float]  # a case and its rate
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reaches, and the share of them of each case shown that has resident data."""
+    """Return the peaks that the run reaches. For each shown case with resident data, also return its share of the
+    peak."""
     run = analysis.run
     # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
     # the CPU.
@@ -111,7 +113,8 @@ def roofline(analysis: Analysis) -> Roofline:
 
 
 def measures_peaks(run: Run) -> bool:
-    """Whether the run was made for its peaks (`--ops roofline`): these two ops, with resident data alone."""
+    """Tell whether the run measured peaks only (`--ops roofline`): the ops copy and matmul, with resident data
+    alone."""
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
@@ -121,19 +124,19 @@ def _counts(case: CaseResult) -> bool:
 
 
 def lacks_flops(case: CaseResult) -> bool:
-    """Whether nobody told the FLOPs of a user's function: without them no peak is its limit."""
+    """Tell whether the FLOPs of a user's function are unknown. Such a function has no peak as its limit."""
     return case.case.group == FUNCTIONS and not case.flops
 
 
 def _seconds(case: CaseResult) -> float:
-    """Device time where there is a clock, else wall time."""
+    """Return the device time if the device has a clock, else the wall time."""
     assert case.time is not None
     return case.device_hot_s or case.time.estimate
 
 
 def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
-    """The peak of one piece of hardware for the dtype of `row`. Variants are rungs of a ladder, or compute
-    something else (TF32): none of them makes a peak."""
+    """Return the peaks of one piece of hardware for the dtype of `case`. Variants are ignored: they are steps of an
+    optimization, or compute something else (TF32)."""
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
@@ -162,13 +165,15 @@ def _full_flops(case: CaseResult) -> int:
 
 
 def out_of_cache_bytes(run: Run, case: CaseResult) -> int:
-    """The traffic from which on the case does not live in a cache; a CPU's cache is known and may be larger."""
+    """Return the traffic from which the case does not fit in a cache. A CPU's cache size is known and can raise the
+    usual bound."""
     answer = cpu_cache_bytes(run.machine) if case.device_kind in ("cpu", "software") else None
     return max(OUT_OF_CACHE_BYTES, answer or 0)
 
 
 def _best(rates: Iterable[Rated]) -> Rated | None:
-    """The case with the highest rate; of equal ones the last by id, so that the file's order decides nothing."""
+    """Return the case with the highest rate. Among equal rates, return the last case by id, so the order of the file
+    does not matter."""
     return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
 
 
@@ -200,13 +205,13 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Hot seconds by a clock of the device's own: a ratio mixes no clocks."""
+    """Return the hot seconds by the device's own clock, else None. A ratio must not mix clocks."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Which peak is the lower one for this case; None where the one that counts was not measured, and for
-    TF32, whose peak is none of float32's."""
+    """Return which peak is the lower one for this case. Return None if this peak was not measured, and for TF32,
+    because the float32 peak is not its limit."""
     if case.case.variant == TF32:
         return None
     ridge = peak.ridge if peak.ridge is not None else ASSUMED_RIDGE
@@ -219,7 +224,8 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
+    """The wall time of an allocation from the memory pool, divided by the time of an elementwise op of 1 Mi elements on
+    the same device."""
 
     aside: ClassVar = ("allocate", "op")
     id: str  # of the case that allocates
@@ -231,7 +237,7 @@ class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of a device beside its kernels; such cases have no CPU side and take no part in any comparison."""
+    """The costs of a device beside its kernels. These cases have no CPU side and take no part in comparisons."""
 
     rows: tuple[CaseResult, ...] = ()  # by device
     pools: tuple[PoolOverhead, ...] = ()  # what the pool costs
@@ -247,7 +253,8 @@ _FIRST = "add"  # the op that is preferred, where several were measured
 
 @derive_once
 def overheads(analysis: Analysis) -> Overheads:
-    """Return the overheads shown, device by device, and what the pool costs as far as the whole run tells."""
+    """Return the shown overheads, sorted by device, and the cost of the memory pool. The pool cost also uses cases that
+    are not shown."""
     cases = [case for case in analysis.cases if case.case.group == OVERHEAD and case.time is not None]
     pools = [
         _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})
@@ -258,7 +265,8 @@ def overheads(analysis: Analysis) -> Overheads:
 
 
 def _empty(run: Run, device_id: str) -> float | None:
-    """Return the middle one of the workers' typical times; None where no worker has any."""
+    """Return the median over the workers of their median time of an empty launch. Return None if no worker has such a
+    time."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else None
 
@@ -270,8 +278,8 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return what memory for the output of 1 Mi elements of float32 costs, or for the size next to it that was
-    measured."""
+    """Return the cost of pool memory for an output of 1 Mi float32 elements, or of the nearest measured size. Return
+    None if the allocation or the op was not measured."""
     walls = [
         (case, case.time.estimate)
         for case in cases
