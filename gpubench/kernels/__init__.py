@@ -1,8 +1,8 @@
-"""The built-in ops: a file for each group that shares code, whose `OPS` are the declarations.
+"""The built-in ops. Each file holds a group that shares code; its `OPS` are the declarations.
 
-Listing them imports nothing: their names stand in the files as literals. Other packages add ops
-through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
-breaks, hangs or exits costs itself. Every room above may read declarations; kernels use `base` alone.
+Listing the ops imports nothing: their names stand in the files as literals. Other packages add ops through the
+entry-point group `gpubench.ops`. A child process tries such an op before it is imported, so that an op that breaks,
+hangs or exits harms nothing else. Every package above this may read declarations; kernels use `base` alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ON_REQUEST = ("layers", "network", "overhead", "collective")
 
 
 class ListedOp(NamedTuple):
-    """The line of an op in a listing."""
+    """An op's line in a listing."""
 
     group: str  # heading that it stands under
     summary: str  # the op in one sentence
@@ -53,7 +53,7 @@ class ListedOp(NamedTuple):
 
 @cache
 def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
-    """The module of each op that a folder of gpubench declares, and its line in a listing."""
+    """Return, by name, the module that declares each op of a package of gpubench, and the op's line in a listing."""
     files = (_ROOT / package).glob("*.py")
     return {
         name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
@@ -64,14 +64,14 @@ def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The built-in ops and those of wings, sorted; nothing is imported."""
+    """Return the names of the built-in ops and of the wings' ops, sorted. Nothing is imported."""
     return tuple(sorted((*_declarations(), *OVERHEADS, *wings.brought("ops"))))
 
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """The built-in ops by name, and those of wings that can be used. Read from the text of the files, where they stand
-    as literals: nothing is imported."""
+    """Return the lines of the built-in ops and of the usable ops of wings, by name. Lines of ops that gpubench declares
+    are literals, read from the text of the files without an import."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
@@ -85,19 +85,20 @@ def listing() -> dict[str, ListedOp]:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """The built-in ops that compute something: all but the overheads."""
+    """Return the names of all listed ops that compute something; overheads do not."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
 
 def usual() -> tuple[str, ...]:
-    """The built-in ops of the groups that are not measured on request alone: what `all` stands for."""
+    """Return the names of the ops that `all` stands for: every group except those measured only on request."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
-    """The op called `name`: built in, or else from an installed package, once it has passed a trial.
+    """Return the op `name`: a built-in op, a user's function, or else an op of an installed package that passed a
+    trial.
 
-    Raises KeyError if there is none, and BadPlugin for one that is broken.
+    Raises KeyError if there is none, and BadPlugin if the op is broken.
     """
     if name in names():
         return _built_in(name)
@@ -110,17 +111,18 @@ def load(name: str) -> Op:
 
 
 def add_functions(source: str, ops: Sequence[Op]) -> None:
-    """Have `load` know the functions of a user's file from now on, in place of those that it had of the file."""
+    """Make the functions of a user's file known to `load`. They replace the earlier functions of that file."""
     _own[source] = {op.name: op for op in ops}
 
 
 def own() -> dict[str, Op]:
-    """The functions of the user's, by their ids."""
+    """Return the user's functions by their ids."""
     return {name: op for ops in _own.values() for name, op in ops.items()}
 
 
 def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
-    """The ops of these names, and what is wrong with the others. Raises KeyError for a name that no op has."""
+    """Return the ops of these names, and the error of each op that is broken. Raises KeyError for a name that no op
+    has."""
     ops: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
     others = [name for name in requested if name not in names() and name not in own()]
@@ -137,7 +139,7 @@ def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlug
 
 
 def load_without_trial(name: str) -> Op:
-    """Load an op in a process that may break: no trial comes first. Raises KeyError and PluginError."""
+    """Load an op without a trial, in a process that may break. Raises KeyError and PluginError."""
     if name in names():
         return _built_in(name)
     from gpubench.kernels.contract import foreign
@@ -158,7 +160,7 @@ def _built_in(name: str) -> Op:
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Group -> names of its built-in ops, groups in listing order, names sorted."""
+    """Return the names of the listed ops by group: groups in listing order, names sorted."""
     members: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name, op in listing().items():
         members.setdefault(op.group, []).append(name)
@@ -166,21 +168,21 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def foreign() -> tuple[str, ...]:
-    """The ops of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
+    """Return the names of the ops of installed packages, sorted. Their modules are not imported. Takes 30 to 60 ms."""
     from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return why an op of an installed package is out of reach, by the name that somebody else has too."""
+    """Return, by name, why an op of an installed package cannot be used: another op or package has that name too."""
     from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.OPS, names())
 
 
 def elementwise(**declaration: Any) -> Op:
-    """The op whose output i depends on element i of each input, for packages that bring ops of their own.
+    """Return an op whose output i depends on element i of each input. Packages declare their own ops with it.
 
     The keywords are those of `templates/elementwise.py`, which docs/extending.md explains.
     """
@@ -190,7 +192,7 @@ def elementwise(**declaration: Any) -> Op:
 
 
 def reduction(**declaration: Any) -> Op:
-    """The op that folds n elements to one number, by the keywords of `templates/reduce.py`."""
+    """Return an op that folds n elements to one number. The keywords are those of `templates/reduce.py`."""
     from gpubench.kernels.templates import reduce as template
 
     return template.reduction(**declaration)

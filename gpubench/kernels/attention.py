@@ -1,11 +1,12 @@
 """attention: softmax(q k^T / sqrt(e), causal) v for each head, the core of a transformer, without an n x n array.
 
 A row of qkv holds the query, the key and the value of one token, each cut into heads of e elements, as the projection
-before it writes them. A token attends to itself and to those before it: half of the n x n scores. Source of the fused
-implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
+before it writes them. A token attends to itself and to the tokens before it: half of the n x n scores. Source of the
+fused implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv
+1805.02867.
 
-- CPU: four queries at once, compiled; keys in blocks, with each element's values side by side.
-- CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `templates/attention`.
+- CPU: compiled, four queries at once; keys in blocks, with each element's values side by side.
+- CUDA and WGSL: a thread holds queries and their results in registers and goes through the keys, `templates/attention`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
 def _flops(params: Params) -> int:
-    """Count the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
+    """Count the operations of the half that is needed: two products, and five operations for each score (subtract, exp,
+    add, divide, maximum)."""
     of = by_heads(params)
     return (4 * of.width + 5 * of.heads) * of.pairs
 
@@ -53,7 +55,7 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None)
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the sums of the rows of v with the weights of each query. A block of weights stays in the caches."""
+    """Return the rows of v, added up with the weights of each query. A block of weights stays in the caches."""
     out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):
         out[rows] = weights @ v[seen]
@@ -61,7 +63,8 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
+    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)). A score has the error of an inner product, which moves the
+    weights."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
@@ -80,7 +83,8 @@ _WORK = 8  # elements of an elementwise op that a pair of tokens costs as much a
 
 
 def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Keys and values copied, then the queries, on each number of threads worth a trial."""
+    """Return the candidates for each number of threads worth a trial: one pass copies keys and values, the next takes
+    the queries."""
     blocks, size = ceil_div(of.n, _KEYS), max(4, ITEMSIZE[dtype])
     heads, pairs = of.sequences * of.heads, ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
@@ -103,7 +107,8 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def _four(line: str, indentation: int) -> str:
-    """The line for each of the four queries: its name Q, its `row` in qkv, and where its SCORES and its SUM lie."""
+    """Repeat the line for each of the four queries: its name Q, its `row` in qkv, and the places of its scores and of
+    its sum."""
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(

@@ -1,15 +1,15 @@
-"""The attention of one new token over a cache of the keys and values of all tokens so far, which its own join in the
-same launch; `cache_append` is how those of a prompt join.
+"""The attention of one new token over a cache of keys and values. The launch first appends the token's own key and
+value to the cache; `cache_append` appends those of a whole prompt.
 
-The token's place stays on the device, where the tokens are made: rows behind it are not read. Bound by memory.
+The position of the token stays on the device, where tokens are made. Rows of the cache behind it are not read. Bound by
+memory.
 
-- CPU: two products of NumPy's, all heads at once.
-- CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads make the scores, a
-  few threads a key where there are few keys. Then teams of threads, each as wide as a value, add up the values of
-  their own keys, with a running maximum and a running sum. At the end the teams merge. That is two barriers a step:
-  over few keys the time is that of memory's answers, one after the other. A group that appends reads its head's key
-  and value of the new token where they lie, and writes them into the cache beside that: no other group reads them in
-  this launch.
+- CPU: two products by NumPy, all heads at once.
+- CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the scores;
+  where keys are few, several threads share a key. Then teams of threads, each as wide as a value, add up the values
+  of their own keys, with a running maximum and a running sum. At the end the teams merge. A step takes two barriers,
+  so with few keys the time is the latency of memory, one access after the other. The group reads its head's new key
+  and value from the input and writes them to the cache as well: no other group reads them in this launch.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ def _cache(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """The rows that are seen, a query and a result; and what joins the cache, written."""
+    """Count the rows read from the cache, a query, a result, the key and value written to the cache, and the
+    position."""
     return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
-    """q, and k and v of the tokens that it sees, as heads x n x e: views."""
+    """Return the query, and the keys and values of the tokens that it sees, as heads x n x e. All are views."""
     seen, width = int(position[0]) + 1, cache.shape[1] // 2
     shape = (seen, heads, width // heads)
     k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
@@ -101,7 +102,7 @@ def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HE
 
 
 def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
-    """All rows of the cache, those behind the token masked: its position stays on the device."""
+    """Read all rows of the cache and mask those behind the token: its position stays on the device."""
     cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
     room, width = cache.shape[0], cache.shape[1] // 2
     k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
@@ -112,7 +113,7 @@ def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _
 
 
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
-    """(sum p |v|) (1 + |q| max |k| / sqrt(e)), as of `attention`."""
+    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)), the scale of `attention`."""
     cache = _expr(xp, qkv, position, cache, heads)[1]
     q, k, v = _cut(xp, qkv, position, cache, heads)
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
@@ -143,25 +144,25 @@ _THREADS = 256  # of a head; as many elements as it may have
 
 
 class _Group(NamedTuple):
-    """How the threads of a group share a head."""
+    """The way in which the threads of a group share a head."""
 
     units: int  # loads of a row of the cache
     shares: int  # threads that make the score of a key
 
     @property
     def teams(self) -> int:
-        """Teams of `units` threads, which add up values."""
+        """Number of teams that add up values, each of `units` threads."""
         return _THREADS // self.units
 
     @property
     def held(self) -> int:
-        """Keys of a step."""
+        """Number of keys in a step."""
         return _THREADS // self.shares
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Give a key as many threads as are left where all keys are of one step; they read it together, `width` elements
-    at once. Raises Unsupported for a head of more elements than a group has threads."""
+    """Choose how many threads share a key: one, or more where all keys fit into one step. They read the key together,
+    `width` elements at once. Raises Unsupported if a head has more elements than a group has threads."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")
@@ -175,7 +176,7 @@ def _group(of: Heads, width: int, room: int) -> _Group:
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported for heads that are too wide."""
+    """Build one launch. Raises Unsupported for heads that are too wide."""
     of, room = by_heads(params), _room(params)
     width = math.gcd(of.e, lanes(dtype))
     group = _group(of, width, room)
@@ -287,7 +288,7 @@ gpubench_attention_over_cache(const Unit* __restrict__ qkv, const int* __restric
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if the heads or the cache exceed the device's limits."""
     of, room = by_heads(params), _room(params)
     require_storage(dtype, limits, threads=_THREADS, exact=False)
     storage = whole_units(dtype, of.e)
@@ -410,7 +411,8 @@ def _cache_append_fits(params: Params) -> str | None:
 
 
 def _cache_append_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that are read, twice: the rows that are there already stay where they are."""
+    """Count the appended keys and values twice, as read and as written, and the start. The rows already in the cache
+    are not moved."""
     return 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
@@ -421,7 +423,7 @@ def _cache_append_expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Arr
 
 
 def _cache_append_torch(torch: Any, qkv: Array, start: Array, cache: Array) -> Array:
-    """The place stays on the device."""
+    """Append at `start`, which stays on the device."""
     return cache.index_copy_(0, start + torch.arange(len(qkv), device=qkv.device), qkv[:, qkv.shape[1] // 3 :])
 
 
@@ -448,13 +450,13 @@ _APPEND_KERNEL = GpuText(
 
 
 def _cache_append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
     units, width = 2 * params["n"] * _width(params), _width(params)
     return _APPEND_KERNEL.cuda_program(dtype, units, (units, width))
 
 
 def _cache_append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if an array exceeds the device's limits."""
     require_storage(dtype, limits)
     units, width, room = 2 * params["n"] * _width(params), _width(params), _cache_append_room(params)
     require_bindings(

@@ -1,12 +1,13 @@
 """attention_grad: the gradient of `attention` by its queries, keys and values, without an n x n array in memory.
 
-With p the weights of a query and g the gradient of its result, dp = g v^T and ds = p (dp - sum(p dp)): dq = ds k, dk =
-ds^T q and dv = p^T g, the first two over sqrt(e). Source: Dao and others, arXiv 2205.14135, whose two passes these are.
+Let p be the weights of a query and g the gradient of its result. With dp = g v^T and ds = p (dp - sum(p dp)), the
+gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao and others,
+arXiv 2205.14135.
 
 - CPU: blocks of queries of a head, by BLAS; each thread takes heads.
-- CUDA and WGSL: a pass over the queries leaves dq, and of each query the largest score, the sum of the powers and
-  sum(p dp); a pass over the keys makes the weights again by these, and leaves dk and dv. No thread writes what another
-  one writes. On CUDA eight threads share a query or a key.
+- CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score, the sum of
+  the powers and sum(p dp). The second pass goes over the keys. It computes the weights again from these numbers and
+  writes dk and dv. No two threads write the same element. On CUDA eight threads share a query or a key.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
 
 
 def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return the sums of the absolute terms of dq, dk and dv. A score's error is that of an inner product, and moves
-    the weights; dp has that of another one."""
+    """Return the sums of the absolute terms of dq, dk and dv. A score has the error of an inner product, which moves
+    the weights; dp has the error of another inner product."""
     by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
@@ -128,7 +129,7 @@ _THREADS, _SHARED_BY = 128, 8
 
 
 def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Two launches. Raises Unsupported for too many heads."""
+    """Build two launches. Raises Unsupported for too many heads."""
     of = by_heads(params)
     text = f"""const int E = {of.e}, SHARED_BY = {_SHARED_BY}, ROWS = {_THREADS // _SHARED_BY};
 const int WIDTH = {math.gcd(of.e, lanes(dtype))};
@@ -256,7 +257,7 @@ _GROUP = 64
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Two dispatches. Raises Unsupported for what the device or the kernel does not hold."""
+    """Build two dispatches. Raises Unsupported if the dtype or the arrays exceed the device's limits."""
     require_storage(dtype, limits, exact=False)
     of, names = by_heads(params), ("qkv", "dout", "out", "statistics")
     size, held = ITEMSIZE[dtype] * of.rows * of.width, 4 * _STATISTICS * of.heads * of.rows
@@ -269,7 +270,7 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
-    """The texts of the pass over the queries, and of that over the keys."""
+    """Return the text of the pass over the queries and the text of the pass over the keys."""
     units = of.e // storage.width
     parts, across = units * storage.parts, of.heads * units
     kind, by = f"array<{storage.part}, {parts}>", repr(1 / math.sqrt(of.e))

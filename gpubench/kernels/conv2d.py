@@ -1,11 +1,12 @@
 """conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel, in the order image, channel, y, x.
 
-As a product: filters, a row of 9 C numbers each, times the patches of an image, a column of 9 C numbers a pixel.
+As a product: the filters, each a row of 9 C numbers, times the patches of an image, each a column of 9 C numbers for a
+pixel.
 
 - CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after band.
-- CUDA: Winograd's products (templates/winograd); of few images a tiled product, whose blocks read each patch from
+- CUDA: Winograd's products (templates/winograd). Few images take a tiled product, whose blocks read each patch from
   the image itself.
-- WGSL: the same, and the register-blocked matmul, which reads each patch from the image itself.
+- WGSL: Winograd's products too, or the register-blocked matmul, which reads each patch from the image itself.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TOGETHER = 4  # images of the float64 reference at a time
 
 
 def _sides(params: Params) -> tuple[int, int, int]:
-    """(channels, filters, side)."""
+    """Return (channels, filters, side)."""
     return params.get("channels", _CHANNELS), params.get("filters", _FILTERS), params.get("side", _SIDE)
 
 
@@ -48,20 +49,20 @@ def _out(params: Params) -> Shape:
 
 
 def _flops(params: Params) -> int:
-    """Count the taps inside the image: 3 S - 2 of 3 S along each side."""
+    """Count the taps inside the image. Along a side of S pixels they are 3 S - 2 of 3 S."""
     channels, filters, side = _sides(params)
     return 2 * params["n"] * filters * channels * (3 * side - 2) ** 2
 
 
 def _shift(xp: Array, x: Array) -> list[Array]:
-    """The images as each tap sees them."""
+    """Return the images shifted by each of the nine taps."""
     side = x.shape[2]
     padded = xp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     return [padded[:, :, dy : dy + side, dx : dx + side] for dy, dx in _TAPS]
 
 
 def _expr(xp: Array, x: Array, w: Array) -> Array:
-    """Nine products, one for each tap."""
+    """Add nine products, one for each tap."""
     n, channels, side, _ = x.shape
     out = 0
     for (dy, dx), image in zip(_TAPS, _shift(xp, x), strict=True):
@@ -70,13 +71,13 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
-    """Compute a few images at a time, which stay in the caches: half the time."""
+    """Compute a few images at a time. They stay in the caches, which halves the time."""
     starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
 
 def _scale(xp: Array, x: Array, w: Array) -> Array:
-    """The norm of the patch times the norm of the filter."""
+    """Return the norm of the patch times the norm of the filter."""
     patches = sum(_shift(xp, xp.sum(x * x, axis=1, keepdims=True)))
     return xp.sqrt(patches) * xp.reshape(xp.sqrt(xp.sum(w * w, axis=(1, 2, 3))), (1, w.shape[0], 1, 1))
 
@@ -85,7 +86,7 @@ def _scale(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Bands of rows; halves in float32."""
+    """Return a launch over bands of rows. Halves are computed in float32."""
     channels, filters, side = _sides(params)
     rows = max(1, min(side, _BAND // (9 * channels * side)))
     scratch = ThreadScratch(np)
@@ -113,7 +114,7 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
-    """The patches of rows from `top` on."""
+    """Write the patches of the rows from `top` on into `patches`."""
     side, count = image.shape[1], patches.shape[3]
     for dy, dx in _TAPS:
         part, first = patches[:, dy, dx], top + dy - 1
@@ -129,7 +130,7 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 
 
 class _Tile(NamedTuple):
-    """The share of a block: some pixels by some filters."""
+    """The work of a block: some pixels by some filters."""
 
     pixels: int  # pixels of a block, one a thread of a group while it loads
     lanes: int  # filters and pixels that a thread multiplies; its square is the filters of a block
@@ -150,25 +151,25 @@ _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """The sums of more groups in float64 would fill a block's memory."""
+    """Choose the tile. In float64 the sums of more groups would not fit into a block's memory."""
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
 
 
 def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
-    """There is a block for every second multiprocessor."""
+    """Tell whether the grid has a block for at least every second multiprocessor."""
     return 2 * grid[0] * grid[1] >= multiprocessors(limits)
 
 
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
-    """Whether Winograd's products pay. Their sums in float64 would not fit."""
+    """Tell whether Winograd's products pay. Never in float64: their sums would not fit."""
     _, filters, side = _sides(params)
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Raises Unsupported beyond CUDA's largest grid."""
+    """Build Winograd's two launches or one tiled launch. Raises Unsupported beyond CUDA's largest grid."""
     n, (channels, filters, side) = params["n"], _sides(params)
     if _by_winograd(params, dtype, limits):
         return winograd.cuda_program(n, channels, filters, side, dtype, limits)
@@ -310,8 +311,9 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Winograd's products where a group of the device can hold what they need and groups are many, else the tiled ones.
-    On an H200 Winograd's took 0.55 to 0.75 of the best tile's time from 8 images on, so few tiles are tried beside."""
+    """Return Winograd's products as the default if the device can hold a group and there are many groups, else the
+    tiles alone. On an H200, from 8 images on, Winograd's products took 0.55 to 0.75 of the best tile's time, so only a
+    few tiles are tried beside them."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return products

@@ -1,23 +1,24 @@
-"""Products of a layer: n rows times a matrix of weights, and what is done to the result before anyone reads it.
+"""Products of a layer: n rows times a matrix of weights, and the epilogue applied to the result before it is read.
 
 - CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and activation
-  while they are in its cache: on two cores half the time of the plain expression. Few rows go through BLAS at once, on
-  its own threads.
-- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. Few rows take
-  one launch for all of it.
-- WGSL: the register-blocked matmul, whose threads apply the rest to what they hold; few rows have their own kernel.
+  while the rows are in its cache. On two cores this takes half the time of the plain expression. Few rows go through
+  BLAS at once, on its own threads.
+- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. For few rows
+  one launch does everything.
+- WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results. Few rows have their own
+  kernel.
 
 Rows may be normed first, out = f(layernorm(x) w + b), as a transformer does before each part. The norm of a few rows
 takes less time than a launch of its own.
 
-- CPU: the norm, compiled, into an array that stays; then as above.
-- CUDA: few rows in one launch, whose blocks each make the norm of the rows that they multiply; others by the kernel of
-  layernorm, cuBLAS and a pass over the result.
-- WGSL: the candidates of a linear layer. That of few rows makes the norm in each group; the others take it from a
-  dispatch before them.
+- CPU: the compiled norm writes an array that is kept; then the layer as above.
+- CUDA: few rows take one launch, whose blocks each compute the norm of the rows that they multiply. Others take the
+  kernel of layernorm, cuBLAS and a pass over the result.
+- WGSL: the candidates of a linear layer. The candidate for few rows computes the norm in each group; the others read
+  it from a dispatch before them.
 
-norm_linear_last makes the logits of the last of n tokens, all that a model needs to go on writing, by the kernels for
-few rows.
+norm_linear_last computes the logits of the last of n tokens, which are all that a model needs to continue a text. It
+uses the kernels for few rows.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _FEWEST_ROWS, _SLAB = 128, 256 * 1024
 
 
 def sides(params: Params) -> tuple[int, int, int]:
-    """(n, m, k): rows, columns of the result, columns of the input."""
+    """Return (n, m, k): rows, columns of the result, columns of the input."""
     return params["n"], params.get("m", _WIDTH), params.get("k", _WIDTH)
 
 
@@ -85,18 +86,19 @@ def across(params: Params) -> Shape:
 
 
 def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
-    """The scale of x w + b + ..."""
+    """Return the scale of x w + b + ..."""
     return sum((xp.abs(other) for other in added), norms(xp, x, w))
 
 
 def linear(
     *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
+    """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs after x
+    and w.
 
-    `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
-    through. `expr` is an array expression that is better than the epilogue's formula of the product, and `declared` are
-    the op's name, group, summary, `library` and `tolerance`.
+    `turned`: the rows are gradients dy, and the weights are stored m x k, as in the layer whose backward pass this is.
+    `expr` replaces the array expression that the epilogue's formula gives. `declared` are the op's name, group,
+    summary, `library` and `tolerance`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -145,7 +147,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Slabs of rows on all threads, or all rows at once; halves in float32, rounded once on the way out."""
+    """Return a launch over slabs of rows on all threads, or over all rows at once. Halves are computed in float32 and
+    rounded once, in the result."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -187,7 +190,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
 
 def slab_rows(n: int, widest: int, threads: int) -> int:
-    """Rows of a slab: all of them where each thread would get too few."""
+    """Return the rows of a slab: all n rows if each thread would get too few."""
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
     longest = max(_FEWEST_ROWS, _SLAB // widest)
@@ -201,7 +204,7 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
 def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Few rows in one launch, others by cuBLAS and a pass over the result."""
+    """Build one launch for few rows; for more, cuBLAS and a pass over the result."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
@@ -217,7 +220,8 @@ def product(
 
 
 def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    """The error of z, enlarged by gelu's slope, and that of gelu itself: eight times what the first is counted by."""
+    """Return gelu's slope times the scale of z, plus eight times the scale of gelu: gelu alone is allowed eight times
+    the units of a product."""
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
@@ -240,8 +244,8 @@ def _across(params: Params) -> Shape:
 
 
 def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
-    """The op `plain`, a linear layer with that epilogue, of layernorm(x). `slope` is the largest of what the layer does
-    to its product: so much of the norm's error it lets through."""
+    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the largest
+    slope of the epilogue: the norm's error grows by that factor at most."""
     x, *weights = plain.inputs
     normed = (
         Operand("x", rows_in, "normal"),
@@ -279,7 +283,8 @@ def _normed_flops(plain: Op, params: Params) -> int:
 
 
 def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    """The layer's own, and the norm's error through the product: both are counted in as many units."""
+    """Return the layer's own scale plus the scale of the norm's error after the product. Both have the same number of
+    units."""
     own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
     assert own is not None
     assert of_rows is not None
@@ -292,7 +297,7 @@ def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Arr
 
 
 def _compile(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """The norm by so many threads, and the layer by NumPy."""
+    """Return a candidate for each number of threads of the compiled norm. NumPy computes the layer after it."""
 
     def build(norm: Candidate) -> Any:
         return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
@@ -335,7 +340,8 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """One dispatch for few rows whose norm each group makes; else the norm's before those of the layer."""
+    """Build one dispatch for few rows, in which each group computes the norm; else the norm's passes and then the
+    layer's."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:
@@ -361,7 +367,7 @@ def _last_flops(params: Params) -> int:
 
 
 def _last_traffic(params: Params, dtype: Dtype) -> int:
-    """The last row, what is multiplied with it, and the logits."""
+    """Count the last row, its norm's weights, the matrix and the logits."""
     width, vocabulary = _head(params)
     return ITEMSIZE[dtype] * (3 * width + width * vocabulary + vocabulary)
 
@@ -375,7 +381,7 @@ def _last_torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of a product, where each element of the row has the error of its norm."""
+    """Return the scale of a product whose row elements have the error of their norm."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)
@@ -397,7 +403,7 @@ def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
 
 
 def _require_row(step: Any, params: Params) -> Any:
-    """Raise Unsupported for a row that a group does not hold."""
+    """Return the step. Raises Unsupported if it is None, because a row does not fit into a group."""
     if step is None:
         raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
     return step

@@ -1,21 +1,21 @@
 """matmul: C = A B, the op in which a GPU's arithmetic counts: 2 n^3 operations on 3 n^2 elements.
 
-A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batch` A and B have one more axis, in
-front: so many products of their own, one launch. With `ta` or `tb` that matrix is stored transposed, as the products of
-a backward pass find it.
+A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batch`, A and B have one more axis in front:
+that many separate products in one launch. With `ta` or `tb` that matrix is stored transposed, as a backward pass needs
+it.
 
-gemv: out = A x, a matrix times a vector: every element of A is read once, so bound by memory.
+gemv: out = A x, a matrix times a vector. Every element of A is read once, so it is bound by memory.
 
 A is n x n, or `m` x n where a param `m` is given.
 
-- CPU: BLAS; halves as float32, in blocks of rows by einsum, which takes no lock and starts no threads.
+- CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no threads.
 - CUDA: A is read once in 128-bit accesses, x stays in the caches. The threads of a row stride through it. In half
-  precision each thread works on four long rows at once, so that what it unpacks of x serves all of them. Short rows
-  share a warp. Where there are too few rows to fill the device, each row is cut into parts and a second launch adds
-  these up, in a fixed order.
-- WGSL: neighbouring threads share a row, a thread works on several rows, the vector is read once for them. Rows meet
-  threads by length: up to 256 threads a row, several rows a group where they are short. Where there are too few rows
-  to fill a device, a row is cut into chunks and a second pass adds them up.
+  precision each thread works on four long rows at once, so that it unpacks x once for all four. Short rows share a
+  warp. Where rows are too few to fill the device, each row is cut into parts, and a second launch adds these up in a
+  fixed order.
+- WGSL: neighbouring threads share a row. A thread works on several rows and reads the vector once for all of them. The
+  threads of a row depend on its length: up to 256 for a long row, several short rows in a group. Where rows are too
+  few to fill the device, a row is cut into chunks, and a second pass adds them up.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be 
 
 
 def sides(params: Params) -> tuple[int, int, int]:
-    """(m, n, k): rows of C, columns of C, length of the inner products."""
+    """Return (m, n, k): rows of C, columns of C, length of the inner products."""
     n = params["n"]
     return (params.get("m", n), n, params.get("k", n))
 
@@ -109,14 +109,14 @@ def _fits(params: Params) -> str | None:
 
 
 def _split(params: Params) -> Split:
-    """Rows of A and C; of a batch, whole products."""
+    """Cut A and C by rows, or a batch by whole products."""
     if "batch" in params:
         return Split({"a": 0, "b": 0}, counted_by("batch"))
     return Split({"a": 1 if params.get("ta") else 0}, counted_by("m"))
 
 
 def _rows(xp: Array, a: Array, b: Array, ta: int, tb: int) -> tuple[Array, Array]:
-    """A and B as they are multiplied: views."""
+    """Return views of A and B in the orientation in which they are multiplied."""
     return xp.moveaxis(a, -1, -2) if ta else a, xp.moveaxis(b, -1, -2) if tb else b
 
 
@@ -131,9 +131,10 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """The norms of row and column, and what k roundings of partial sums add where few terms are large or all have one
-    sign. The mean square of a rounding is (u sum)^2 / 3: over all orders k of them add k/18 of the squared terms and
-    k/9 of the squared sum, which is that of the means and of as much as the squared terms."""
+    """Return the root of a sum of squares: the norms of row and column, and the error that k roundings of partial sums
+    add, which counts where few terms are large or all have one sign. The mean square of a rounding is (u sum)^2 / 3.
+    Averaged over all orders, k roundings add k/18 of the squared terms and k/9 of the squared sum; the latter is the
+    squared sum of the means plus the squared terms."""
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
@@ -153,21 +154,22 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """The call that is behind the library's, into an array that is there: a stage of a workload."""
+    """Build the library's own call, which writes into an existing array. A stage of a workload uses it."""
     m, n, k = sides(params)
     ta, tb = (bool(params.get(name)) for name in _TURNS)
     return CudaProgram((CudaProduct("a", "b", "out", m, n, k, ta, tb, params.get("batch", 1)),))
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """BLAS, which reads a transposed matrix as it lies and uses all cores by itself. Called from several threads at
-    once, it fights for its own: 1.2 instead of 25 GB/s of gemv on two cores."""
+    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. BLAS called from
+    several threads at once competes for its own threads: gemv drops from 25 to 1.2 GB/s on two cores."""
     ta, tb = (params.get(name, 0) for name in _TURNS)
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
 
 
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Halves as float32 through BLAS, whose own threads multiply; NumPy's own product of halves is a plain loop."""
+    """Return a launch that multiplies halves as float32 by BLAS on its own threads. NumPy's own product of halves is a
+    plain loop."""
 
     ta, tb = (params.get(name, 0) for name in _TURNS)
 
@@ -196,7 +198,7 @@ def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> No
 
 
 def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """The product of halves in float32."""
+    """Return a launch of gemv on halves, in float32 and in blocks of rows."""
     scratch = ThreadScratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
@@ -225,7 +227,7 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 
 
 class CudaGemv(msgspec.Struct, frozen=True):
-    """How rows meet threads."""
+    """The assignment of rows to threads."""
 
     width: int  # elements of a load: 16 bytes, or the largest part of that which divides the row
     lanes: int  # threads that share a row
@@ -238,7 +240,8 @@ class CudaGemv(msgspec.Struct, frozen=True):
 
 
 def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
-    """out = A x for A of m x n, row by row: one launch, or two. Raises Unsupported for more rows than a grid holds."""
+    """Build out = A x for A of m x n, row by row, as one launch or two. Raises Unsupported for more rows than a grid
+    holds."""
     layout = cuda_layout(m, n, dtype, limits)
     blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
     whole = layout.parts == 1
@@ -252,9 +255,10 @@ def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
-    """One row a thread, two loads a row; parts so that the device has eight blocks a multiprocessor.
+    """Choose the layout: one row for a thread and two loads for a row, in enough parts to give the device eight blocks
+    for each multiprocessor.
 
-    Four rows where they pay: long ones in half precision, or in loads of less than 16 bytes.
+    A thread takes four rows where that pays: for long rows in half precision or in loads of less than 16 bytes.
     """
     width = math.gcd(n, lanes(dtype))
     units = n // width
@@ -269,7 +273,7 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
-    """The translation unit of the first launch; it depends on the layout only."""
+    """Return the translation unit of the first launch. It depends on the layout only."""
     whole = layout.parts == 1
     return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
@@ -362,7 +366,7 @@ _MOST_CHUNKS = 1024
 
 
 class WgslGemv(msgspec.Struct, frozen=True):
-    """How the threads of a group share rows."""
+    """The way in which the threads of a group share rows."""
 
     threads: int  # threads of a group
     lanes: int  # threads that share a row
@@ -374,7 +378,8 @@ class WgslGemv(msgspec.Struct, frozen=True):
 
 
 def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """out = A x, A being m x n. One dispatch, or two for few rows. Raises Unsupported for what it cannot do."""
+    """Build out = A x for A of m x n: one dispatch, or two for few rows. Raises Unsupported if the dtype or an array
+    exceeds the device's limits."""
     require_storage(dtype, limits)
     size = ITEMSIZE[dtype]
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
@@ -399,7 +404,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
-    """Threads by the row's length; one row a thread where there are few rows."""
+    """Choose the threads of a row by its length. A thread takes one row where rows are few."""
     threads = group_threads(limits)
     lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
@@ -407,7 +412,8 @@ def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
 
 
 def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, int]:
-    """(units of a chunk, chunks of a row): more than one chunk where the rows alone leave the device idle."""
+    """Return (units of a chunk, chunks of a row). A row has several chunks if whole rows would leave the device
+    idle."""
     groups = ceil_div(m, layout.group_rows)
     most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
     longest = units // (layout.lanes * _UNITS_A_LANE)
@@ -417,7 +423,8 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """One pass: chunk z of row r goes to out_[r * chunks + z]. Without weights it adds up the rows of A."""
+    """Return the text of one pass: chunk z of row r goes to out_[r * chunks + z]. Without weights the pass adds up the
+    rows of A."""
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
     return shader(
@@ -467,7 +474,7 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> st
 
 
 def gemv_sides(params: Params) -> tuple[int, int]:
-    """(m, n): rows and columns of A."""
+    """Return (m, n): rows and columns of A."""
     return (params.get("m", params["n"]), params["n"])
 
 
@@ -477,7 +484,7 @@ def _gemv_flops(params: Params) -> int:
 
 
 def _gemv_scale(xp: Array, a: Array, x: Array) -> Array:
-    """The norms of the rows of A times the norm of x."""
+    """Return the norms of the rows of A times the norm of x."""
     return xp.sqrt(xp.sum(a * a, axis=1)) * xp.sqrt(xp.sum(x * x))
 
 

@@ -1,9 +1,9 @@
-"""sum_rows: the sum of n rows, what the gradient of a bias is. Every element is read once, so bound by memory.
+"""sum_rows: the sum of n rows, which is the gradient of a bias. Every element is read once, so it is bound by memory.
 
 - CPU: BLAS, as a vector of ones times the matrix; halves are added in float32, block by block.
 - CUDA and WGSL: neighbouring threads take neighbouring columns, so that every load of a group is one piece of memory.
-  Eight lanes of a group share a column and add up at the end. Where there are too few columns to fill the device the
-  rows are cut into chunks and a second pass adds these up, in a fixed order.
+  Eight lanes of a group share a column and add up at the end. Where columns are too few to fill the device, the rows
+  are cut into chunks, and a second pass adds these up in a fixed order.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def sides(params: Params) -> Shape:
 
 
 def _expr(xp: Array, x: Array) -> Array:
-    """NumPy adds the rows of halves in halves unless it is asked to do better."""
+    """Add the rows. Halves are added in float32, because NumPy would add them in half precision."""
     if x.dtype == xp.float16:
         return xp.sum(x, axis=0, dtype=xp.float32).astype(x.dtype)
     return xp.sum(x, axis=0)
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Ones times the matrix; halves in blocks, whose sums are added in float32."""
+    """Return a launch that multiplies ones by the matrix. Halves are added in blocks, whose sums are added in
+    float32."""
     ones: dict[Any, Array] = {}
     scratch = ThreadScratch(np)
 
@@ -90,7 +91,7 @@ _GROUPS_A_MULTIPROCESSOR = 8
 
 
 class RowChunks(msgspec.Struct, frozen=True):
-    """How a matrix is cut for its sums."""
+    """The cut of a matrix into chunks of rows."""
 
     across: int  # groups along a row
     chunks: int  # chunks of rows
@@ -98,7 +99,8 @@ class RowChunks(msgspec.Struct, frozen=True):
 
 
 def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
-    """Cut the rows into as many chunks as fill the device eight times, of four rows a thread or more."""
+    """Cut the rows into enough chunks for eight groups on each multiprocessor, but with at least four rows for each
+    thread."""
     across = ceil_div(columns, _ACROSS)
     most = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
     rows = ceil_div(n, max(1, min(most, n // (_DOWN * _FEWEST_ROWS))))
@@ -106,7 +108,7 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """The sums of chunks of rows; partial ones are reals."""
+    """Return the kernel that adds up chunks of rows. Partial sums are reals."""
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
@@ -132,7 +134,7 @@ def _kernel(x: str, out: str) -> GpuText:
 
 
 def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
-    """The passes, each by `step(kernel, grid, sizes, renamed buffers)`."""
+    """Return the passes, each made by `step(kernel, grid, sizes, renamed buffers)`."""
     grid = (cut.across, cut.chunks, 1)
     if cut.chunks == 1:
         return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)
@@ -144,7 +146,7 @@ def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tu
 
 
 def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch, or two."""
+    """Build one launch, or two where rows are cut into chunks."""
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)
     steps = _steps(lambda kernel, *how: kernel.cuda_pass(dtype, *how), n, columns, cut)
@@ -153,7 +155,8 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, or two. Raises Unsupported for a dtype or a matrix that the device does not take."""
+    """Build one dispatch, or two where rows are cut into chunks. Raises Unsupported for a dtype or a matrix that
+    exceeds the device's limits."""
     require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)

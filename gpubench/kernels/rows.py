@@ -1,8 +1,8 @@
 """Ops along rows: softmax and layernorm with their derivatives, rmsnorm, cross_entropy and argmax.
 
-A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits,
-log(sum exp z) - z[label], and the gradient of the mean loss, (softmax z - [label]) / n. Both come from one pass: what
-the gradient needs has been computed for the loss.
+A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits, log(sum exp z)
+- z[label], and the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both, because the loss
+already computes the terms of the gradient.
 
 - CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
 - CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.
@@ -58,7 +58,7 @@ def _softmax_formula(m: Any, x: Any) -> Any:
 
 
 def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
-    """|y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
+    """Return |y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
 
 
@@ -67,7 +67,7 @@ def _softmax_torch(torch: Any, y: Any, dy: Any, out: Any) -> Any:
 
 
 def _layernorm_scale(xp: Array, x: Array, g: Array, c: Array) -> Array:
-    """|g| (|x| + mean |x|) / deviation + |c|."""
+    """Return |g| (|x| + mean |x|) / deviation + |c|."""
     return xp.abs(g) * _unit_scale(xp, x)[1] + xp.abs(c)
 
 
@@ -84,7 +84,7 @@ def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
-    """The deviation of each row, and (|x| + mean |x|) / deviation: the mean is taken off, and may cancel."""
+    """Return the deviation of each row, and (|x| + mean |x|) / deviation. Subtracting the mean may cancel."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
     return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
@@ -141,14 +141,14 @@ def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """|z[label]| + max |z| + log(sum): the largest is taken off, and all three may cancel."""
+    """Return |z[label]| + max |z| + log(sum). The loss subtracts the maximum, and all three terms may cancel."""
     largest = xp.max(z, axis=-1)
     total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
     return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)
 
 
 def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """(softmax + [label]) / n: at the label the difference may cancel."""
+    """Return (softmax + [label]) / n: at the label the difference may cancel."""
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     shares = powers / xp.sum(powers, axis=-1, keepdims=True)
     return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]
@@ -219,7 +219,7 @@ def run(z, labels, loss, dz, first, last, slot, m, s):
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
     n, classes = _logits(params)
     blocks, arguments = ceil_div(n, _ROWS), ("z", "labels", "loss", "dz", n, classes)
     step = kernel_pass("cross_entropy", dtype, _KERNEL, blocks, _LANES * _ROWS, arguments)
@@ -257,7 +257,7 @@ gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ lab
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if the dtype or an array exceeds the device's limits."""
     require_storage(dtype, limits, threads=_LANES * _ROWS, exact=False)
     n, classes = _logits(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
@@ -321,7 +321,7 @@ def _argmax_cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _argmax_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
     n, classes = _argmax_rows(params)
     lanes = _argmax_lanes(n, classes)
     text = f"const int ACROSS = {lanes};\n{_argmax_KERNEL}"
@@ -364,12 +364,12 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
 
 
 def _argmax_lanes(n: int, classes: int) -> int:
-    """Threads that share a row."""
+    """Return the number of threads that share a row."""
     return _argmax_THREADS if n <= _argmax_FEW and classes > 2 * _argmax_LANES else _argmax_LANES
 
 
 def _argmax_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if the dtype or an array exceeds the device's limits."""
     require_storage(dtype, limits)
     n, classes = _argmax_rows(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)

@@ -1,16 +1,17 @@
 """From text to ids and back by byte-pair encoding, and from ids to rows of a table.
 
-The vocabulary, the text, and twenty lines that encode as `tiktoken` does, which judge it. A word is a run of letters,
-digits or other signs with the blank before it, or a run of white space. Of neighbours in a word those are joined first
-whose joined bytes have the lowest rank (Sennrich and others, arXiv 1508.07909). The frozen files are those of
-scripts/train_vocabulary.py; a rank stands beside its bytes in base64, as in tiktoken's files.
+This module has the vocabulary, the text, and a twenty-line encoder that gives the ids of `tiktoken` and is the
+reference for it. A word is a run of letters, digits or other signs with the blank before it, or a run of white space.
+Within a word, the two neighbours whose joined bytes have the lowest rank are joined first (Sennrich and others, arXiv
+1508.07909). scripts/train_vocabulary.py made the frozen files. A rank stands beside its bytes in base64, as in
+tiktoken's files.
 
-Embeddings: out = table[ids] + positions, bound by memory. Of the table only the rows that are asked for travel:
-`traffic` counts the expected number of distinct ones. Where the tokens follow others, their positions begin at
-`start`, which stays on the device, where the tokens are made.
+Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read: `traffic`
+counts the expected number of distinct rows. Where the tokens follow earlier tokens, their positions begin at `start`,
+which stays on the device, where tokens are made.
 
 - CPU: NumPy's `take` into the output, block by block, and the positions added while the block is in cache.
-- CUDA and WGSL: a thread moves 16 bytes of a row, or an element where the rows are not whole ones of those.
+- CUDA and WGSL: a thread moves 16 bytes of a row, or one element where a row is no multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ _WORD = re.compile(PATTERN.encode())
 
 
 def words(text: bytes) -> list[bytes]:
-    """The text cut into words; together they are the text."""
+    """Cut the text into words. Joined, they are the text again."""
     return _WORD.findall(text)
 
 
 @cache
 def ranks() -> dict[bytes, int]:
-    """The number of each entry of the vocabulary."""
+    """Return the rank of each entry of the vocabulary."""
     lines = RANKS.read_text(encoding="ascii").splitlines()
     return {base64.b64decode(entry): int(rank) for entry, rank in (line.split() for line in lines)}
 
 
 def join_pair(parts: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
-    """The parts with each such pair joined, from the left."""
+    """Return the parts after joining each occurrence of the pair, from the left."""
     joined: list[bytes] = []
     i = 0
     while i < len(parts):
@@ -95,12 +96,12 @@ def _ids(word: bytes) -> tuple[int, ...]:
 
 
 def encode(text: bytes) -> list[int]:
-    """The ids of the text's tokens."""
+    """Return the ids of the text's tokens."""
     return [number for word in words(text) for number in _ids(word)]
 
 
 def decode(ids: Sequence[int]) -> bytes:
-    """The text of the ids: the inverse of `encode`."""
+    """Return the text of the ids: the inverse of `encode`."""
     entries = list(ranks())
     return b"".join(entries[number] for number in ids)
 
@@ -111,7 +112,8 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The shortest beginning of the text, repeated, that ends with a word and has at least so many tokens."""
+    """The shortest beginning of the repeated text that ends with a whole word and has at least the requested number of
+    tokens."""
 
     size: int  # its bytes
     beside: int  # bytes of the tokens that its last word has beside
@@ -119,7 +121,7 @@ class Beginning(NamedTuple):
 
 @cache
 def beginning(count: int) -> Beginning:
-    """Return the beginning of `count` tokens."""
+    """Return the beginning that has at least `count` tokens."""
     text = _text()
     times, rest = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
@@ -138,30 +140,30 @@ def beginning(count: int) -> Beginning:
 
 
 def text_bytes(count: int) -> int:
-    """The length of that beginning."""
+    """Return the bytes of `beginning(count)`."""
     return beginning(count).size
 
 
 @cache
 def _tokens() -> int:
-    """How many tokens the whole text has."""
+    """Count the tokens of the whole text."""
     return sum(len(_ids(word)) for word in words(_text()))
 
 
 def text_of(count: int) -> bytes:
-    """The beginning of the text, repeated where it is short, that has `count` tokens."""
+    """Return the shortest beginning of the text, repeated if needed, that has at least `count` tokens."""
     text, size = _text(), text_bytes(count)
     return (text * -(-size // len(text)))[:size]
 
 
 def ids_of(count: int) -> list[int]:
-    """The first ids of that beginning."""
+    """Return the first `count` ids of `text_of(count)`."""
     return encode(text_of(count))[:count]
 
 
 @cache
 def encoder() -> Any:
-    """tiktoken's encoder of this vocabulary: its named ones would be downloaded."""
+    """Return tiktoken's encoder of this vocabulary. tiktoken would download the vocabularies that it names."""
     import tiktoken
 
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})
@@ -205,7 +207,8 @@ def _sequence(params: Params) -> Shape:
 
 
 def _append_traffic(params: Params, dtype: Dtype) -> int:
-    """Return the bytes that are read, twice: the ids that are there already stay where they are."""
+    """Count the appended ids twice, as read and as written, and the start before and after. The ids already there are
+    not moved."""
     return (2 * params["n"] + 2) * ITEMSIZE["int32"]
 
 
@@ -216,7 +219,7 @@ def _append_expr(xp: Array, ids: Array, start: Array, sequence: Array) -> tuple[
 
 
 def _append_torch(torch: Any, ids: Array, start: Array, sequence: Array) -> tuple[Array, Array]:
-    """The place stays on the device."""
+    """Append at `start`, which stays on the device."""
     sequence.index_copy_(0, start + torch.arange(len(ids), device=ids.device), ids)
     return sequence, start + len(ids)
 
@@ -242,12 +245,12 @@ _KERNEL = GpuText(
 
 
 def _append_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
     return _KERNEL.cuda_program(dtype, params["n"], (params["n"],))
 
 
 def _append_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if an array exceeds the device's limits."""
     n, room = params["n"], _room(params)
     require_bindings({"sequence": room * ITEMSIZE["int32"]}, limits)
     return _KERNEL.wgsl_program("float32", n, (n, room - 1), limits)
@@ -279,7 +282,7 @@ def _context(params: Params) -> int:
 
 
 def embedding(*, started: bool = False, **declared: Any) -> Op:
-    """The op of n ids. Where it is `started`, there are `context` positions, and those read begin at `start`."""
+    """Return the op that embeds n ids. With `started` there are `context` positions, which are read from `start` on."""
     first = Operand(
         "start", lambda params: (1,), Ids(lambda params: _context(params) - params["n"] + 1), dtype="int32"
     )
@@ -318,7 +321,7 @@ def _positions(started: bool, params: Params) -> Shape:
 
 
 def _embedding_traffic(params: Params, dtype: Dtype) -> int:
-    """Ids, positions and the output, and each distinct row of the table once."""
+    """Count ids, positions, the output, and each distinct row of the table once."""
     n, entries = params["n"], _vocabulary(params)
     distinct = entries * (1 - (1 - 1 / entries) ** n)
     return round(ITEMSIZE[dtype] * _width(params) * (2 * n + distinct)) + ITEMSIZE["int32"] * n
@@ -336,7 +339,7 @@ def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *star
 
 
 def _embedding_torch(torch: Any, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
-    """The start stays on the device."""
+    """Embed the ids from `start` on, which stays on the device."""
     if start:
         positions = positions[start[0] + torch.arange(len(ids), device=ids.device)]
     return torch.nn.functional.embedding(ids, table) + positions
@@ -385,7 +388,7 @@ def _embedding_kernel(started: bool, cuda: str = "", wgsl: str = "") -> GpuText:
 
 
 def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch. Raises Unsupported beyond CUDA's largest grid."""
     n, width = params["n"], math.gcd(_width(params), lanes(dtype))
     units = n * _width(params) // width
     kernel = _embedding_kernel(started, f"const int WIDTH = {width};\n{_CUDA_UNIT}")
@@ -393,7 +396,7 @@ def _embedding_cuda(started: bool, params: Params, dtype: str, limits: Limits) -
 
 
 def _embedding_wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device does not hold."""
+    """Build one dispatch. Raises Unsupported if the dtype or an array exceeds the device's limits."""
     require_storage(dtype, limits)
     n, width = _embedding_rows(params)
     sizes = {

@@ -46,7 +46,8 @@ from gpubench.kernels.templates.cpu import (
 
 
 def numba_transposes(rows: int, columns: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """With ordinary stores, and past the caches where rows of the output begin at multiples of 64 bytes."""
+    """Return the candidates with ordinary stores. Add streaming stores for large arrays whose output rows begin at
+    multiples of 64 bytes."""
     size = ITEMSIZE[dtype]
 
     def program(threads: int, down: int, across: int, streaming: bool) -> NumbaProgram:
@@ -80,7 +81,7 @@ _SHORT_BYTES, _LONG_BYTES = 128, 2048
 
 
 def _numba_source(dtype: str, down: int, across: int, streaming: bool) -> str:
-    """Rectangles of `down` rows of x and so many columns `across`."""
+    """Return the module that transposes x in rectangles of `down` rows by `across` columns."""
     side = min(16, 64 // ITEMSIZE[dtype])
     by_columns, by_rows = f"j in range(left, whole_columns, {side})", f"i in range(top, whole_rows, {side})"
     outer, inner = (by_rows, by_columns) if down > across else (by_columns, by_rows)
@@ -113,7 +114,8 @@ def run(x, unused_b, unused_c, out, start, stop, slot, m, s):
 
 
 def build_cuda(rows: int, columns: int, dtype: str) -> CudaProgram:
-    """One launch from rows x columns to columns x rows: by squares of vectors where the sides are multiples of one."""
+    """Build one launch from rows x columns to columns x rows, by squares of vectors if both sides are multiples of a
+    vector."""
     width = lanes(dtype)
     if rows % width == 0 and columns % width == 0:
         text, block, side = _SQUARES, (256, 1, 1), 16 * width
@@ -221,7 +223,8 @@ _TILE_SIDES = (16, 8)  # threads along a side of a group, each with a square of 
 
 
 def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch from rows x columns to columns x rows. Raises Unsupported for what it cannot do."""
+    """Build one dispatch from rows x columns to columns x rows. Raises Unsupported if the dtype or an array exceeds the
+    device's limits."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     storage = vectors(dtype)
@@ -234,9 +237,9 @@ def build_wgsl(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgr
 
 
 def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:
-    """A grid of across x down groups, and what one step in z adds to a group's x and to its y.
+    """Return a grid of across x down groups, and how far one step in z moves a group's x and its y.
 
-    The side that is too long for its dimension goes on in z. Raises Unsupported if z is too short, too.
+    A side that is too long for its dimension continues in z. Raises Unsupported if z is too short, too.
     """
     most = limits.max_groups_per_dimension
     z = ceil_div(max(across, down), most)
@@ -247,7 +250,7 @@ def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int],
 
 
 def tile_side(storage: Storage, limits: Limits) -> int:
-    """The first side that the device's threads and workgroup memory hold, else 0."""
+    """Return the first side that fits the device's threads and workgroup memory. Return 0 if none fits."""
     for side in _TILE_SIDES:
         if (
             16 * storage.width * side**2 <= limits.max_workgroup_bytes
@@ -258,7 +261,7 @@ def tile_side(storage: Storage, limits: Limits) -> int:
 
 
 def _turn(storage: Storage, names: list[str]) -> list[str]:
-    """The transpose of a square of vectors: one expression for each of its columns."""
+    """Return the transpose of a square of vectors, as one expression for each column."""
     if storage.stored != "f16":
         return [
             f"{storage.unit}({', '.join(f'{name}.{lane}' for name in names)})"
@@ -279,7 +282,7 @@ def _turn(storage: Storage, names: list[str]) -> list[str]:
 
 
 def _vector_source(storage: Storage, side: int) -> str:
-    """Rows and columns in multiples of a vector."""
+    """Return the text for rows and columns in multiples of a vector."""
     width = storage.width
     bits = log2(width)
     names = [f"r{i}" for i in range(width)]
@@ -321,7 +324,7 @@ def _vector_source(storage: Storage, side: int) -> str:
 
 
 def _element_source(dtype: str) -> str:
-    """Any size: a 32 x 32 tile in workgroup memory, read along rows and written along columns.
+    """Return the text for any size: a 32 x 32 tile in workgroup memory, read along rows and written along columns.
 
     The tile's rows are one element longer, so that a column does not fall into a single memory bank.
     """
@@ -347,12 +350,12 @@ def _element_source(dtype: str) -> str:
 
 
 def sides(params: Params) -> tuple[int, int]:
-    """(m, n): rows and columns of x."""
+    """Return (m, n): rows and columns of x."""
     return (params.get("m", params["n"]), params["n"])
 
 
 def _columns(params: Params, units: int) -> Params:
-    """So many columns of x, which are rows of the output."""
+    """Return the params of `units` columns of x, which are rows of the output."""
     return {"n": units, "m": params.get("m", params["n"])}
 
 

@@ -1,15 +1,15 @@
 """Element by element: arithmetic on vectors (and their dot product), activations and their derivatives, the updates of
-training. All are bound by memory; `copy` does nothing else: it is the peak that the others are held to.
+training. All are bound by memory. `copy` only moves data: it is the peak for all others.
 
 The library implementation of `chain` pays one temporary array, its tuned implementation is a single pass. The divisor
-of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is
-exp(y log x): twenty times the work of a product. One whose exponent is a known integer is a few products, of which the
-compiled kernels make as few as squaring allows; array libraries take the general way, but for a square.
+of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is exp(y log
+x): twenty times the work of a product. A power with a known integer exponent is a few products. The compiled kernels
+make as few of them as squaring allows; array libraries use the general power, except for a square.
 
-The formulas of the derivatives are equal to the definitions, but neither overflow nor cancel.
+The formulas of the derivatives equal the definitions, but neither overflow nor cancel.
 
-An update writes an array of its own, so that a launch changes nothing that it reads. Adam (Kingma and Ba, arXiv
-1412.6980) is three ops, one for each array it makes, as a user of an array library writes it.
+An update writes an array of its own, so a launch changes none of its inputs. Adam (Kingma and Ba, arXiv 1412.6980) is
+three ops, one for each array it makes, as a user of an array library writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _A = 2.5  # exact in every dtype, and no power of two: the product has to be rou
 
 
 def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
-    """The product of the two vectors' norms."""
+    """Return the product of the two vectors' norms."""
     return xp.sqrt(x @ x) * xp.sqrt(y @ y)
 
 
@@ -50,7 +50,7 @@ def _has_products(params: Params) -> str | None:
 
 
 def _count_products(params: Params) -> int:
-    """Return the products of a power by squaring."""
+    """Count the products of a power by squaring."""
     exponent = params.get("exponent", 3)
     return exponent.bit_length() - 1 + exponent.bit_count() - 1
 
@@ -70,7 +70,7 @@ def _sigmoid_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _sigmoid_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """|dy| s (1 + s): for large x the two terms cancel."""
+    """Return |dy| s (1 + s): for large x the two terms cancel."""
     s = _sigmoid(xp, x)
     return xp.abs(dy) * s * (1 + s)
 
@@ -91,7 +91,7 @@ def _tanh_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _tanh_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """|dy| (1 + tanh^2): for large |x| the two terms cancel."""
+    """Return |dy| (1 + tanh^2): for large |x| the two terms cancel."""
     return xp.abs(dy) * (1 + xp.tanh(x) ** 2)
 
 
@@ -117,7 +117,7 @@ def _gelu_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _gelu_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """|dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'): the sum of all absolute terms."""
+    """Return |dy| (0.5 (1 + |t|) + 0.5 |x| (1 + t^2) u'), the sum of all absolute terms."""
     t = gelu_tanh(xp, x)
     return xp.abs(dy) * (
         0.5 * (1 + xp.abs(t))
@@ -148,7 +148,7 @@ def _vector(name: str, values: Values = "normal") -> Operand:
 
 
 def _adam_rate(step: int) -> float:
-    """Return the rate with both corrections of the bias, as PyTorch takes them out of the quotient."""
+    """Return the rate with both bias corrections, which PyTorch also takes out of the quotient."""
     return ADAM_RATE * _adam_root(step) / (1 - MEAN_DECAY ** (step + 1))
 
 
@@ -165,7 +165,7 @@ def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array
 
 
 def _torch(name: str) -> dict[str, Callable[..., Any]]:
-    """PyTorch's function of that name, with the inputs in order."""
+    """Return the library call of PyTorch's function `name`, with the inputs in order."""
     return {"torch": lambda torch, *inputs, out=None: getattr(torch, name)(*inputs, out=out)}
 
 

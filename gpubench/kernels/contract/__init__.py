@@ -1,4 +1,4 @@
-"""The contract of an op: its declaration, the programs of its kernels, the trial of one from another package.
+"""The contract of an op: its declaration, the programs of its kernels, and the trial of an op from another package.
 
-Every room above `base` may use it.
+Every package above `base` may use it.
 """

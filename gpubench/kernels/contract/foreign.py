@@ -1,7 +1,7 @@
 """Ops of other packages: tried in a child process, examined, and only then imported by the program.
 
-The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object; whatever the package
-prints goes to stderr, and however it ends is seen by the parent.
+The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object. Everything that the
+package prints goes to stderr, and the parent sees how the process ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _trials: dict[str, str] = {}
 
 
 def entry(name: str) -> EntryPoint:
-    """The entry point of that name. Raises KeyError if there is none."""
+    """Return the entry point `name`. Raises KeyError if there is none."""
     entries = plugins.entries(plugins.OPS, name)
     if not entries:
         raise KeyError(name)
@@ -43,7 +43,7 @@ def entry(name: str) -> EntryPoint:
 
 @cache
 def load(name: str) -> Op:
-    """The op, after its trial. Raises KeyError if there is none, BadPlugin if it is broken."""
+    """Return the op after its trial. Raises KeyError if there is none, BadPlugin if it is broken."""
     point = entry(name)
     try_out([name])
     if _trials[name]:
@@ -56,12 +56,12 @@ def load(name: str) -> Op:
 
 @cache
 def load_without_trial(name: str) -> Op:
-    """The op, imported and examined here and now. Raises KeyError if there is none, PluginError if it is broken."""
+    """Import and examine the op in this process. Raises KeyError if there is none, PluginError if it is broken."""
     return examine(plugins.load(entry(name)), name)
 
 
 def try_out(names: Iterable[str]) -> None:
-    """Import each op in a child process of its own, side by side, unless that was done before."""
+    """Import each op that has had no trial yet in a child process of its own, all side by side."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):
@@ -79,7 +79,7 @@ def try_out(names: Iterable[str]) -> None:
 
 
 def _result(ended: processes.Ended) -> str:
-    """Return what the trial says: an empty text if it went well."""
+    """Return why the trial failed. An empty text means that it passed."""
     if ended.status is None:
         return f"its import did not end within {TRIAL_S:g} s"
     try:
@@ -103,14 +103,14 @@ def _bad(name: str, point: EntryPoint, why: str) -> BadPlugin:
 
 @cache
 def _declaration() -> type[msgspec.Struct]:
-    """The fields of an Op, to be checked against their types."""
+    """Return a struct with the fields of an Op, to check a declaration against their types."""
     hints = {name: kind for name, kind in get_type_hints(Op).items() if name in Op.__struct_fields__}
     hints["split"] = Any  # a union that msgspec does not check
     return msgspec.defstruct("Op", list(hints.items()))
 
 
 def examine(op: object, name: str) -> Op:
-    """The object of the entry point `name` if it is an op that can be listed and planned. Raises PluginError."""
+    """Return the object of the entry point `name` if it is an op that can be listed and planned. Raises PluginError."""
     if not isinstance(op, Op):
         raise PluginError(f"it is no Op but of the type {type(op).__name__}")
     try:
@@ -138,12 +138,13 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """The op, whose `fits` also tells where its own functions break: a plan asks it before any of the others."""
+    """Return the op with a `fits` that also reports where another function of the op breaks. A plan calls `fits` before
+    the others."""
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 
 def _unfit(op: Op, params: Params) -> str | None:
-    """Return what `op.fits` says; a Defect where a function of the op raises, or returns what it must not."""
+    """Return the answer of `op.fits`, or a Defect if a function of the op raises or returns something invalid."""
     what = "fits"
     try:
         unfit = op.fits(params)
@@ -182,7 +183,7 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Return what is wrong with an op, in one sentence; empty if nothing is."""
+    """Return why an op is broken, in one sentence. An empty text means that it is not."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

@@ -1,6 +1,6 @@
-"""Kernels as data: what a backend needs to build and launch one implementation of an op.
+"""Kernels as data: everything that a backend needs to build and launch one implementation of an op.
 
-A CUDA or WGSL kernel is a pure function of params, dtype and limits; it imports nothing and needs no GPU.
+A CUDA or WGSL kernel is a pure function of params, dtype and limits. It imports nothing and needs no GPU.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Limits(msgspec.Struct, frozen=True):
 class WgslPass(msgspec.Struct, frozen=True):
     """One dispatch. Inputs are bound as read-only storage, output and scratch as the source declares them.
 
-    Kernels read 16 bytes at a time: a buffer's size and its binding are rounded up to a multiple of 16 bytes. The bytes
-    past the end are read at most, never written. An array beyond one binding takes several passes.
+    Kernels read 16 bytes at a time, so the size of a buffer and of its binding is rounded up to a multiple of 16 bytes.
+    Bytes past the end of the data may be read but are never written. An array larger than one binding takes several
+    passes.
     """
 
     source: str  # the text of the shader module
@@ -91,7 +92,7 @@ class CudaProgram(msgspec.Struct, frozen=True):
 
 
 class NumbaPass(msgspec.Struct, frozen=True):
-    """One compiled kernel over units of work, in as many slices as the program has threads."""
+    """One compiled kernel over units of work. By default it runs in one slice for each thread."""
 
     kernel: str  # the name of the function
     # the kernel's four arrays: inputs, "out", scratch; None where it has fewer
@@ -104,14 +105,14 @@ class NumbaPass(msgspec.Struct, frozen=True):
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
-    """The work of NumPy behind compiled passes, such as a product."""
+    """A step by NumPy after the compiled passes, such as a product."""
 
     build: Callable[..., Callable[..., None]]  # `build(np, blocks)` returns `launch(operands, output)`
     operands: tuple[str, ...]  # inputs, and arrays that the passes have written
 
 
 class NumbaProgram(msgspec.Struct, frozen=True):
-    """Compiled kernels of the CPU, and the passes of one launch."""
+    """Compiled kernels of the CPU and the passes of one launch."""
 
     # the text of a Python module, which defines the kernels with what `gpubench.backends.numpy.native` offers
     source: str
@@ -124,7 +125,7 @@ class NumbaProgram(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One of the ways in which a kernel may do the same launch."""
+    """One of several ways in which a kernel can do the same launch."""
 
     name: str  # what is special about it; it holds no size, so that a choice can be remembered
     build: Callable[[], Any]  # returns its program
@@ -149,12 +150,12 @@ class Kernel(msgspec.Struct, frozen=True):
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
 
     def repeats_library(self, regime: str) -> bool:
-        """Whether its cases of this regime would be those of the library implementation once more."""
+        """Tell whether its cases of this regime would measure the library implementation a second time."""
         return self.library and regime.startswith(("resident", "in-place"))
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
-    """The kernel of these ways to do a launch, whose first is the default."""
+    """Return a kernel that chooses among these candidates. The first candidate is the default."""
 
     def build(params: Any, dtype: str, limits: Limits) -> Any:
         return candidates(params, dtype, limits)[0].build()
@@ -163,7 +164,8 @@ def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]
 
 
 def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
-    """An op's kernels on NumPy, CuPy and WebGPU: several, one, or the `build` of one in the backend's language."""
+    """Return an op's kernels on NumPy, CuPy and WebGPU. Each argument is a tuple of kernels, one kernel, or the `build`
+    of a kernel in the backend's language."""
 
     def kernels(language: str, build: Any) -> tuple[Kernel, ...]:
         if isinstance(build, tuple):

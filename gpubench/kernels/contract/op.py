@@ -41,14 +41,14 @@ OVERFLOW: dict[str, float] = {
 
 
 def each(output: Any) -> tuple[Any, ...]:
-    """The outputs of a launch, of a compilation or of an expression, one or several."""
+    """Return the outputs of a launch, a compilation or an expression as a tuple, even if there is only one."""
     return output if isinstance(output, tuple) else (output,)
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """Inputs from a range, outside of which the op has no meaning.
+    """Inputs from a range. The op has no meaning outside of it.
 
-    The dtype of the case may round the last of them to `high`.
+    The dtype of the case may round the largest inputs to `high`.
     """
 
     low: float  # the smallest input
@@ -57,13 +57,13 @@ class Range(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True):
-    """Inputs that name things: whole numbers from 0 on."""
+    """Inputs that name things: whole numbers from 0 up."""
 
     below: Callable[[Params], int]  # of the params; no number reaches it
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):
-    """Inputs that are not drawn."""
+    """Inputs with fixed values, which are not drawn."""
 
     make: Callable[[Params], bytes]  # of the params: the bytes
 
@@ -118,11 +118,11 @@ class Operand(msgspec.Struct, frozen=True):
 
     @property
     def travels(self) -> bool:
-        """Whether it moves between host and device where a regime moves data."""
+        """True if it moves between host and device in regimes that move data."""
         return self.role == "activation"
 
     def stored_dtype(self, dtype: Dtype) -> Stored:
-        """Return the dtype of its elements in a case of that dtype."""
+        """Return the dtype of its elements in a case of the given dtype."""
         return self.dtype or dtype
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
@@ -141,9 +141,8 @@ SHORT_RUNGS = (0, 2 / 7, 4 / 7, 5 / 7, 6 / 7, 1)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op. All but the highest lie off the powers of two, at which padded and tiled kernels look
-    better than they are.
-    """
+    """The default sizes of an op. Sizes below the highest avoid powers of two, where padded and tiled kernels look
+    better than they are."""
 
     low: int  # about the first size
     high: int  # the last size
@@ -151,7 +150,7 @@ class Ladder(msgspec.Struct, frozen=True):
     granule: int = 1  # sizes are multiples of it
 
     def sizes(self) -> list[int]:
-        """All sizes, ascending."""
+        """Return all sizes, ascending."""
         sizes, n = [], float(self.low)
         while n < self.high and self.snap(n) < self.high:
             sizes.append(self.snap(n))
@@ -159,8 +158,8 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*sizes, self.high]
 
     def rungs(self) -> list[int]:
-        """The sizes that every search measures, the same on every machine: seven of a long ladder, six of a short one,
-        `low` times powers of two in whole granules, closer towards the top."""
+        """Return the sizes that every search measures, the same on every machine: seven on a long ladder, six on a
+        short one. They are `low` times powers of two in whole granules, closer together towards the top."""
         octaves = math.log2(self.high / self.low)
         shares = LONG_RUNGS if octaves >= LONG_OCTAVES else SHORT_RUNGS
         below = {self.whole(self.low * 2 ** round(share * octaves)) for share in shares[:-1]}
@@ -168,18 +167,19 @@ class Ladder(msgspec.Struct, frozen=True):
 
     @staticmethod
     def ends(rungs: Sequence[int]) -> tuple[int, int, int]:
-        """The lowest, a middle and the highest of rungs. GPUs are timed at these three in any case, and outputs are
-        compared whole there."""
+        """Return the lowest, a middle and the highest of `rungs`. GPUs are always timed at these three sizes, and
+        outputs are compared whole there."""
         return rungs[0], rungs[-3:][0], rungs[-1]
 
     def whole(self, n: float) -> int:
-        """The number of whole granules that is nearest to `n`; below one granule the nearest whole number."""
+        """Return the number of whole granules nearest to `n`, at most `high`. Below one granule it is the nearest whole
+        number."""
         step = self.granule if n >= self.granule else 1
         return min(max(round(n / step), 1) * step, self.high)
 
     def snap(self, n: float) -> int:
-        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below
-        two of them only where the ladder begins with whole ones."""
+        """Return the size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio. It is rounded to whole
+        granules from two granules on, and below that only if `low` is a multiple of a granule."""
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
         whole = size >= 2 * self.granule or self.low % self.granule == 0
@@ -188,7 +188,7 @@ class Ladder(msgspec.Struct, frozen=True):
 
 
 class HostLibrary(msgspec.Struct, frozen=True):
-    """The library that an op of the host calls."""
+    """The library that a host op calls."""
 
     name: str  # to import
     extra: str  # of gpubench that brings it
@@ -198,11 +198,13 @@ SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """A call of the device's session that is timed in place of an expression, in the implementations that differ.
+    """A call of the device's session that is timed in place of an expression. It is timed once for each implementation
+    in which it differs.
 
     `open`: a fresh process imports the library and opens the device. `launch`: an empty launch is enqueued.
-    `roundtrip`: it is waited for, too. `sync`: a wait with nothing enqueued. `allocate`, `upload`, `download`:
-    n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
+    `roundtrip`: an empty launch is enqueued and waited for. `sync`: a wait with nothing enqueued. `allocate`, `upload`,
+    `download`: n bytes, where library is the plain way (fresh memory, ordinary host arrays) and tuned is the fastest
+    way known.
     """
 
     call: SessionCall | Literal["exchange"]  # which one
@@ -219,7 +221,7 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Collective(Overhead, frozen=True, kw_only=True):
-    """The exchange of the ranks of a device group: n is the bytes of the largest buffer that a rank holds."""
+    """The exchange among the ranks of a device group. n is the bytes of the largest buffer that a rank holds."""
 
     call: Literal["exchange"] = "exchange"  # of the session
     # `exchange(links, sent, got)` enqueues it on all ranks
@@ -237,12 +239,12 @@ class Collective(Overhead, frozen=True, kw_only=True):
     both: bool = False  # twice n bytes move
 
     def bytes(self, params: Params) -> int:
-        """Return the bytes of the algorithm: n, in each direction."""
+        """Return the bytes of the algorithm: n, or 2 n if data moves in both directions."""
         return params["n"] * (2 if self.both else 1)
 
 
 class Defect(str):
-    """Why an op of another package has no plan at some params: one of its own functions breaks there."""
+    """The reason why an op of another package has no plan at some params: one of its own functions breaks there."""
 
     __slots__ = ()
 
@@ -253,7 +255,7 @@ def always_fits(params: Params) -> str | None:
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How an op is cut along its outer dimension into parts that can be computed apart."""
+    """The way to cut an op along its outer dimension into parts that can be computed separately."""
 
     axes: Mapping[str, int]  # the axis along which each input is cut; inputs left out are shared whole
     # `part(params, units)`: the params of the same op on so many units of that dimension
@@ -275,7 +277,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """Stages several times, as layers or as steps that follow each other."""
+    """Stages that run several times, as layers or as successive steps."""
 
     index: str  # `{index}` in the name of a value stands for the turn, `{index+1}` for the next one
     times: int  # how often
@@ -283,7 +285,7 @@ class Repeat(msgspec.Struct, frozen=True):
     name: str = ""  # comes before the names of its stages, with a dot
 
     def flat(self) -> tuple[Stage, ...]:
-        """The stages of all turns, in order."""
+        """Return the stages of all turns, in order."""
         return tuple(self._in_turn(stage, i) for i in range(self.times) for stage in flat(self.stages))
 
     def _in_turn(self, stage: Stage, turn: int) -> Stage:
@@ -301,12 +303,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
-    """The stages with their repeats written out."""
+    """Return the stages with their repeats written out."""
     return tuple(step for stage in stages for step in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
 
 
 def counted_by(param: str) -> Callable[[Params, int], Params]:
-    """The `part` of an op whose outer dimension is one of its params."""
+    """Return the `part` of a split whose outer dimension is the given param."""
     return lambda params, units: {**params, param: units}
 
 
@@ -372,12 +374,12 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def collective(self) -> Collective | None:
-        """The exchange on a device group. None means that it is about one device."""
+        """The exchange on a device group. None means that the op runs on a single device."""
         return self.overhead if isinstance(self.overhead, Collective) else None
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """All of them, in order."""
+        """All outputs, in order."""
         return (self.output, *self.more_outputs)
 
     @property
@@ -387,16 +389,16 @@ class Op(msgspec.Struct, frozen=True):
 
     @property
     def updated(self) -> dict[int, int]:
-        """The outputs that lie in the buffer of an input: their place, and the input's."""
+        """The outputs that share the buffer of an input: index of the output -> index of the input."""
         places = {operand.name: i for i, operand in enumerate(self.inputs)}
         return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
 
     def tolerance_of(self, output: Operand) -> Tolerance:
-        """Return what one of the outputs is compared with."""
+        """Return the tolerance of an output."""
         return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
-        """The op whose formulas have what they take of these params."""
+        """Return the op with the params that its formulas take bound to these values."""
         own = {name: params[name] for name in self.takes if name in params}
         if not own:
             return self
@@ -424,7 +426,7 @@ class Op(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def exact(self) -> Callable[..., Array]:
-        """Return the function whose results in float64 the op's are compared with."""
+        """Return the function whose float64 results are the reference for the op's results."""
         return self.reference or self.expr
 
     def call(self, backend: str) -> Callable[..., Any]:
@@ -432,11 +434,11 @@ class Op(msgspec.Struct, frozen=True):
         return self.library.get(backend, self.expr)
 
     def fills(self, backend: str) -> bool:
-        """Tell whether `call(backend)` takes `out`, the tensors that it fills."""
+        """Tell whether `call(backend)` takes `out`, the arrays that it fills."""
         return self._out(backend) is not None
 
     def returns(self, backend: str) -> bool:
-        """Tell whether the backend's library has a call of its own that can do without `out`."""
+        """Tell whether the op has a call in the backend's library that works without `out`."""
         out = self._out(backend)
         return backend in self.library and (out is None or out.default is not out.empty)
 
@@ -446,7 +448,8 @@ class Op(msgspec.Struct, frozen=True):
         return inspect.signature(self.call(backend)).parameters.get("out")
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
-        """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""
+        """Return the tuned kernel `variant` on `backend`; without a variant, the first kernel for the dtype. Return
+        None if there is no such kernel."""
         return next(
             (
                 kernel
@@ -457,11 +460,12 @@ class Op(msgspec.Struct, frozen=True):
         )
 
     def by_blas(self, backend: str, implementation: str, dtype: Dtype) -> bool:
-        """Whether the backend's BLAS does most of it. A kernel of ours widens halves for it, no library does."""
+        """Tell whether the backend's BLAS does most of the work. In half precision only a tuned kernel uses BLAS, by
+        widening."""
         return backend in self.blas and (implementation == "tuned" or dtype in _BLAS_DTYPES)
 
     def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
-        """The op with more kernels for a backend, before those that it declares."""
+        """Return the op with more kernels for a backend, placed before its declared kernels."""
         if not kernels:
             return self
         return msgspec.structs.replace(
@@ -469,20 +473,20 @@ class Op(msgspec.Struct, frozen=True):
         )
 
     def split_at(self, params: Params) -> Split | None:
-        """How the work is cut at these params; None: it cannot be split."""
+        """Return how the work is cut at these params. Return None if it cannot be split."""
         if self.more_outputs:
             return None
         return self.split(params) if callable(self.split) else self.split
 
     def units(self, params: Params) -> int:
-        """The length of the outer dimension, along which the work is cut: 0 if it cannot be split."""
+        """Return the length of the outer dimension, along which the work is cut. Return 0 if it cannot be split."""
         split = self.split_at(params)
         if split is None:
             return 0
         return next(x.shape(params)[split.axes[x.name]] for x in self.inputs if x.name in split.axes)
 
     def begins(self, params: Params, larger: Params) -> bool:
-        """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
+        """Tell whether each input at `params` is the first part of the input at `larger`, along the first dimension."""
         split = self.split_at(larger)
         if split is None or not self._leads(split) or self.units(params) > self.units(larger):
             return False
@@ -490,18 +494,19 @@ class Op(msgspec.Struct, frozen=True):
         return all(operand.shape(part) == operand.shape(params) for operand in self.operands)
 
     def _leads(self, split: Split) -> bool:
-        """Whether all inputs are cut along their first dimension."""
+        """Tell whether all inputs are cut along their first dimension."""
         return {x.name for x in self.inputs} == set(split.axes) and not any(split.axes.values())
 
     def whole(self, params: Params) -> str | None:
-        """Why the work cannot be cut in two; None: it can."""
+        """Return why the work cannot be cut in two. Return None if it can."""
         if self.split_at(params) is None:
             return f"{self.name} does not say how it is cut"
         units = self.units(params)
         return None if units >= 2 else f"{self.name} has {units} unit to cut"
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Compulsory traffic of one launch: each input read once, each output written once. Of a transfer: n."""
+        """Return the compulsory traffic of one launch: each input read once, each output written once. For a transfer
+        it is n."""
         if self.overhead is not None:
             return self.overhead.bytes(params)
         if self.traffic is not None:
@@ -513,7 +518,7 @@ class Op(msgspec.Struct, frozen=True):
         return sum(operand.bytes(params, dtype) for operand in self.outputs)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """Return the bytes that a device holds for one launch: all operands, and what lies between stages."""
+        """Return the bytes that a device holds for one launch: all operands, and the arrays between stages."""
         held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
         return sum(operand.bytes(params, dtype) for operand in held.values())
 
@@ -528,8 +533,8 @@ _BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
 
 @cache
 def overhead(call: Any, summary: str) -> Op:
-    """Return the op that times `call`: with n bytes, in the plain implementation and in the best one, or once, where n
-    is 1."""
+    """Return the op that times `call`. A call with n bytes has a library and a tuned implementation; any other call has
+    n = 1 and the library implementation alone."""
     of_bytes = call in _OF_BYTES
     return Op(
         name=call, group="overhead", summary=summary,
