@@ -1,7 +1,9 @@
-"""The drivers of devices: open, memory, launch, clock; one file or folder for each library, found by its name.
+"""Backends, which drive devices: open a session, take memory, launch, read a clock. Each library has one file or folder
+here, and a backend has the name of its file.
 
-Workers alone load a backend, the parent asks here for names; backends do not know each other. Those in `hidden` are not
-listed, `shared` holds what they have in common, and another package brings its own by an entry point.
+Only workers load a backend; the parent process asks this module for names. No backend imports another. `hidden` holds
+backends that are not listed, `shared` holds code that backends have in common. Another package brings a backend by an
+entry point.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from gpubench.result.run import Device, DeviceKind
 
 
 class Facts(NamedTuple):
-    """A backend as the parent process knows it without a worker: what `Backend` says under these names."""
+    """Facts about a backend that the parent process knows without a worker: the attributes of `Backend` with these
+    names."""
 
     implementations: tuple[Implementation, ...]  # that it has
     kinds: tuple[DeviceKind, ...]  # of its devices
@@ -42,13 +45,13 @@ _ORDER = (*KNOWN, *COMPOSED, DEVICE_GROUP)
 
 
 def names() -> tuple[str, ...]:
-    """Built-in backends by the name of their file or folder, the baseline first, without importing any."""
+    """List the built-in backends by the names of their files or folders, the baseline first, without importing any."""
     every = (_files(__path__[0]) - {"hidden", "shared", "contract"}) | wings.brought("backends").keys()
     return tuple(sorted(every, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
 def hidden_names() -> tuple[str, ...]:
-    """Backends that answer to their name alone."""
+    """List the backends that nothing lists: a user has to name them."""
     return tuple(sorted(_files(f"{__path__[0]}/hidden")))
 
 
@@ -58,7 +61,7 @@ def _files(folder: str) -> frozenset[str]:
 
 
 def built_in() -> tuple[str, ...]:
-    """The built-in ones, but for the composed and for device groups."""
+    """List the built-in backends without the composed ones and without device groups."""
     return tuple(name for name in names() if name not in (*COMPOSED, DEVICE_GROUP))
 
 
@@ -74,20 +77,21 @@ def foreign() -> tuple[str, ...]:
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return why a backend of an installed package is out of reach, by the name that somebody else has too."""
+    """Return why backends of installed packages cannot be used: another backend has the same name. The keys are the
+    names."""
     from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.BACKENDS, _ours())
 
 
 def usual() -> tuple[str, ...]:
-    """List what `auto` tries: all but the composed ones."""
+    """List the backends that `auto` tries: all except the composed ones."""
     return (*built_in(), *foreign())
 
 
 def facts(name: str) -> Facts | None:
-    """Return the facts of a built-in one, whose module imports no library. Returns None for another package's, which
-    only a worker runs."""
+    """Return the facts of a built-in backend without importing its library. Returns None for a backend of another
+    package: only a worker may load it."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -95,7 +99,8 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """Return, by the model of each GPU, the first backend that drives it: another one drives the same hardware."""
+    """Return the first backend that drives each GPU, by the GPU's model. Later backends in the list drive the same
+    hardware."""
     backends: dict[str, str] = {}
     for gpu in gpus:
         backends.setdefault(gpu.name, gpu.backend)
@@ -103,19 +108,19 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 
 def may_drive_cpu(name: str) -> bool:
-    """Return False for one that is known to have no CPU."""
+    """Return False if the backend is known to have no CPU."""
     facts_of = facts(name)
     return facts_of is None or "cpu" in facts_of.kinds
 
 
 def is_hidden(device_id: str) -> bool:
-    """True for devices that answer to their id alone: those of a hidden backend, and what is composed with one."""
+    """Return whether the device belongs to a hidden backend, or is composed with a device of a hidden backend."""
     return any(name in hidden_names() for name in names_of(device_id))
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """The backends that have a part in a device: its own, and of a composed one or a device group that of those
-    inside."""
+    """List the backends that take part in a device: its own backend and, for a composed device or a device group, the
+    backends of the devices inside."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
     if own == DEVICE_GROUP:
         return (own, device_id.split(":")[1])
@@ -123,7 +128,8 @@ def names_of(device_id: str) -> tuple[str, ...]:
 
 
 def has(name: str) -> bool:
-    """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
+    """Return whether `load` would find the backend. Entry points are looked up only for a foreign name, and are not
+    loaded."""
     if name in _ours():
         return True
     from gpubench.base import plugins
@@ -132,10 +138,10 @@ def has(name: str) -> bool:
 
 
 def load(name: str) -> Backend:
-    """The backend of that name: a file here, else an entry point of the group `gpubench.backends`.
+    """Load the backend of that name: a file here, else an entry point of the group `gpubench.backends`.
 
-    Raises KeyError if there is none, BackendError for one that is broken. Entry points cost 30 to 60 ms, so only a
-    foreign name looks them up.
+    Raises KeyError if there is no such backend, BackendError if it is broken. Reading entry points costs 30 to 60 ms,
+    so this happens only for a foreign name.
     """
     if name in _ours():
         folder = __name__ if name in names() else f"{__name__}.hidden"

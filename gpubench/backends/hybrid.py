@@ -1,9 +1,9 @@
-"""hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`); a workload with
-each of its stages on one of them, by a session of the wing that brings workloads.
+"""hybrid: one op split over a GPU and the CPU, which work at the same time (`hybrid:cupy:0`). A wing's session runs
+workloads, with each stage on one of the two.
 
-The GPU takes the first units of the op's outer dimension, NumPy the rest, in the caller's own arrays. In `resident`
-the GPU's part of the data is on the device already and both outputs stay where they are made. In the transfer regimes
-everything is in host memory: a second thread moves the GPU's share up and down while this one computes.
+The GPU takes the first units of the op's outer dimension, the CPU takes the others, in the caller's own arrays. In
+`resident` the GPU's part of the data is on the device already, and each side keeps its own output. In the transfer
+regimes all data starts and ends in host memory: a second thread moves the GPU's part while the calling thread computes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """The GPU's share of `units`, for a share from 0 to 1; of a real split each side gets something: half a step at
-    least, which the six digits of a file still tell from nothing."""
+    """Return the GPU's part of `units` for a share from 0 to 1. In a real split each side gets at least half a step,
+    which the six digits of a file still tell from nothing."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
     step = granule(units)
@@ -66,12 +66,12 @@ def gpu_units(units: int, gpu_share: float) -> int:
 
 
 class SplitLaunch(DividedLaunch):
-    """A launch of so many units on the GPU, and the rest on the CPU."""
+    """A launch with some units on the GPU and all others on the CPU."""
 
     def __init__(
         self, op: Op, case: Case, operands: Sequence[DividedBuffer], sides: tuple[Session, Session], on_gpu: int
     ) -> None:
-        """Cut for the GPU and the CPU of `sides`; the output is the last of `operands`."""
+        """Divide the launch between the GPU and the CPU of `sides`; the last of `operands` is the output."""
         super().__init__(op, case, operands[:-1], operands[-1])
         gpu, self.cpu = sides
         self.units = op.units(case.params)
@@ -93,7 +93,7 @@ CpuPart = Callable[[int], None]
 
 
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
-    """Return the last `on_cpu` units of each input: views of what was uploaded. A copy costs what a split saves."""
+    """Return views of the last `on_cpu` units of each input. A copy costs as much as a split saves."""
     return [
         split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
@@ -109,8 +109,8 @@ def cpu_case(launch: SplitLaunch) -> Case:
 
 
 def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
-    """Bind the CPU's part to its views of the inputs, and to its place in `whole`, which is a reduction's partial
-    result."""
+    """Bind the CPU's part to its views of the inputs and to its place in `whole`. For an op that joins results, `whole`
+    is the CPU's partial result."""
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
     target = whole if launch.split.join else whole[launch.on_gpu :]
@@ -128,7 +128,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
 
 
 class Sides:
-    """A GPU's session with the CPU beside it. `cpu_s` sums up the seconds that the CPU's parts took."""
+    """A GPU's session and the CPU that works with it. `cpu_s`: the sum of the seconds of the CPU's parts."""
 
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
@@ -140,7 +140,7 @@ class Sides:
         self.pieces = HeldPieces()
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
-        """The data is in place: this thread enqueues a few launches, then computes as many while the GPU works."""
+        """Run with all data in place: enqueue a few launches, compute as many on the CPU meanwhile, and repeat."""
         self.share_cores(launch, travels=False)
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             launch.gpu.came_in_pieces = False
@@ -156,11 +156,10 @@ class Sides:
     def together(
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
-        """The GPU's data travels and its kernel runs on the second thread, while this one computes. A little data is
-        sent and fetched by this one: waking the other would take longer.
+        """Compute on this thread while the second thread moves the GPU's data and runs its kernel. This thread moves
+        small data itself: waking the second thread would take longer.
 
-        With `host_output` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or
-        not.
+        `host_output` gets the whole result. `again`: send all inputs that travel, even unchanged ones.
         """
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
@@ -184,8 +183,8 @@ class Sides:
             host_output[...] = self._join(launch)
 
     def _start(self, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool) -> Work | None:
-        """Enqueue the GPU's part, where little is sent or the device moves the data by itself. Returns what waits for
-        it, and fetches what is still to be fetched. Returns None where another thread has to move the data."""
+        """Enqueue the GPU's part if little is sent, or if the device moves the data by itself. Returns a function that
+        waits and fetches the result. Returns None if another thread has to move the data."""
         wait = self.pieces.start(gpu, repeat, host_output)
         if wait is not None:
             return wait
@@ -198,9 +197,9 @@ class Sides:
         return partial(gpu.fetch, host_output)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
-        """Leave cores to the threads that move the GPU's data; all are the CPU's where none does.
+        """Reserve cores for the threads that move the GPU's data; without such threads the CPU gets all cores.
 
-        Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
+        If every core computes, each thread that wakes up for a chunk waits milliseconds for a time slice.
         """
         movers, cpu = launch.movers if travels else 0, launch.cpu
         shared = cpu, movers, launch.gpu is None
@@ -221,9 +220,10 @@ class Sides:
         again: bool = False,
         rest: bool = False,
     ) -> None:
-        """The GPU's side alone: send what is out of date, run, and with `host_output` fetch its part of the result.
+        """Run the GPU's side alone: send changed inputs, run, and with `host_output` fetch the GPU's part of the
+        result.
 
-        `rest`: wait for the kernel asleep, because the CPU has no core left over for a wait that spins.
+        `rest`: wait for the kernel asleep, because the CPU has no core to spare for a spinning wait.
         """
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
@@ -241,8 +241,8 @@ class Sides:
         self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
-        """The result of a launch that ran: the GPU's part comes down, the CPU's is copied, or computed once more
-        where the caller got the only copy."""
+        """Download the GPU's part of a finished launch to `host` and copy the CPU's part. Compute again what only the
+        caller has, and all if the GPU's data came in pieces."""
         self.gpu.sync()
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             self.together(launch, 1, host, again=True)
@@ -257,17 +257,17 @@ class Sides:
             host[launch.on_gpu :] = launch.output.own()[launch.on_gpu :]
 
     def close(self) -> None:
-        """End the second thread and forget the arrays."""
+        """End the second thread and drop all arrays."""
         self._companion.close()
         self.forget()
 
     def forget(self) -> None:
-        """Hold none of the caller's arrays any longer."""
+        """Drop all references to the caller's arrays."""
         self._bound.clear()
         self.pieces.close()
 
     def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
-        """Bound to the inputs as they are, and to where its result goes."""
+        """Return the CPU's part, bound to the current inputs and to the place of its result."""
         import numpy as np
 
         launch.fills_host = host_output is not None
@@ -298,14 +298,14 @@ class Sides:
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute; `several`: threads do that, not a call of the
-    driver's."""
+    """Return how many cores move data while the others compute. `several`: several threads move it, not one call of the
+    driver."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
 class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A GPU's session and the CPU's, driven as one. `other` opens another session on the CPU, which may be the faster
-    one; it returns None if there is none."""
+    """A session that drives a GPU's session and the CPU's. `other` opens another CPU session, which may be faster, or
+    returns None."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -324,7 +324,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._two_sided: dict[str, Any] = {}
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
+        """Return why the case cannot be split: it is not plain tuned, the op cannot be divided, or a side refuses."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
@@ -334,7 +334,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
     def for_op(self, op: Op) -> Session:
-        """A workload is assigned by a wing, any other op is split."""
+        """Return the wing's session for a workload, and this session for any other op."""
         two_sided = wings.for_op("two_sides", op)
         if two_sided is None:
             return self
@@ -344,31 +344,31 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return session
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """The GPU's: the CPU computes in page-locked memory, too."""
+        """Return an array of the GPU's session: the CPU computes in page-locked memory too."""
         return self.gpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """An operand; device memory is taken when a launch needs its part of it."""
+        """Return an operand. It takes device memory when a launch needs the GPU's part."""
         return DividedBuffer(shape, dtype)
 
     def free(self, buffer: DividedBuffer) -> None:
-        """Its device memory goes back to the GPU's pool."""
+        """Give the operand's device memory back to the GPU's pool."""
         self._flush()
         buffer.free()
 
     def forget(self) -> None:
-        """The CPU's parts are bound to the caller's arrays: let them go."""
+        """Drop the CPU's parts, which refer to the caller's arrays."""
         self._sides.forget()
         for two_sided in self._two_sided.values():
             two_sided.forget()
 
     def upload(self, buffer: DividedBuffer, host: Array) -> None:
-        """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
+        """Keep a reference to the array. The next launch, which knows the GPU's part, uploads that part."""
         self._flush()
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """Do what was put off, the CPU's part straight into `host`; else bring both parts together there."""
+        """Run a postponed launch of this output, with the CPU's part directly in `host`; else copy both parts."""
         if self._waiting is not None and self._waiting[0].output is buffer:
             self._flush(host)
             return
@@ -386,13 +386,14 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return self.held_pieces.get(case.workload) if case.regime == "transfer-always" else None
 
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
-        """From the next `compile` of this case on. Returns the share after rounding to whole units."""
+        """Set the GPU's share from the next `compile` of this case on. Returns the share after rounding to whole
+        units."""
         self._gpu_shares[case.id] = gpu_share
         units = op.units(case.params)
         return gpu_units(units, gpu_share) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Choose what computes each side's part."""
+        """Choose the kernel of each side, the number of pieces and the CPU's session."""
         launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
@@ -409,7 +410,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             self._computing[case.workload] = self._choose_cpu(launch)
 
     def _choose_pieces(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> int | OnePiece:
-        """Choose by calls with all of the work on the GPU."""
+        """Choose the number of pieces by calls with all of the work on the GPU."""
         output = DividedBuffer(op.output.shape(case.params), case.dtype)
         launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
         gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")
@@ -431,7 +432,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the session on the CPU that computes its part faster, with all threads."""
+        """Return the CPU session that computes the CPU's part faster, with all threads."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -461,7 +462,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SplitLaunch:
-        """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
+        """Compile the GPU's kernel for its units. The CPU's part is bound to arrays when it runs."""
         launch = self._split(op, case, inputs, output)
         if launch.gpu is not None:
             own = launch.gpu.compile()
@@ -477,8 +478,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
-        the result goes, and the GPU's data has still to travel."""
+        """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed: the GPU's data has still
+        to travel, and only `download` knows the place of the result."""
         self._flush()
         if not isinstance(launch, SplitLaunch):  # the GPU's empty one
             self.gpu.run(launch, repeat)
@@ -491,12 +492,12 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._sides.resident(launch, repeat)
 
     def sync(self) -> None:
-        """Do what was put off, and wait for the GPU."""
+        """Run the postponed launch, and wait for the GPU."""
         self._flush()
         self.gpu.sync()
 
     def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
-        """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
+        """Return the seconds per launch of each side alone, and of the CPU while the GPU works too."""
         self.sync()
         sides, seconds, travels = self._sides, {}, host_output is not None
         sides.share_cores(launch, travels=travels)
@@ -520,11 +521,11 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return seconds
 
     def empty_launch(self) -> Launch:
-        """Return the GPU's: the CPU's costs nothing."""
+        """Return the GPU's empty launch: an empty launch on the CPU costs nothing."""
         return self.gpu.empty_launch()
 
     def flush(self) -> None:
-        """Empty the GPU's caches: an upload to this session would only refer to the array."""
+        """Empty the GPU's caches by its own session: an upload here would only keep a reference."""
         self._flush()
         self.gpu.flush()
 
@@ -532,7 +533,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return self.gpu.clock()
 
     def close(self) -> None:
-        """Both sides, whatever happens to the first."""
+        """Close both sides, even if closing the first fails."""
         self._waiting = None
         self._sides.close()
         for two_sided in self._two_sided.values():
@@ -543,20 +544,21 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
                 side.close()
 
     def _flush(self, host_output: Array | None = None) -> None:
-        """Do what was put off; with `host_output` the whole result is there afterwards."""
+        """Run the postponed launch; with `host_output` the whole result is in it afterwards."""
         if self._waiting is not None:
             (launch, repeat), self._waiting = self._waiting, None
             self._sides.together(launch, repeat, host_output)
 
 
 class HybridBackend(Backend):
-    """Each GPU of the other backends with the CPU beside it."""
+    """A backend that pairs each GPU of the other backends with the CPU."""
 
     name = "hybrid"
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """One for each GPU, and for each software adapter. Raises BackendUnavailable if there is none."""
+        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is none and a backend
+        is unavailable."""
         pairs, why = [], []
         for name in backends.built_in():
             try:
@@ -568,7 +570,7 @@ class HybridBackend(Backend):
         return [*pairs, *(device for name in backends.hidden_names() for device in _pairs(name))]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> SplitSession:
-        """The GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""
+        """Open the GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""
         inner = device_id.partition(":")[2]
         backend = backends.load(inner.partition(":")[0])
         gpu = backend.open(inner, threads, autotune=autotune)

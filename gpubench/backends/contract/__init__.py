@@ -1,11 +1,11 @@
 """The contract between the worker and a backend: a Backend opens a Session on one device.
 
-A `Session` has what every device needs; a method with a body does it as any device can. What only some devices have is
-a small protocol: a session that derives from it has it, and the worker asks by `isinstance`.
-Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
-Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else. A
-state is both: a launch adds to it, and adds the same again when it is repeated.
-Where an op has several outputs, `output` is a tuple of buffers, here and in a launch.
+`Session` has the methods that every device needs. A method with a body is a default that works on any device. A feature
+of only some devices is a small protocol: a session that derives from the protocol has the feature, and the worker asks
+by `isinstance`. The worker sees no type and no exception of a vendor: sessions raise only `errors.BackendError`.
+Buffers are opaque. A launch is idempotent: it reads its inputs and writes only its own output. The exception is a
+state, which is input and output: a repeated launch adds to the state again. If an op has several outputs, `output` is a
+tuple of buffers, here and in a launch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Launch:
 
 
 class Call(Launch):
-    """A launch that is one call, whose result is the output."""
+    """A launch that makes one call; the call's result becomes the output."""
 
     def __init__(self, function: Callable[[], Any], kernel_hash: str | None = None) -> None:
         self._function = function
@@ -50,14 +50,15 @@ class Call(Launch):
 
 
 class HostCall(Launch):
-    """A step of a chain that the host does: what `call` returns goes up to the output, in order with the launches."""
+    """A step of a chain that runs on the host: the result of `call` is uploaded to the output, in order with the
+    launches."""
 
     def __init__(self, session: Session, call: Callable[[], Any], output: Buffer) -> None:
         self._session, self._call = session, call
         self.output = output
 
     def __call__(self) -> None:
-        """Do it, and send what it made."""
+        """Make the call and upload its result."""
         for buffer, made in zip(each(self.output), each(self._call()), strict=True):
             self._session.upload(buffer, made)
 
@@ -85,17 +86,17 @@ class SideReading(NamedTuple):
 
 
 class ReadyBuffers(NamedTuple):
-    """Buffers of one shape and dtype, for a caller that asks for them at every call. A caller looks them up once: the
-    look-up takes as long as a tenth of a launch."""
+    """A source of buffers of one shape and dtype, for a caller that takes one at every call. The caller looks it up
+    only once, because a look-up takes a tenth of a launch."""
 
     take: Callable[[], Buffer]  # returns a buffer that overlaps no other
     give_back: Callable[[Buffer], None]  # takes it back
 
 
 class Transfers:
-    """One way to move data. As it stands: by the session's own calls, from ordinary memory.
+    """One way to move data. The default uses the session's own calls and pageable memory.
 
-    `copies`: threads of its own copy between the caller's array and staging memory.
+    `copies`: whether its own threads copy between the caller's array and staging memory.
     """
 
     staging: Staging = "pageable"  # how data reaches the device
@@ -105,40 +106,42 @@ class Transfers:
         self._session = session
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order with launches; complete when the session's `sync` returns."""
+        """Copy to the device, in order with launches. The copy is complete when the session's `sync` returns."""
         self._session.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out, in order with launches; complete when it returns."""
+        """Copy to the host, in order with launches. The copy is complete when this method returns."""
         self._session.download(buffer, host)
 
     def use_threads(self, count: int | None) -> None:
-        """Copy with at most so many threads from now on, None: as many as usual."""
+        """Set the largest number of copying threads. None restores the usual number."""
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the device copies this array by itself, while the caller does something else."""
+        """Return whether the device copies this array without the caller's thread, which is free meanwhile."""
         return False
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy out to a direct array, in order with launches; complete when the session's `sync` returns."""
+        """Enqueue a copy to a direct array on the host, in order with launches. The copy is complete when the session's
+        `sync` returns."""
         raise NotImplementedError
 
 
 class DeviceStream(ABC):
-    """A queue of a device beside others: what is enqueued runs in order, at once with what is in the others.
+    """One of several queues of a device. Work in one queue runs in order, and at the same time as work in other queues.
 
-    Host arrays are of `Session.host_array` in the tuned implementation, and nobody touches them until `wait` returns.
+    Host arrays come from `Session.host_array` for the tuned implementation, and nobody touches them until `wait`
+    returns.
     """
 
     staging: Staging = "pinned"  # how data reaches the device
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
-        """Have what is enqueued meanwhile go here; errors of the vendor become ours."""
+        """Enqueue all work of the `with` block in this queue, and turn the vendor's errors into ours."""
 
     @abstractmethod
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy in."""
+        """Enqueue a copy to the device."""
 
     @abstractmethod
     def run(self, launch: Any) -> None:
@@ -146,21 +149,22 @@ class DeviceStream(ABC):
 
     @abstractmethod
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy out."""
+        """Enqueue a copy to the host."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when all that was enqueued here is done. Raises DeviceLost."""
+        """Wait until all work in this queue is done. Raises DeviceLost."""
 
     def close(self) -> None:
-        """Free what the queue holds. As it stands: it holds nothing."""
+        """Free what the queue holds. The default frees nothing."""
 
 
 class HostMemory(ABC):
-    """Host memory of one kind that an open device computes in. A buffer is the device's, unless the host holds it."""
+    """Host memory of one kind in which an open device computes. The device owns each buffer, except while the host
+    holds it."""
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run in this memory. As it stands: it can."""
+        """Return why the case cannot run in this memory. The default returns None: every case can."""
         return None
 
     @abstractmethod
@@ -168,33 +172,33 @@ class HostMemory(ABC):
         """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""
 
     def free(self, buffer: Buffer) -> None:
-        """Take the buffer back. As it stands: it goes with its last reference."""
+        """Take the buffer back. By default the memory is freed with the buffer's last reference."""
 
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Have the host hold these buffers and return their bytes: the CPU is the last that touched them. Nothing runs
-        on the device meanwhile."""
+        """Have the host hold these buffers, and return their bytes. The CPU touches them last; nothing runs on the
+        device meanwhile."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Give back to the device what the host holds; nobody reads the bytes any longer. As it stands: both may touch
-        them."""
+        """Give the buffers that the host holds back to the device; the host no longer reads their bytes. The default
+        does nothing: both may touch them."""
 
     def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the device's session whose output lies in this memory. As it stands: that of the session,
-        which writes into the output given."""
+        """Return a launch of the device's session whose output lies in this memory. The default is the session's own
+        launch, which writes into `output`."""
         return session.compile(op, case, inputs, output)
 
     def forget(self) -> None:
-        """Let go of idle memory: a workload is over. As it stands: there is none."""
+        """Free idle memory at the end of a workload. The default has none."""
 
     def close(self) -> None:
-        """Free everything. As it stands: `forget` does."""
+        """Free everything. The default calls `forget`."""
         self.forget()
 
 
 class Links(ABC):
-    """The links of a device group, which move data among its ranks. Calls enqueue on the ranks that they concern;
-    `sync` waits for all. Both are made inside of `guard`."""
+    """The links of a device group, which move data among its ranks. Each call enqueues work on the ranks that take
+    part; `sync` waits for all ranks. Callers make both kinds of call inside `guard`."""
 
     ranks: int  # how many
     xp: Any  # the array library of the buffers, one float32 vector a rank
@@ -203,50 +207,49 @@ class Links(ABC):
 
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:
-        """Work with the arrays of that rank meanwhile."""
+        """Make the rank's device current in the `with` block, to work with its arrays."""
 
     def guard(self) -> AbstractContextManager[None]:
-        """Errors of the vendor become ours meanwhile. It is entered once for many calls, as that takes longer than one.
-        As it stands: there is no vendor."""
+        """Turn the vendor's errors into ours in the `with` block. Enter it once for many calls, because entering takes
+        longer than a call. The default does nothing: there is no vendor."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def sync(self) -> None:
-        """Return when all ranks are done."""
+        """Wait until all ranks are done."""
 
     @abstractmethod
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Send what the first rank of each pair holds to the second."""
+        """Copy the array of the first rank of each pair to the second rank."""
 
     @abstractmethod
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Do a collective: `allreduce` (each rank gets the sum of what all sent), `reducescatter` (its part of the
-        sum), `allgather` (what all sent, one after the other), `alltoall` (its part of what each sent) or `broadcast`
-        (what rank 0 sent)."""
+        """Do a collective. `allreduce` gives each rank the sum of all arrays, `reducescatter` one part of that sum,
+        `allgather` all arrays in a row, `alltoall` one part of every array, `broadcast` the array of rank 0."""
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
-        """Put the mean over the ranks into each buffer of each rank, behind what its session has enqueued."""
+        """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued."""
 
     def clock(self) -> float:
-        """Read the host clock in seconds. As it stands: the host's own."""
+        """Read the host clock in seconds. The default is `time.perf_counter`."""
         return time.perf_counter()
 
     def array(self, rank: int, count: int) -> Array:
-        """Return a new vector of that rank, full of NaN. Raises DeviceOutOfMemory."""
+        """Return a new float32 vector on the rank, full of NaN. Raises DeviceOutOfMemory."""
         with self.on(rank):
             return self.xp.full(count, float("nan"), dtype="float32")
 
     def fetch(self, array: Array) -> tuple[Any, Array]:
-        """Return the array in host memory, behind the library that has it there."""
+        """Return the array in host memory, and before it the array library that the array belongs to."""
         return self.xp, array
 
     def close(self) -> None:
-        """Free everything; never raises. As it stands: there is nothing to free."""
+        """Free everything; never raises. The default has nothing to free."""
 
 
 class Session(ABC):
-    """One open device, held by one worker for as long as the worker lives."""
+    """One open device. One worker holds it as long as the worker lives."""
 
     device: Device  # that is open
     limits: Limits  # that kernels keep to
@@ -256,11 +259,12 @@ class Session(ABC):
 
     @abstractmethod
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run here, from declarations and limits, without allocation; None if it can."""
+        """Return why the case cannot run here. Returns None if it can. Reads only declarations and limits and allocates
+        nothing."""
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return a C-contiguous host array: pageable for the library implementation, the backend's best for tuned. Of
-        NumPy's own dtypes alone, where a session has no better memory."""
+        """Return a C-contiguous host array: pageable for the library implementation, the backend's best memory for the
+        tuned one. The default knows only NumPy's own dtypes."""
         import numpy as np
 
         return np.empty(shape, dtype)
@@ -270,62 +274,64 @@ class Session(ABC):
         """Return a buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
 
     def free(self, buffer: Buffer) -> None:
-        """Take the buffer back. Without a pool it goes with its last reference."""
+        """Take the buffer back. Without a pool the memory is freed with the buffer's last reference."""
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Return where buffers of that shape come from. As it stands: from `allocate`, and back by `free`."""
+        """Return a source of buffers of that shape and dtype. The default calls `allocate` and `free`."""
         return ReadyBuffers(functools.partial(self.allocate, shape, dtype), self.free)
 
     @abstractmethod
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order with launches; complete when `sync` returns."""
+        """Copy to the device, in order with launches. The copy is complete when `sync` returns."""
 
     @abstractmethod
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out, in order with launches; complete when it returns."""
+        """Copy to the host, in order with launches. The copy is complete when this method returns."""
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return how data moves in this implementation: `library` as a user of the library writes it; `tuned` may
-        stage, and what staging costs is part of the call. As it stands: by `upload` and `download`."""
+        """Return the way to move data for this implementation. `library` moves it as a user of the library does;
+        `tuned` may stage it, and the time of staging counts. The default uses `upload` and `download`."""
         return Transfers(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
-        """Write the value into every element, in order with launches. As it stands: by an upload."""
+        """Write the value into every element, in order with launches. The default uploads an array."""
         array = self.host_array(shape, dtype, "library")
         array.fill(value)
         self.upload(buffer, array)
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Do all untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
-        them cached by `case.implementation_id`. Cheap when repeated with the same buffers. Raises BuildError."""
+        """Do all untimed work: prepare the library call or the kernel of `case.variant` (None means the first kernel).
+        Caches by `case.implementation_id`, so a repeated call with the same buffers is cheap. Raises BuildError."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
-        """Enqueue `repeat` launches of this session in order and return: no wait."""
+        """Enqueue `repeat` launches of this session in order, and return without a wait."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Return when all enqueued work is done and readable. Raises DeviceLost."""
+        """Wait until all enqueued work is done and its results are readable. Raises DeviceLost."""
 
     def sync_asleep(self) -> None:
-        """Wait as `sync` does, but asleep: the CPU has work of its own. As it stands: as `sync` waits."""
+        """Wait like `sync`, but asleep, so that the CPU can do other work. The default calls `sync`."""
         self.sync()
 
     def view(self, array: Array) -> Buffer:
-        """Return a buffer of a CPU in the array's own memory. As it stands: the array."""
+        """Return a buffer in the array's own memory; CPU only. The default returns the array."""
         return array
 
     @property
     def home(self) -> Session:
-        """The session in whose memory weights lie. As it stands: this one; operands in host memory are another's."""
+        """The session in whose memory weights lie: by default this one, for operands in host memory the device's own
+        session."""
         return self
 
     def enter(self) -> None:
-        """Make the calling thread one that may drive the device. As it stands: each may."""
+        """Prepare the calling thread to drive the device. The default does nothing: every thread may."""
 
     def flush(self) -> None:
-        """Empty the device's caches; complete when `sync` returns. As it stands: upload more than they hold."""
+        """Empty the device's caches; complete when `sync` returns. The default uploads more bytes than the caches
+        hold."""
         self.upload(*self._zeros)
 
     @functools.cached_property
@@ -335,14 +341,15 @@ class Session(ABC):
         return self.allocate(zeros.shape, "float32"), zeros
 
     def forget(self) -> None:
-        """Hold nothing of the caller's any longer: a workload is over. As it stands: nothing was held."""
+        """Drop all references to the caller's objects at the end of a workload. The default has none."""
 
     @abstractmethod
     def empty_launch(self) -> Launch:
-        """Return a launch that takes the path of a real one and does no work."""
+        """Return a launch that does no work but takes the same path as a real launch."""
 
     def clock(self) -> float:
-        """Read the host clock in seconds: monotonic, only differences count. A scripted device has one of its own."""
+        """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device has a clock of
+        its own."""
         return time.perf_counter()
 
     @abstractmethod
@@ -351,7 +358,8 @@ class Session(ABC):
 
 
 class WrappedSession(Session):
-    """A session over another one of the same device: what it does not change is the inner session's."""
+    """A session around another session of the same device. Calls go to the inner session unless a subclass overrides
+    them."""
 
     def __init__(self, inner: Session) -> None:
         self._inner = inner
@@ -412,51 +420,50 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open one device. Raises BackendUnavailable. The library is imported here, not before.
+        """Open one device, and import the library only now. Raises BackendUnavailable.
 
-        `autotune`: where kernels are chosen by trying them; False: take the defaults.
+        `autotune`: whether kernels are chosen by trials; False means the defaults.
         """
 
     def host_devices(self) -> list[Device]:
-        """List those of `devices` that are CPUs, sooner than an import takes. Raises BackendUnavailable. As it stands:
-        all of them, if that takes none."""
+        """List the CPUs among `devices`, without importing the library. Raises BackendUnavailable. The default lists
+        all devices; override it if `devices` imports the library."""
         return self.devices()
 
     def preload(self) -> None:
-        """Import what opening a device needs, without touching any device: other users of a GPU are counted before
-        our worker opens it. Raises nothing, since `open` tells what is wrong. Default: do nothing."""
+        """Import the modules that opening a device needs, but touch no device: other users of a GPU are counted before
+        our worker opens it. Raises nothing, because `open` reports errors. The default does nothing."""
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A backend that reads clocks and users of GPUs that have neither a UUID nor a PCI address."""
+    """A backend that reads the clocks and the users of GPUs without a UUID and without a PCI address."""
 
     @abstractmethod
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Return what reads the clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU, once a call.
-        It is called in a process of its own."""
+        """Return a function that reads clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU once per
+        call. A process of its own calls it."""
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Return who else is on such a device: the fields of `monitor.Users` that are not 0."""
+        """Return the other users of such a device: the fields of `monitor.Users` that are not 0."""
 
 
 @runtime_checkable
 class Joins(Protocol):
-    """A backend whose devices make device groups."""
+    """A backend whose devices can form device groups."""
 
     @abstractmethod
     def joinable(self) -> list[Device]:
-        """List those of `devices` that make device groups, by ordinal. Raises BackendUnavailable."""
+        """List the devices that can form device groups, by ordinal. Raises BackendUnavailable."""
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return what joins these devices to a device group; `word` stands for them where a device group has a name.
-        Raises BackendUnavailable."""
+        """Return the links among these devices. `word` stands for the devices in the name of a device group. Raises
+        BackendUnavailable."""
 
     @abstractmethod
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open the devices of these ordinals side by side in one worker: the ranks of a device group. Raises
-        BackendUnavailable."""
+        """Open the devices of these ordinals in one worker: the ranks of a device group. Raises BackendUnavailable."""

@@ -1,5 +1,5 @@
-"""Protocols for what only some devices have: a session that has the methods of a protocol has it, and the worker asks
-by `isinstance`."""
+"""Protocols for features that only some devices have. A session that has a protocol's methods has the feature, and the
+worker asks by `isinstance`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CoreClock(Protocol):
 
     @abstractmethod
     def core_hz(self) -> float | None:
-        """Return the cycles per second once all enqueued work is done, well below a millisecond later. Returns None if
-        the counters stand still."""
+        """Return the cycles per second right after all enqueued work, in well below a millisecond. Returns None if the
+        counters stand still."""
 
 
 # ---------------------------------------------------------------- memory
@@ -52,25 +52,25 @@ class CoreClock(Protocol):
 
 @runtime_checkable
 class FreshMemory(Protocol):
-    """A device with memory past its pool."""
+    """A device that can allocate memory past its pool."""
 
     @abstractmethod
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a buffer from the driver, usable at once, whatever the pool holds. Raises DeviceOutOfMemory."""
+        """Return a buffer from the driver, never from the pool; it is usable at once. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def free_fresh(self, buffer: Buffer) -> None:
-        """Give it back to the driver, now."""
+        """Give the buffer back to the driver at once."""
 
 
 @runtime_checkable
 class SharesBuffers(Protocol):
-    """A device whose ops may read parts of one buffer: it holds one copy of the inputs that ops share."""
+    """A device whose ops may read a part of a buffer, so that it holds one copy of inputs that several ops share."""
 
     @abstractmethod
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
-        """Return the first elements of a flat buffer in this shape and in its memory: an input that no launch may write
-        to."""
+        """Return the first elements of a flat buffer in this shape, in the same memory. The result is an input: no
+        launch may write to it."""
 
 
 @runtime_checkable
@@ -95,16 +95,16 @@ class ComputesInPlace(Protocol):
 
 @runtime_checkable
 class ComparesBuffers(Protocol):
-    """A device that compares its buffers."""
+    """A device that compares buffers in its own memory."""
 
     @abstractmethod
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a new buffer of the device that holds the same. Returns None if the host compares as quickly. Raises
-        DeviceOutOfMemory."""
+        """Return a copy of the buffer in new memory of the device. Returns None if a comparison on the host is as
+        quick. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Return whether a copy begins with the bytes of a buffer that has this shape and dtype."""
+        """Return whether `copy` begins with the bytes of `buffer`, which has this shape and dtype."""
 
 
 @runtime_checkable
@@ -113,8 +113,8 @@ class JudgesBlocks(Protocol):
 
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` asks for it. Returns
-        None if there is no such code for these arrays."""
+        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` needs it. Returns None
+        if no compiled code reads these arrays."""
 
 
 @runtime_checkable
@@ -123,7 +123,7 @@ class Streams(Protocol):
 
     @abstractmethod
     def stream(self) -> DeviceStream:
-        """Return a new queue. Raises Unsupported if this device copies nothing while it computes."""
+        """Return a new queue. Raises Unsupported if this device cannot copy while it computes."""
 
 
 # ---------------------------------------------------------------- kernels
@@ -135,8 +135,8 @@ class BuildsAhead(Protocol):
 
     @abstractmethod
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build what these cases need, as far as nothing is still to be chosen: `compile` finds it then. Raises
-        BuildError."""
+        """Build the kernels of these cases, so that `compile` finds them. Skips kernels whose candidate is not chosen
+        yet. Raises BuildError."""
 
 
 @runtime_checkable
@@ -146,16 +146,16 @@ class Foresees(Protocol):
     @abstractmethod
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
         """Import and compile what the tuned implementations of these ops need, while other devices open. Returns the
-        seconds of what this machine remembers from then on."""
+        seconds of the work that this machine's cache saves from now on."""
 
 
 @runtime_checkable
 class Tunes(Protocol):
-    """A device that chooses among candidates."""
+    """A device that chooses among candidates of a kernel."""
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed."""
+        """Choose the case's candidate before `compile`, from memory or by trials of bounded time. Untimed."""
 
 
 # ---------------------------------------------------------------- peaks
@@ -163,21 +163,21 @@ class Tunes(Protocol):
 
 @runtime_checkable
 class KnownPeaks(Protocol):
-    """A device whose peaks are known beforehand."""
+    """A device whose peaks are known without a measurement."""
 
     @abstractmethod
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the peaks asked for."""
+        """Return the requested peaks."""
 
 
 @runtime_checkable
 class MultiplyAdds(Protocol):
-    """A device with a kernel of multiply-adds: else its peak of arithmetic is the matrix product's."""
+    """A device with a kernel of multiply-adds. Without this kernel the matrix product gives the peak of arithmetic."""
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """Return a launch of nothing but multiply-adds, as `backends.shared.peaks` counts them. Its output is its
-        own; the caller frees it. Raises Unsupported for a dtype that the device has not."""
+        """Return a launch of only multiply-adds; `backends.shared.peaks` counts them. The caller frees the launch's
+        output. Raises Unsupported if the device lacks the dtype."""
 
 
 # ---------------------------------------------------------------- workloads
@@ -191,8 +191,8 @@ class Chains(Protocol):
 
     @abstractmethod
     def chain(self, steps: Steps, output: Buffer) -> Launch:
-        """Return launches of this session as one that does them in order and leaves `output`; each step's result has to
-        lie in the buffer beside it. Steps of the host (`HostCall`) come first."""
+        """Return one launch that does these launches of the session in order and leaves its result in `output`. The
+        result of each step has to lie in the buffer beside it. Steps of the host (`HostCall`) come first."""
 
 
 @runtime_checkable
@@ -201,17 +201,17 @@ class TimesStages(Protocol):
 
     @abstractmethod
     def stage_times(self, steps: Steps) -> StageReading | None:
-        """Do the steps of a chain once, in order, with clock readings between them, and wait. Returns None if the clock
+        """Do the steps of a chain once, in order, read the clock between them, and wait. Returns None if the clock
         failed this time."""
 
 
 @runtime_checkable
 class Records(Protocol):
-    """A device whose host writes the commands of every call anew."""
+    """A device whose host records the commands of every call anew."""
 
     @abstractmethod
     def recording(self, launch: Any) -> Recording:
-        """Do a launch, but for what the host does before it, and wait."""
+        """Do a launch without its steps on the host, and wait. Returns the seconds of recording."""
 
 
 @runtime_checkable
@@ -220,16 +220,16 @@ class AssignsStages(Protocol):
 
     @abstractmethod
     def assign(self, assignment: str) -> None:
-        """Run the stages where this says from now on: a letter each, `c` or `g`."""
+        """Run the stages on these sides from now on. `assignment` has a letter for each stage: `c` or `g`."""
 
     @abstractmethod
     def side_times(self, steps: Steps) -> tuple[SideReading, SideReading] | None:
-        """Do all steps of a chain on the CPU, then on the GPU those that the host does not do: with clock readings
-        between them, and as one launch. Returns None if a clock failed this time."""
+        """Time a chain on the CPU, then on the GPU without the steps of the host. Each side runs it with clock readings
+        between the steps, and as one launch. Returns None if a clock failed this time."""
 
     @abstractmethod
     def copy_times(self, buffer: Buffer) -> tuple[float, float]:
-        """Return the seconds of one copy of what the buffer holds to the GPU, and of one back."""
+        """Return the seconds of one copy of the buffer's content to the GPU, and of one copy back."""
 
 
 # ---------------------------------------------------------------- several devices as one
@@ -241,17 +241,17 @@ class Splits(Protocol):
 
     @abstractmethod
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
-        """Put that share of the work on the GPU in launches of this case that are compiled from now on. Returns the
-        share after rounding to whole units."""
+        """Set the GPU's share for launches of this case that are compiled from now on. Returns the share after rounding
+        to whole units."""
 
     @abstractmethod
     def pieces(self, case: Case) -> int | OnePiece | None:
-        """Return in how many pieces the GPU's part of a copying call moves, or why in one. Returns None where nobody
-        looked."""
+        """Return in how many pieces a copying call moves the GPU's part, or why it moves in one piece. Returns None if
+        this was never decided."""
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:
-        """Return the session that runs the op: for a workload the one that places its stages."""
+        """Return the session that runs the op. A workload has a session that assigns its stages."""
 
 
 @runtime_checkable
@@ -260,9 +260,8 @@ class TimesSides(Protocol):
 
     @abstractmethod
     def sides(self, launch: Any, repeat: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s`, nothing else running;
-        `cpu_beside_s`, with both at work. With `host_output` the GPU's share of the data travels, as in the transfer
-        regimes."""
+        """Return the seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s` with one side at work,
+        `cpu_beside_s` with both at work. With `host_output` the GPU's data travels, as in the transfer regimes."""
 
 
 @runtime_checkable
@@ -271,7 +270,7 @@ class DeviceGroup(Protocol):
 
     @abstractmethod
     def links(self) -> Links:
-        """Return what joins the ranks."""
+        """Return the links among the ranks."""
 
 
 @runtime_checkable
@@ -280,17 +279,17 @@ class CpuThreads(Protocol):
 
     @abstractmethod
     def use_threads(self, count: int | None) -> None:
-        """Compute with so many threads from now on. None means all."""
+        """Set the number of threads that compute. None means all."""
 
 
 @runtime_checkable
 class ScriptedPair(Protocol):
-    """A device of scripted time, as one side of two."""
+    """A device with a scripted clock that can be one of two sides."""
 
     @abstractmethod
     def both(self, aside: Work, here: Work) -> None:
-        """Run both as if at once."""
+        """Run both functions; on the scripted clock they run at the same time."""
 
     @abstractmethod
     def cpu_beside(self) -> Session:
-        """Return the CPU on the same clock."""
+        """Return a CPU session on the same clock."""

@@ -1,8 +1,9 @@
-"""CuPy: NVIDIA GPUs through CUDA, and AMD's through HIP where it was built for ROCm: there by its library alone.
+"""CuPy: NVIDIA's GPUs through CUDA; AMD's GPUs through HIP, library implementation only, if CuPy was built for ROCm.
 
-Library implementation = the array expression on CuPy arrays; tuned implementation = an op's CUDA kernel compiled by
-NVRTC. The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind a
-spinning kernel that lasts longer than enqueueing them."""
+The library implementation is the array expression on CuPy arrays; the tuned implementation is the op's CUDA kernel,
+compiled by NVRTC. The device clock is a pair of events. The timed launches are queued behind a spinning kernel that
+lasts longer than enqueueing them, so that no host time is measured.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class CupySession(
     protocols.Chains,
     protocols.TimesStages,
 ):
-    """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
+    """One CUDA device with the default stream and CuPy's memory pool, as a CuPy user has it."""
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -132,7 +133,8 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
+        """Return why the case cannot run: no CUDA kernel for the tuned implementation, a dtype or TF32 that is missing,
+        or operands larger than the device."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -152,7 +154,8 @@ class CupySession(
         return Unsupported(why, reason="no-dtype") if why else None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned implementation."""
+        """Return a pageable NumPy array for the library implementation, as a CuPy user has; a page-locked array for the
+        tuned one."""
         import numpy as np
 
         if implementation == "library":
@@ -161,7 +164,7 @@ class CupySession(
             return self._pinned.array(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
+        """Return an idle array of that shape, else a new one from CuPy's pool. Raises DeviceOutOfMemory."""
         return self._pool.ready((shape, dtype)).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -171,7 +174,7 @@ class CupySession(
         self._pool.give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """cudaMalloc. Raises DeviceOutOfMemory."""
+        """Allocate by cudaMalloc. Raises DeviceOutOfMemory."""
         cupy, kind = self._cupy, host_dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         with vendor_errors():
@@ -188,18 +191,18 @@ class CupySession(
         return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory))
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Through page-locked memory in the tuned implementation, else as CuPy itself does it."""
+        """Return transfers through page-locked memory for the tuned implementation, CuPy's own for the library one."""
         return self._staged if implementation == "tuned" else Transfers(self)
 
     def stream(self) -> DeviceStream:
-        """A stream of its own. Raises Unsupported where the device has no engine that copies beside kernels."""
+        """Return a new stream. Raises Unsupported if the device has no engine that copies while kernels run."""
         if not self._copies_aside:
             raise Unsupported(f"{self.device.id} has no engine that copies beside kernels", reason="no-streams")
         with vendor_errors():
             return CudaStream(self._cupy)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in on the current stream; pageable memory is staged by the driver."""
+        """Copy to the device on the current stream; the driver stages pageable memory."""
         with vendor_errors():
             buffer.set(host)
 
@@ -233,8 +236,8 @@ class CupySession(
         return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """The expression on CuPy arrays, or the op's first CUDA kernel; into an output that is there the program behind
-        a library call. Raises BuildError."""
+        """Return the launch of the expression on CuPy arrays, or of the op's first CUDA kernel. If a library call has
+        an `output` to write to, the launch is the program that repeats this call. Raises BuildError."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)
@@ -244,21 +247,22 @@ class CupySession(
             return self._programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """The texts of our own kernels, by NVRTC on all CPUs."""
+        """Compile our own kernels by NVRTC, on all CPUs."""
         with vendor_errors():
             self._programs.build(
                 [(op, case) for op, case in cases if case.implementation == "tuned"], self.enter
             )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
-        """The launches in order on the stream, as one graph where all are kernels of ours."""
+        """Return the launches in order on the stream, as one graph if all of them are our own kernels and products."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
+        """Time the stages by events between them. The steps of the host come first and are timed by the host's
+        clock."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)
@@ -273,7 +277,7 @@ class CupySession(
             self._cupy.cuda.get_current_stream().synchronize()
 
     def enter(self) -> None:
-        """CUDA's current device is the thread's own affair."""
+        """Make the session's device CUDA's current device in the calling thread."""
         self._cupy.cuda.Device(self._ordinal).use()
 
     def sync_asleep(self) -> None:
@@ -283,15 +287,16 @@ class CupySession(
             self._asleep.synchronize()
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush. None
-        on ROCm, where nothing keeps the host's time out."""
+        """Return the device seconds of `repeat` launches between two events, without host time; `cold` flushes the
+        caches first. Returns None on ROCm, where host time cannot be kept out."""
         if self._on_hip:
             return None
         with vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
     def core_hz(self) -> float | None:
-        """Cycles against the global timer on one SM, after all enqueued work; None where it has none."""
+        """Count the cycles of one SM against the global timer, after all enqueued work. Returns None if there is no
+        such counter."""
         if self._cycles is None:
             return None
         with vendor_errors():
@@ -308,7 +313,7 @@ class CupySession(
             self._clock.write_over_the_caches()
 
     def close(self) -> None:
-        """Return all pooled memory, of the device and of the host."""
+        """Free all pooled memory of the device and of the host."""
         with contextlib.suppress(Exception):
             self._clock.close()
             if self._cycles is not None:
@@ -319,8 +324,8 @@ class CupySession(
 
 
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
-    """Why a case needs CUDA: our kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC has not, and
-    TF32 is a type of NVIDIA's tensor cores. None if CuPy's own functions do for it."""
+    """Return why a case needs CUDA. Our kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC lacks,
+    and TF32 is a type of NVIDIA's tensor cores. Returns None if CuPy's own functions are enough."""
     if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
     if case.variant is not None:
@@ -329,7 +334,7 @@ def no_cuda(op: Op, case: Case) -> Unsupported | None:
 
 
 def no_bfloat16(cupy: str, numpy: str) -> str:
-    """Why these versions have no bfloat16 arrays, or an empty text.
+    """Return why these versions have no bfloat16 arrays, or an empty text if they have.
 
     Source: CuPy's upgrade guide; bfloat16 came with CuPy 14, by ml_dtypes, for NumPy 2.1.2 and above.
     """
@@ -341,9 +346,10 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
 
 
 def no_expression(cupy: Any, op: Op, case: Case) -> str:
-    """Why the op's expression does not stay in the case's dtype, on operands of two by two; an empty text if it does.
+    """Return why the op's expression leaves the case's dtype, or an empty text if it does not. Tries operands of two by
+    two.
 
-    CuPy promotes some bfloat16 expressions, such as those with a plain number, and has no batched product of them.
+    CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in bfloat16.
     """
     two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
     try:
@@ -357,7 +363,7 @@ def no_expression(cupy: Any, op: Op, case: Case) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading whole numbers of a version: "14.0.0rc1" -> (14, 0)."""
+    """Return the leading whole numbers of a version: "14.0.0rc1" -> (14, 0)."""
     return tuple(int(part) for part in itertools.takewhile(str.isdecimal, version.split(".")))
 
 
@@ -369,13 +375,13 @@ def _blas(cupy: Any, device: Device) -> Blas:
 
 
 class CupyBackend(Backend, Joins):
-    """The devices of CUDA, or of HIP where CuPy was built for ROCm, in the order in which these give them."""
+    """The devices of CUDA, or of HIP if CuPy was built for ROCm, in the order of that runtime."""
 
     name = "cupy"
     implementations: tuple[Implementation, ...] = ("library", "tuned")
 
     def devices(self) -> list[Device]:
-        """One entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
+        """List one entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
         cupy = _import_cupy()
         api, maker = ("HIP", "AMD") if is_hip(cupy) else ("CUDA", "NVIDIA")
         try:
@@ -407,7 +413,7 @@ class CupyBackend(Backend, Joins):
             _import_cupy()
 
     def joinable(self) -> list[Device]:
-        """All of them."""
+        """List all devices."""
         return self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
@@ -417,7 +423,7 @@ class CupyBackend(Backend, Joins):
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """The devices of these ordinals."""
+        """Return the links among the devices of these ordinals."""
         from gpubench.backends.cupy.links import CudaLinks
 
         return CudaLinks(_import_cupy(), ordinals)
@@ -443,8 +449,8 @@ def _import_cupy() -> Any:
 
 
 def whole_uuid(raw: object) -> str | None:
-    """The 16 bytes in hexadecimal. CuPy takes them for a text, which ends at the first zero byte: what is shorter is no
-    uuid, and the address has to do."""
+    """Return the UUID's 16 bytes in hexadecimal. Returns None for fewer bytes: CuPy reads the UUID as a text that ends
+    at the first zero byte. The PCI address identifies such a device."""
     return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
 
 
@@ -452,7 +458,7 @@ HIP = "hip"
 
 
 def is_hip(cupy: Any) -> bool:
-    """Whether this CuPy was built for ROCm."""
+    """Return whether this CuPy was built for ROCm."""
     return bool(getattr(cupy.cuda.runtime, "is_hip", False))
 
 
@@ -483,7 +489,7 @@ def _attribute(cupy: Any, ordinal: int, number: int) -> int:
 
 
 def _driver_text(number: int, *, hip: bool) -> str:
-    """`CUDA 13.0` of 13000; of HIP, which counts otherwise, `HIP 6.4` of 60443484."""
+    """Return `CUDA 13.0` for 13000. HIP counts in another way: return `HIP 6.4` for 60443484."""
     if hip:
         return f"HIP {number // 10_000_000}.{number // 100_000 % 100}"
     return f"CUDA {number // 1000}.{number % 1000 // 10}"
@@ -502,10 +508,11 @@ SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
 def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
-    """Bytes/s of its memory and float32 FLOP/s; what the driver does not tell is left out.
+    """Return the peaks of the device's memory (bytes/s) and of float32 (FLOP/s), without those that the driver does not
+    tell.
 
-    `attribute` gives the value of one attribute, 0 or an exception for none. Tensor cores are not counted: the other
-    dtypes have no peak here.
+    `attribute` returns the value of one attribute; 0 or an exception means that it is missing. Tensor cores are not
+    counted, so the other dtypes have no peak here.
     """
 
     def attribute_value(number: int) -> int:

@@ -1,10 +1,10 @@
-"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy, and library calls in TF32; chains; their clocks.
+"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy; library calls in TF32; chains; their clocks.
 
-Not through RawModule: that appends -ftz=true to every option list, and numbers below 1.2e-38 would become 0.
+RawModule is not used: it appends -ftz=true to every option list, which turns numbers below 1.2e-38 into 0.
 
-Launches are timed by two events around them; they are queued behind a spinning kernel, so that no host time is inside.
-The clock of a multiprocessor is counted in its own cycles against the global timer. The driver's reading is one of its
-registers, some time ago; this is the clock at which the last launch ended.
+Two events around the launches time them. A spinning kernel goes before them, so that no host time is measured. One
+multiprocessor counts its own cycles against the global timer, which gives the clock at which the last launch ended. The
+driver's reading is older: it is a register of the driver.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAI
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn CuPy's exceptions into ours: nothing above this file knows them."""
+    """Turn CuPy's exceptions into ours: code above this file knows none of CuPy's."""
     import cupy
 
     try:
@@ -57,10 +57,10 @@ MOST_QUEUED = 1000
 
 
 class CudaLaunch(Call):
-    """A prepared call; `output` is the array that holds the result of the last one.
+    """A prepared call; `output` is the array with the result of the last call.
 
-    `queued` launches fit into the stream together, as far as is known: fewer where one launch is several kernels.
-    `steps` are the kernels and products that a call enqueues; None where a library decides that.
+    `queued`: launches that fit into the stream together, as far as is known; fewer if one launch is several kernels.
+    `steps`: the kernels and products that a call enqueues; None if a library decides.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CudaLaunch(Call):
 
 
 class CudaPrograms:
-    """Compiled programs of one session: compiling again with other buffers only binds them."""
+    """The compiled programs of one session. Compiling a case again with other buffers only binds the buffers."""
 
     def __init__(self, cupy: Any, limits: Limits) -> None:
         self._cupy = cupy
@@ -84,7 +84,7 @@ class CudaPrograms:
         self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """The case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
+        """Return the case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
         program, functions, digest = self._program(op, case)
         buffers = named_buffers(op, inputs, output)
         for name, size in program.scratch.items():
@@ -106,8 +106,8 @@ class CudaPrograms:
         return CudaLaunch(call, digest, steps)
 
     def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
-        """Compile what is missing for these cases on all CPUs, in threads that `enter` makes the device's. Raises
-        BuildError."""
+        """Compile the missing programs of these cases on all CPUs. Each thread calls `enter` first, to make the device
+        current. Raises BuildError."""
         programs = {(case.workload, case.variant): partial(self._make, op, case) for op, case in cases}
         passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
         missing = {
@@ -146,7 +146,8 @@ class CudaPrograms:
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
-        """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
+        """Return the compiled function of a source text. One module serves many sizes, because most texts do not depend
+        on the size."""
         if _text(step) not in self._functions:
             self._load(step, self._compile(step))
         return self._functions[_text(step)]
@@ -170,7 +171,7 @@ def _text(step: CudaPass) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
-    """Buffers by name; plain integers as 64-bit ones, whatever CuPy would make of a Python int."""
+    """Return buffers by name, and plain integers as 64-bit integers, whatever CuPy would make of a Python int."""
     import numpy as np
 
     return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)
@@ -184,9 +185,9 @@ _COMPUTE_32F, _COMPUTE_64F = 68, 70
 
 
 class CublasProduct:
-    """The call of cuBLAS, which counts by columns: what it sees of C = A B, row by row, is C^T = B^T A^T.
+    """A call of cuBLAS, which stores matrices by columns: our C = A B, stored by rows, is C^T = B^T A^T for cuBLAS.
 
-    `arguments` are those of cublasGemmEx, or of cublasGemmStridedBatchedEx where it is `batched`.
+    `arguments` are those of cublasGemmStridedBatchedEx if `batched`, else of cublasGemmEx.
     """
 
     def __init__(self, cupy: Any, step: CudaProduct, buffers: Mapping[str, Buffer], dtype: Dtype) -> None:
@@ -240,7 +241,8 @@ _BATCHED = (*_SIDES, _P, _I, _I, _L, _P, _I, _I, _L, _P, _P, _I, _I, _L, _I, _I,
 
 
 class CapturedCublas:
-    """The functions of the loaded cuBLAS that a capture needs, and their workspace. Raises OSError without it."""
+    """The functions of the loaded cuBLAS that a capture needs, and their workspace. Raises OSError if the library does
+    not load."""
 
     def __init__(self, cupy: Any) -> None:
         cublas, self._handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
@@ -255,7 +257,7 @@ class CapturedCublas:
         self._gemm.argtypes, self._batched.argtypes = _GEMM, _BATCHED
 
     def begin(self, stream: int) -> None:
-        """From now on products go to this stream, until CuPy's next call sets its own."""
+        """Send products to this stream from now on, until CuPy's next call sets its own stream."""
         self._check(self._set_stream(self._handle, stream))
         self._check(self._set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES))
 
@@ -268,14 +270,15 @@ class CapturedCublas:
 
 
 class CudaGraphs:
-    """Makes chains of one session; the workspace of their products is shared, since they run one after the other."""
+    """The maker of a session's chains. Their products share one workspace, because chains run one after the other."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """The launches as one; None where a library call among them takes memory, which a graph cannot."""
+        """Return the launches as one graph. Returns None if there are fewer than `FEWEST`, or if a library call among
+        them takes memory, which a graph cannot do."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
         if len(own) < FEWEST or not all(
             isinstance(step, CudaLaunch) and step.steps is not None for step in own
@@ -284,7 +287,7 @@ class CudaGraphs:
         return CudaGraph(self, launches, output)
 
     def capture(self, steps: Sequence[Any]) -> Any:
-        """The steps as a graph that can be launched. Raises what CuPy, the driver or cuBLAS raise."""
+        """Capture the steps as a graph that can be launched. Raises the errors of CuPy, the driver and cuBLAS."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         if self._cublas is None and any(isinstance(step, CublasProduct) for step in steps):
             self._cublas = CapturedCublas(self._cupy)
@@ -308,7 +311,8 @@ class CudaGraphs:
 
 
 class CudaGraph(CudaLaunch):
-    """Do what the host does, then all other launches as one graph; one by one where the driver captures none."""
+    """A chain: the steps of the host, then all other launches as one graph. If the driver cannot capture the graph, the
+    launches run one by one."""
 
     def __init__(self, graphs: CudaGraphs, launches: Sequence[Launch], output: Buffer) -> None:
         super().__init__(lambda: output)
@@ -350,13 +354,14 @@ _MATH_TF32 = 3
 
 
 def pin_off() -> None:
-    """Float32 stays float32, whatever the user's environment says: CuPy and cuBLAS read it once they are loaded."""
+    """Switch TF32 off whatever the user's environment says: CuPy and cuBLAS read the variables when they are loaded."""
     os.environ["CUPY_TF32"] = "0"
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
 
 def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
-    """Why this case cannot run in TF32 on a device of that compute capability; None if it can or does not ask."""
+    """Return why this case cannot run in TF32 on a device of that compute capability. Returns None if it can, or if the
+    case does not ask for TF32."""
     if case.implementation != "library" or case.variant is None:
         return None
     if case.variant != TF32 or "cupy" not in op.tf32 or case.dtype != "float32":
@@ -369,7 +374,8 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the call with cuBLAS allowed to round float32 inputs to TF32; the handle's mode is put back after it."""
+    """Return the call with permission for cuBLAS to round float32 inputs to TF32; the handle's mode is restored after
+    the call."""
     cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Any:
@@ -403,8 +409,8 @@ STEP_S = 25e-6
 
 
 class EventClock:
-    """Device seconds of launches on the current stream; `spin` is the kernel of `SPIN`, `flush_bytes` what it takes to
-    empty the caches."""
+    """A clock that reads the device seconds of launches on the current stream. `spin`: the kernel of `SPIN`;
+    `flush_bytes`: bytes that empty the caches."""
 
     def __init__(
         self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
@@ -416,10 +422,10 @@ class EventClock:
         self._launch_s = LAUNCH_S
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float:
-        """Seconds between two events around `repeat` launches, queued so that no host time is inside.
+        """Return the seconds between two events around `repeat` launches, queued so that no host time is measured.
 
-        `cold` overwrites the caches first. More launches than the stream holds are timed in portions: beyond that the
-        host waits for the device with every launch, and its time would be inside.
+        `cold` overwrites the caches first. If the stream cannot hold all launches, they are timed in portions: with a
+        full stream the host waits for the device at every launch, and its time would be measured.
         """
         total, rest = 0.0, repeat
         while rest:
@@ -432,7 +438,8 @@ class EventClock:
         return total
 
     def each(self, calls: Sequence[CudaLaunch]) -> StageReading:
-        """Seconds of each call, by events between them; queued in portions, so that no host time is inside."""
+        """Return the seconds of each call by events between calls. The calls are queued in portions, so that no host
+        time is measured."""
         seconds: list[float] = []
         for start in range(0, len(calls), PORTION):
             seconds += self._between(calls[start : start + PORTION])
@@ -457,7 +464,8 @@ class EventClock:
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
     def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
-        """Enqueue the event and what comes behind it, after a delay; `cold`: after a flush. The host's seconds."""
+        """Enqueue a delay, a flush if `cold`, the event `begin`, and the work of `enqueue`. Returns the host's seconds
+        in `enqueue`."""
         import numpy as np
 
         self._cupy.cuda.get_current_stream().synchronize()
@@ -470,14 +478,15 @@ class EventClock:
         return self._now() - start
 
     def close(self) -> None:
-        """Let go of the memory that empties the caches."""
+        """Free the memory that empties the caches."""
         self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
-        """Seconds of `count` launches, and whether all, and the end after them, were queued before the first began.
+        """Return the seconds of `count` launches, and whether the launches and the end event were queued before the
+        first launch began.
 
-        Too short a delay is noticed, because the first event has then passed, and doubled. Where the host takes longer
-        with every longer delay, it is not slow: it waits for a full stream, and no delay will do.
+        If the delay was too short, the first event has passed, and the delay is doubled. If the host takes longer with
+        every longer delay, the stream is full and the host waits for it; then no delay is long enough.
         """
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
@@ -500,7 +509,7 @@ class EventClock:
             delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
 
     def write_over_the_caches(self) -> None:
-        """Enqueue a write of as much as empties them."""
+        """Enqueue a write of `flush_bytes`, which empties the caches."""
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
@@ -530,7 +539,7 @@ PLAUSIBLE_HZ = (1e7, 1e11)
 
 
 class CycleCounter:
-    """Cycles per second of one SM, counted on the current stream; `kernel` is that of `COUNT`."""
+    """A counter of one SM's cycles per second, on the current stream. `kernel`: the kernel of `COUNT`."""
 
     def __init__(self, cupy: Any, kernel: Any) -> None:
         self._kernel = kernel
@@ -538,7 +547,8 @@ class CycleCounter:
         self._elapsed: Any = cupy.zeros(2, cupy.uint64)
 
     def hertz(self) -> float | None:
-        """The clock after all enqueued work, in about 0.15 ms; None if the counters stand still."""
+        """Return the clock in Hz right after all enqueued work, in about 0.15 ms. Returns None if the counters stand
+        still or are implausible."""
         import numpy as np
 
         self._kernel((1,), (1,), (np.uint64(SPAN_NS), self._elapsed))
@@ -547,5 +557,5 @@ class CycleCounter:
         return hertz if PLAUSIBLE_HZ[0] < hertz < PLAUSIBLE_HZ[1] else None
 
     def close(self) -> None:
-        """Let go of its sixteen bytes."""
+        """Free the counter's sixteen bytes."""
         self._elapsed = None

@@ -30,7 +30,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 class CudaLinks(Links):
-    """One stream a device. NCCL starts with the first collective: a plain copy does without."""
+    """The links among CUDA devices, with one stream a device. NCCL starts with the first collective, because a plain
+    copy does not need it."""
 
     def __init__(self, cupy: Any, ordinals: Sequence[int]) -> None:
         self.xp, self.ranks = cupy, len(ordinals)
@@ -46,7 +47,7 @@ class CudaLinks(Links):
 
     @property
     def library(self) -> str:  # type: ignore[override]
-        """NCCL with its version ("nccl 2.27.3"). Raises Unsupported where it is not installed."""
+        """NCCL with its version ("nccl 2.27.3"). Raises Unsupported if NCCL is not installed."""
         version = int(nccl_binding().get_version())
         return f"nccl {version // 10000}.{version // 100 % 100}.{version % 100}"
 
@@ -70,7 +71,7 @@ class CudaLinks(Links):
         return numpy, self.xp.asnumpy(array)
 
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Copy by the source's stream; without peer access the driver goes through host memory."""
+        """Copy on the source's stream. Without peer access the driver copies through host memory."""
         runtime, ordinals = self.xp.cuda.runtime, self._ordinals
         for source, target in pairs:
             runtime.memcpyPeerAsync(
@@ -79,8 +80,9 @@ class CudaLinks(Links):
             )  # fmt: skip
 
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """In one group, without which the first rank would wait for the others for ever. No device is made the current
-        one, which would take longer than a call: a communicator knows its own."""
+        """Enqueue the calls of all ranks as one NCCL group; outside a group the first rank would wait for the others
+        for ever. No device is made current: a communicator knows its device, and the switch would take longer than the
+        call."""
         nccl, communicators = self._join()
         nccl.groupStart()
         for rank, communicator in enumerate(communicators):
@@ -100,7 +102,7 @@ class CudaLinks(Links):
         nccl.groupEnd()
 
     def average(self, buffers: Sequence[Sequence[Array]]) -> None:
-        """On the default stream, which the sessions use."""
+        """Average on the default stream, which the sessions use."""
         nccl, communicators = self._join()
         nccl.groupStart()
         for communicator, own in zip(communicators, buffers, strict=True):
@@ -123,7 +125,7 @@ class CudaLinks(Links):
         self._communicators = None
 
     def _reach(self, source: int, target: int) -> bool:
-        """Whether one device may reach into the other's memory, which is allowed from here on."""
+        """Allow the source device to access the target's memory, and return whether it may."""
         runtime = self.xp.cuda.runtime
         if not runtime.deviceCanAccessPeer(source, target):
             return False
@@ -137,7 +139,7 @@ class CudaLinks(Links):
 
 @functools.cache
 def nccl_binding() -> Any:
-    """CuPy's binding. Raises Unsupported where NCCL is not installed."""
+    """Return CuPy's binding of NCCL. Raises Unsupported if NCCL is not installed."""
     for folder in _wheel_folders():
         with contextlib.suppress(OSError):  # NVIDIA's wheel lies where no loader looks
             ctypes.CDLL(f"{folder}/lib/libnccl.so.2", mode=ctypes.RTLD_GLOBAL)

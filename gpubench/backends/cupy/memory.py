@@ -1,13 +1,13 @@
 """Memory of one CUDA device: buffers that are kept for the next workload, page-locked staging for transfers, and host
 memory that the device computes in.
 
-Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md): the tuned implementation copies
-through page-locked chunks on several threads, while the device moves the chunks before. That copy is part of the
-transfer.
+Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md). So several threads of the tuned
+implementation copy the array into page-locked chunks while the device moves earlier chunks. The time of these copies
+belongs to the transfer.
 
 With unified addressing a page-locked allocation has the same address on both sides, and the device reads it over the
-link each time (CUDA C++ programming guide, section mapped memory). Pages of managed memory move to the side that
-touches them; nothing is prefetched here (cudaMemPrefetchAsync), as a plain program does.
+link each time (CUDA C++ programming guide, section mapped memory). A page of managed memory moves to the side that
+touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT_BYTES = 64 << 20
 
 
 class DevicePool(BufferPool):
-    """Arrays by shape and dtype in front of CuPy's own pool, which looks up a stream and a size at each call."""
+    """A pool of arrays by shape and dtype, in front of CuPy's pool, which looks up a stream and a size at each call."""
 
     most = KEPT_BYTES
 
@@ -50,7 +50,7 @@ class DevicePool(BufferPool):
         self._homes: dict[tuple[Shape, str], ReadyBuffers] = {}
 
     def make(self, key: Any) -> Buffer:
-        """Return an array of a (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
+        """Return an array of the (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
         shape, dtype = key
         with vendor_errors():
             array = self._cupy.empty(shape, host_dtype(dtype))
@@ -62,30 +62,30 @@ class DevicePool(BufferPool):
         return int(math.prod(shape)) * ITEMSIZE[dtype]
 
     def release(self, buffers: list[Buffer]) -> None:
-        """Give the arrays to CuPy's pool, and all that this holds to the driver."""
+        """Give the arrays back to CuPy's pool, and all idle memory of CuPy's pool back to the driver."""
         buffers.clear()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep an array of a shape that was asked for; other arrays, as a launch returns them, go."""
+        """Keep the array if its shape was asked for before; drop other arrays, such as a launch's fresh results."""
         home = self._homes.get((buffer.shape, buffer.dtype.char))
         if home is not None:
             home.give_back(buffer)
 
     def idle_bytes(self) -> int:
-        """Count what is kept here, and what CuPy's pool keeps."""
+        """Count the idle bytes of this pool and of CuPy's pool."""
         return super().idle_bytes() + int(self._cupy.get_default_memory_pool().free_bytes())
 
 
 class PinnedMemory:
-    """Page-locked host arrays from CuPy's pool, which is emptied when it may hold more than `IDLE_BYTES`."""
+    """A source of page-locked host arrays: CuPy's pool, which is emptied when it may hold more than `IDLE_BYTES`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._handed_out = 0
 
     def array(self, shape: Shape, dtype: Any) -> Array:
-        """A C-contiguous page-locked array."""
+        """Return a C-contiguous page-locked array."""
         import numpy as np
 
         count = int(np.prod(shape, dtype=np.int64))
@@ -97,17 +97,18 @@ class PinnedMemory:
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def empty(self) -> None:
-        """Back to the system with all that no array holds."""
+        """Give all memory that no array uses back to the system."""
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
         self._handed_out = 0
 
 
 class PinnedTransfers(Transfers):
-    """Transfers of the tuned implementation: straight from page-locked arrays, through page-locked chunks from others.
+    """Transfers of the tuned implementation: directly for page-locked arrays, through page-locked chunks for other
+    arrays.
 
-    Each thread takes the next piece of the array, with two chunks of its own: while the device moves one, it fills the
-    other. A thread holds the interpreter's lock a few times a piece, and nobody waits for all of them in between: where
-    other threads compute with NumPy, each wait for the lock is long.
+    Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the other. A
+    thread takes the interpreter's lock only a few times per piece, and no step waits for all threads: while other
+    threads compute with NumPy, each wait for the lock is long.
     """
 
     staging: Staging = "pinned"
@@ -162,7 +163,7 @@ class PinnedTransfers(Transfers):
                 self._threads.run(fetch, data.size, self._piece(data.size))
 
     def close(self) -> None:
-        """Let go of the chunks and the threads, once the device has read the last chunk."""
+        """Free the chunks and end the threads, once the device has read the last chunk."""
         try:
             self._cupy.cuda.get_current_stream().synchronize()
         finally:  # a lost device raises
@@ -170,7 +171,7 @@ class PinnedTransfers(Transfers):
             self._own = threading.local()
 
     def _piece(self, size: int) -> int:
-        """Bytes that a thread takes at a time."""
+        """Return the bytes that a thread takes at a time."""
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
@@ -179,7 +180,7 @@ class PinnedTransfers(Transfers):
             self._runtime.memcpyAsync(host.ctypes.data, buffer.data.ptr, host.nbytes, kind, stream.ptr)
 
     def is_direct(self, host: Array) -> bool:
-        """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
+        """Return whether the array lies in one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
         owner: Any = host
         while getattr(owner, "base", None) is not None:
             owner = owner.base
@@ -187,7 +188,8 @@ class PinnedTransfers(Transfers):
         return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
 
     def _chunk(self, size: int) -> tuple[Array, Any]:
-        """So many bytes of this thread's chunk whose turn it is, and the event of the last copy in or out of it."""
+        """Return `size` bytes of the thread's next chunk (its two chunks take turns), and the event of the last copy in
+        or out of the chunk."""
         own = self._own.__dict__
         if not own:
             self._enter()
@@ -205,7 +207,7 @@ class PinnedTransfers(Transfers):
 
 
 class CudaStream(DeviceStream):
-    """A stream that waits for no other one."""
+    """A stream that does not wait for other streams."""
 
     def __init__(self, cupy: Any) -> None:
         self._runtime = cupy.cuda.runtime
@@ -213,7 +215,7 @@ class CudaStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Make it CuPy's current stream: launches, and memory that they take, are this stream's."""
+        """Make it CuPy's current stream: launches run on it, and take their memory on it."""
         with vendor_errors(), self._stream:
             yield
 
@@ -225,7 +227,7 @@ class CudaStream(DeviceStream):
         launch()
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy out. An array of another dtype, as a user's function may return it, is waited for."""
+        """Enqueue a copy to the host. If the dtypes differ, as with a user's function, wait for the copy."""
         if buffer.dtype == host.dtype:
             buffer.get(stream=self._stream, out=host, blocking=False)
         else:
@@ -243,8 +245,11 @@ _NEEDS = {"mapped": (CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING), "managed": (MANAG
 
 
 def is_unified(attribute: Callable[[int], int]) -> bool:
-    """Whether the device's memory is the host's: an integrated GPU, or one that walks the host's page tables (Grace).
-    `attribute` reads a cudaDeviceAttr; older runtimes raise for those they do not know."""
+    """Return whether the device's memory is the host's: an integrated GPU, or a GPU that walks the host's page tables
+    (Grace).
+
+    `attribute` reads a cudaDeviceAttr; older runtimes raise for attributes that they do not know.
+    """
 
     def is_set(number: int) -> bool:
         try:
@@ -256,7 +261,7 @@ def is_unified(attribute: Callable[[int], int]) -> bool:
 
 
 class CudaHostMemory(HostMemory):
-    """A pool of CuPy's over memory of one kind. Library calls take their results from it, too."""
+    """Host memory of one kind in a CuPy pool. Library calls take their results from the same pool."""
 
     def __init__(self, cupy: Any, ordinal: int, memory: str) -> None:
         self._cupy, self._ordinal = cupy, ordinal
@@ -271,7 +276,7 @@ class CudaHostMemory(HostMemory):
         self._bytes: dict[tuple[int, int], Array] = {}  # by address and size
 
     def _lock_pages(self, size: int) -> Any:
-        """Return page-locked memory as CuPy's pools ask for it."""
+        """Allocate page-locked memory; an allocator for a CuPy pool."""
         cuda = self._cupy.cuda
         locked = cuda.pinned_memory.PinnedMemory(size, HOST_ALLOC_MAPPED)
         return cuda.MemoryPointer(cuda.UnownedMemory(locked.ptr, size, locked, self._ordinal), 0)
@@ -281,7 +286,7 @@ class CudaHostMemory(HostMemory):
             return self._cupy.empty(shape, host_dtype(dtype))
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Read a byte of each managed page, which brings it to the host."""
+        """Return the arrays' bytes; read a byte of each managed page first, which moves the page to the host."""
         held = [self._on_host(buffer) for buffer in buffers]
         if self._touches:
             for array in held:
@@ -311,7 +316,7 @@ class CudaHostMemory(HostMemory):
         return launch if launch.steps is not None else CudaLaunch(partial(self._call, launch))
 
     def _call(self, launch: CudaLaunch) -> Buffer:
-        """Do a library call whose arrays come from this pool."""
+        """Run a library call whose arrays come from this pool."""
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             launch()
         return launch.output

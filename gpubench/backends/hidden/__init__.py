@@ -1,1 +1,1 @@
-"""Backends that answer to their name and are never listed."""
+"""Backends that no list shows: a user has to name them."""

@@ -1,6 +1,7 @@
-"""NumPy: the CPU, always there, and the baseline of every speedup.
+"""NumPy: the CPU, which is always there and is the baseline of every speedup.
 
-Its device clock is None: the wall clock is its clock. Transfers are plain copies; only `resident` runs.
+Its device clock is None, because the wall clock measures it. Transfers are plain copies; it runs only the regime
+`resident`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class NumpySession(
     protocols.JudgesBlocks,
     protocols.CpuThreads,
 ):
-    """The CPU as one worker sees it, with a fixed number of threads."""
+    """A session on the CPU with a fixed number of threads."""
 
     has_bfloat16 = False
 
@@ -106,7 +107,7 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned implementation that the op does not declare, or that numba does not compile."""
+        """Refuse a tuned implementation that the op does not declare or numba cannot compile."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:
@@ -118,11 +119,11 @@ class NumpySession(
         return None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """An ordinary pageable array."""
+        """Return an ordinary pageable array."""
         return self.allocate(shape, dtype)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """A C-contiguous array. Raises DeviceOutOfMemory."""
+        """Return a C-contiguous array. Raises DeviceOutOfMemory."""
         try:
             return aligned_array(shape, host_dtype(dtype))
         except MemoryError as error:
@@ -132,14 +133,14 @@ class NumpySession(
         copy(host, buffer)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out."""
+        """Copy the buffer to `host`."""
         copy(buffer, host)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
         fill(buffer, value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """The array itself."""
+        """Return the array itself."""
         fits = isinstance(buffer, self._np.ndarray) and buffer.shape == shape and buffer.flags.c_contiguous
         return buffer if fits and buffer.dtype == host_dtype(dtype) else None
 
@@ -149,7 +150,8 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
+        """Return a call of the plain expression, or for the tuned implementation of the fastest kernel, which writes
+        into `output`. The fastest may be the plain expression."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
@@ -162,24 +164,25 @@ class NumpySession(
         return launch
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """The compiled implementations: numba takes a second for each, which nothing else has to wait for here."""
+        """Compile the kernels of the tuned cases. numba takes a second for each; done here, nothing else waits for
+        it."""
         for op, case in cases:
             if case.implementation == "tuned" and not calls_library(op, case):
                 self._implementations(op, case, ())
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> Call:
-        """The calls in order; what a plain expression made is copied to its place."""
+        """Return the calls in order as one; the result of a plain expression is copied to its place."""
         return Call(in_order(steps, output, self._np.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading:
-        """Readings of the host's clock: a call has ended when it returns."""
+        """Time each step by the host's clock: a call has ended when it returns."""
         calls = [self.chain([step], step[1]) for step in steps]
         with self._np.errstate(all="ignore"):
             seconds = clock_calls(self, calls)
         return StageReading(seconds, sum(seconds), "host")
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """numba, and the kernels of each op at the top of its ladder: smaller sizes take some of them."""
+        """Import numba, and compile the kernels of each op for its largest size: smaller sizes use some of them too."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)
@@ -194,7 +197,7 @@ class NumpySession(
         )
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
+        """Time the ways to compute the case, once for this machine and size, and let `compile` take the fastest."""
         if (
             not self._autotune
             or case.implementation != "tuned"
@@ -227,7 +230,8 @@ class NumpySession(
             self._chosen[case.id] = name
 
     def _load_compiler(self) -> Choices:
-        """numba, once it is needed: it takes half a second. Returns the choices made with it, or without."""
+        """Import numba when it is first needed, which takes half a second. Returns the choices that were made with
+        numba, or without if numba does not work."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)
@@ -243,10 +247,10 @@ class NumpySession(
         return self._choices
 
     def _implementations(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
-        """Return every way to do the case on these arrays, by name, the likeliest first. Raises BuildError.
+        """Return every way to compute the case on these arrays, by name, the likeliest first. Raises BuildError.
 
-        A kernel in NumPy's own calls stands alone. Beside compiled ones, which take arrays without gaps alone, stands
-        the plain expression; it is all there is without a working numba.
+        A kernel of NumPy calls is the only way. Otherwise the ways are the compiled kernels and the plain expression.
+        Compiled kernels need a working numba and arrays without gaps.
         """
         np = self._np
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
@@ -267,7 +271,8 @@ class NumpySession(
         return ways
 
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
-        """The expression, whose result goes to `output`: it may be a part of an array that others fill too."""
+        """Return a call of the expression that copies its result to `output`: `output` may be a part of an array that
+        others fill too."""
 
         compute = partial(op.call("numpy"), self._np, *inputs)
 
@@ -303,13 +308,13 @@ class NumpySession(
         return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
     def run(self, launch: Call, repeat: int = 1) -> None:
-        """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""
+        """Run the launches to their end: NumPy is synchronous. Invalid values give results and no warnings."""
         with self._np.errstate(all="ignore"):
             for _ in range(repeat):
                 launch()
 
     def use_threads(self, count: int | None) -> None:
-        """Compute with so many threads from now on (None: all): another thread needs a core."""
+        """Set the number of threads that compute (None: all), to free a core for another thread."""
         count = count or self.threads
         if count != self._blocks.threads:
             self._blocks.threads = count
@@ -318,16 +323,16 @@ class NumpySession(
                 self._compiled.limit = min(count, self._compiled.most)
 
     def _limit_blas(self, count: int) -> None:
-        """So many threads; directly, as a context of threadpoolctl takes longer than a small product."""
+        """Set the number of BLAS threads directly: a context of threadpoolctl takes longer than a small product."""
         for library in self._controller.lib_controllers:
             if library.user_api == "blas":
                 library.set_num_threads(count)
 
     def sync(self) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: every call has ended when it returns."""
 
     def empty_launch(self) -> Call:
-        """A call that does nothing."""
+        """Return a call that does nothing."""
         return Call(lambda: None)
 
     def close(self) -> None:
@@ -345,7 +350,7 @@ def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer)
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """Say why numba does not work; its variables that the user has set are named."""
+    """Return why numba does not work, and name numba's variables that the user has set."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
         return NUMBA_MISSING
@@ -355,7 +360,7 @@ def _why_not_compiled(error: Exception) -> str:
 
 
 def _description(numba: NumbaThreads | None, threads: int) -> str:
-    """Describe what a choice depends on: the processor, the threads and the libraries."""
+    """Describe everything that a choice depends on: the processor, the threads and the libraries."""
     import numpy as np
 
     native = numba.described if numba else "no numba"
@@ -374,14 +379,14 @@ def _blas(controller: Any) -> Blas | None:
 
 
 class NumpyBackend(Backend, Joins):
-    """One device: the CPUs this process may use."""
+    """A backend with one device: the CPUs that this process may use."""
 
     name = "numpy"
     implementations: tuple[Implementation, ...] = ("library", "tuned")
     kinds: tuple[DeviceKind, ...] = ("cpu",)
 
     def devices(self) -> list[Device]:
-        """The CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""
+        """List the CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""
         try:
             import numpy as np
         except ImportError as error:
@@ -391,7 +396,7 @@ class NumpyBackend(Backend, Joins):
         ]
 
     def preload(self) -> None:
-        """numba too, where its number of threads is known by now."""
+        """Import NumPy, and numba too if its number of threads is known already."""
         count = os.environ.get(NUMBA_THREADS, "")
         with contextlib.suppress(Exception):  # the session tells what is wrong with it
             if count.isdecimal():
@@ -400,15 +405,15 @@ class NumpyBackend(Backend, Joins):
             self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
-        """Open the CPU with `threads` threads (None: all usable ones)."""
+        """Open the CPU with `threads` threads. None means all usable CPUs."""
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return none: a device group in host memory is named by the number of its ranks."""
+        """Return an empty list: a device group in host memory is named by the number of its ranks."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """So many ranks in host memory."""
+        """Return the links of a device group in host memory with one rank for each ordinal."""
         from gpubench.backends.shared.sides import HostLinks
 
         return HostLinks(len(ordinals))
@@ -416,7 +421,7 @@ class NumpyBackend(Backend, Joins):
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """The CPU once for each rank: they take turns."""
+        """Open the CPU once for each rank; the ranks take turns."""
         return [self.open("numpy:0", threads, autotune=autotune) for _ in ordinals]
 
 

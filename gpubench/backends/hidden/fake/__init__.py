@@ -1,13 +1,16 @@
 """fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
 
-It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the whole
-program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
-GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
-GPUBENCH_FAKE_SLOWER=1.2 multiplies what kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so
-many seconds of its clock. GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, of which device groups
-are made. There NumPy moves the data; GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" gives the bytes a second of a pair,
-GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a GPU that much slower. `link-lies` delivers something else, `link-hangs` nothing,
-for ever."""
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so that tests of
+the whole program are deterministic. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
+Environment variables change the script.
+
+GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process).
+GPUBENCH_FAKE_SLOWER=1.2 multiplies the time of kernels. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after
+9 seconds of its clock. GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, which form device groups;
+NumPy moves their data. GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" sets the bytes/s between two GPUs.
+GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a GPU slower by that factor. The device group `link-lies` delivers wrong data;
+`link-hangs` never returns.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ READINGS_PER_BLOCK = 2
 
 
 class FakeLinks(HostLinks):
-    """Each exchange takes what its slowest link takes."""
+    """Scripted links: each exchange takes the time of the slowest link."""
 
     copier = library = "fake"
 
@@ -94,7 +97,7 @@ _CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
 
 
 class FakeBackend(Backend, Observed, Joins):
-    """The actors. `fake:unavailable` is not listed and refuses to open."""
+    """The scripted devices, which act out a behaviour each. `fake:unavailable` is not listed and refuses to open."""
 
     name = "fake"
     implementations: tuple[Implementation, ...] = ("library",)
@@ -104,14 +107,14 @@ class FakeBackend(Backend, Observed, Joins):
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The identical GPUs where there are some."""
+        """The CPU, and the identical GPUs if there are some, else `gpu`."""
         return ("cpu", *(list_identical() or ["gpu"]))
 
     def devices(self) -> list[Device]:
         return [make_device(word) for word in (*WORDS, *list_identical())]
 
     def joinable(self) -> list[Device]:
-        """The identical GPUs."""
+        """List the identical GPUs."""
         return [make_device(word) for word in list_identical()]
 
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
@@ -120,19 +123,19 @@ class FakeBackend(Backend, Observed, Joins):
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Scripted GPUs on one host clock."""
+        """Open scripted GPUs that share one host clock."""
         host = HostTime()
         return [FakeSession(make_device(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
-        """One actor by its word. Raises BackendUnavailable for an unknown one."""
+        """Open the device of that word. Raises BackendUnavailable for an unknown word."""
         word = device_id.partition(":")[2]
         if word not in (*WORDS, *list_identical()):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
         return FakeSession(make_device(word), word)
 
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Steady clocks, and one actor for each way in which they are not."""
+        """Return a reader of steady clocks, or of the failure that the device acts out."""
         word, numbers = device_id.partition(":")[2], itertools.count()
         first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
 

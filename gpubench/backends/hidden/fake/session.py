@@ -1,4 +1,4 @@
-"""The session of a scripted device: its memory, its launches, and what they pretend to take."""
+"""The session of a scripted device: its memory, its launches, and the time that they pretend to take."""
 
 from __future__ import annotations
 
@@ -60,14 +60,15 @@ WORDS = (
 
 
 class FakeBuffer:
-    """A buffer of a device. An upload only refers to the host's array: its time is scripted anyway."""
+    """A buffer of a device. An upload only stores a reference to the host's array, because its time is scripted."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
 
 
 class FakeLaunch(Launch):
-    """Computes the expression once, on the first run; `cost_s` is what each run pretends to take."""
+    """A launch that computes the expression once, on the first run. `cost_s`: the seconds that each run pretends to
+    take."""
 
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute
@@ -76,14 +77,15 @@ class FakeLaunch(Launch):
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
-        """Compute on the first call; later ones would give the same, because launches are idempotent. A launch that
-        reads no buffer calls a user's function, which may not be."""
+        """Compute on the first call only: launches are idempotent, so later calls would give the same result. A launch
+        without inputs computes at every call, because a user's function may not be idempotent."""
         if self.output is None or not self.reads:
             self.output = self.compute()
 
 
 class FakeChain(FakeLaunch):
-    """Launches in order as one. What they made is where the next one reads it: on the CPU in the caller's array."""
+    """Several launches in order as one. Each result lies in the buffer that the next launch reads; on the CPU this is
+    the caller's array."""
 
     def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
@@ -92,7 +94,7 @@ class FakeChain(FakeLaunch):
         self._left: dict[int, bytes] = {}
 
     def execute(self) -> None:
-        """Anew where what a launch reads, or where it writes, is not as the last time left it."""
+        """Run the steps of the host, and each launch whose inputs or output have changed since the last call."""
         for number, (launch, target) in enumerate(self._steps):
             if isinstance(launch, HostCall):
                 launch()
@@ -105,20 +107,20 @@ class FakeChain(FakeLaunch):
 
 
 def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
-    """Some elements of each: data that were uploaded, and sentinels, differ everywhere."""
+    """Return some elements of each buffer as a fingerprint: uploaded data and sentinels differ everywhere."""
     flat = [buffer.array.reshape(-1) for buffer in buffers]
     return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
 
 
 def _is_same(thing: Any, other: Any) -> bool:
-    """One object, or one place in memory: what a device group cuts out of an operand is a new array at each call."""
+    """Return whether both are one object or lie at one place in memory. A device group cuts a new array out of an
+    operand at each call."""
     place = getattr(thing, "__array_interface__", None)
     return thing is other or (place is not None and place == getattr(other, "__array_interface__", None))
 
 
 class FakeTransfers(Transfers):
-    """The session's own transfers, quicker in the tuned implementation; on `fake:wrong` each upload spoils what it
-    carries."""
+    """Scripted transfers, faster for the tuned implementation. On `fake:wrong` each upload changes the data."""
 
     def __init__(self, session: FakeSession, implementation: Implementation) -> None:
         tuned = implementation == "tuned"
@@ -137,8 +139,8 @@ class FakeTransfers(Transfers):
 
 
 class FakeStream(DeviceStream):
-    """A stream of a device with an engine for each direction and one that computes; `one-queue` has one for all. On
-    `overlaps` a kernel does not wait for the upload before it, and reads what was there."""
+    """A stream of a device with three engines: upload, download and compute. `one-queue` has one engine for all three.
+    On `overlaps` a kernel does not wait for the upload before it, and reads the old data."""
 
     def __init__(self, session: FakeSession) -> None:
         self._session, self._ready_s = session, 0.0
@@ -186,7 +188,7 @@ class FakeStream(DeviceStream):
 
 
 class FakeHostMemory(HostMemory):
-    """Arrays that the device reads and writes at the rate of copies; on `fake:unified` at its own."""
+    """Host memory that the device reads and writes at the rate of copies, on `fake:unified` at its own rate."""
 
     def __init__(self, session: FakeSession, memory: str) -> None:
         self._fake, self._fault_s = session, FAULT_S if memory == "managed" else 0.0
@@ -217,7 +219,8 @@ class HostTime:
         self._last = 0.0
 
     def read(self) -> float:
-        """Never the same twice, so that time never stands still; where work was done since, exactly what it took."""
+        """Read the clock. If work was done since the last reading, the difference is exactly the work's cost; otherwise
+        the clock moves on by one step, so that no two readings are equal."""
         if self.seconds <= self._last:
             self.seconds += CLOCK_STEP_S
         self._last = self.seconds
@@ -237,7 +240,7 @@ class FakeSession(
     protocols.TimesStages,
     protocols.ScriptedPair,
 ):
-    """Host time and device time as two numbers that costs push forward."""
+    """A session with two times, host and device, which scripted costs move forward."""
 
     has_bfloat16 = False
 
@@ -272,14 +275,14 @@ class FakeSession(
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """An array, unless it exceeds the device or the device is `fake:oom`."""
+        """Return a buffer. Raises DeviceOutOfMemory if it exceeds the device, and always on `fake:oom`."""
         self._spend(ALLOC_S)
         if self._word == "oom" or math.prod(shape) * ITEMSIZE[dtype] > self.limits.max_buffer_bytes:
             raise DeviceOutOfMemory("scripted: no memory left")
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
-        """The array goes with its last reference, and the pool takes note."""
+        """Count the pool's time; the array is freed with its last reference."""
         self._spend(FREE_S)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -287,10 +290,10 @@ class FakeSession(
         return self.allocate(shape, dtype)
 
     def free_fresh(self, buffer: Buffer) -> None:
-        """The array goes with its last reference."""
+        """Do nothing; the array is freed with its last reference."""
 
     def in_place(self, memory: str) -> InPlaceSession:
-        """Refuse managed memory where it is the host's, and both on `fake:not-mapped`."""
+        """Refuse managed memory if the device's memory is the host's; `fake:not-mapped` refuses mapped memory too."""
         if self._word == "not-mapped" or (self.device.unified and memory == "managed"):
             raise Unsupported(f"scripted: no {memory} memory", reason="not-in-place")
         return InPlaceSession(self, FakeHostMemory(self, memory))
@@ -313,7 +316,7 @@ class FakeSession(
         return FakeBuffer(buffer.array[: math.prod(shape)].reshape(shape))
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """The upload of any implementation; `fake:overlaps` goes on meanwhile, and its kernels do not wait for it."""
+        """Upload at this cost. `fake:overlaps` returns at once, and its kernels do not wait for the upload."""
         buffer.array = host
         if self._word == "overlaps":
             self._copied_s = max(self._copied_s, self._host.seconds) + cost_s
@@ -321,7 +324,7 @@ class FakeSession(
             self._spend(cost_s)
 
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """The download of any implementation; the CPU's data is at home."""
+        """Wait for the device and download at this cost. The CPU's data is in host memory already and costs nothing."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
             self._wait()
         self._np.copyto(host, buffer.array)
@@ -340,7 +343,7 @@ class FakeSession(
         return fits and same_bytes(got, copy.array.reshape(-1)[: got.size].reshape(shape))
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
-        """The expression, and its cost by the model of this device."""
+        """Return a launch of the expression with the cost that the model gives for this device."""
         if self._word == "build":
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np
@@ -366,7 +369,7 @@ class FakeSession(
         return FakeChain(self, steps, output)
 
     def _fill(self, target: Buffer, compute: Callable[[], Buffer]) -> None:
-        """Put what a launch makes where the chain wants it."""
+        """Put the result of a launch into the buffer that the chain names."""
         self._asked = []
         for made, place in zip(each(compute()), each(target), strict=True):
             if self._word == "cpu":
@@ -375,7 +378,7 @@ class FakeSession(
                 place.array = made.array
 
     def stage_times(self, steps: protocols.Steps) -> StageReading:
-        """Return what each step pretends to take, and all of them in a row."""
+        """Return the seconds that each step pretends to take, and their sum."""
         self.run(self.chain(steps, None))
         self.sync()
         seconds = [
@@ -385,7 +388,7 @@ class FakeSession(
         return StageReading(seconds, sum(seconds), "host" if self.device.clock is None else "event")
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
-        """Enqueue; the failing devices fail here, in the middle of real work."""
+        """Enqueue the launches. Failing devices fail here, in the middle of real work."""
         if launch.cost_s > EMPTY_COST_S:
             self._act_out()
         launch.execute()
@@ -399,11 +402,12 @@ class FakeSession(
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
     def sync(self) -> None:
-        """The host waits for the device; the wait itself takes one step of the clock."""
+        """Wait for the device; the wait itself takes one step of the clock."""
         self._wait()
 
     def both(self, aside: Work, here: Work) -> None:
-        """One after the other; on the clock both begin now, and the longer one tells when they are done."""
+        """Run both functions one after the other. On the scripted clock both begin now, and the longer one sets the
+        end."""
         began = self._host.seconds
         aside()
         ended = self._host.seconds
@@ -418,7 +422,7 @@ class FakeSession(
         return FakeBuffer(array)
 
     def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """The model's kernel time; None on the CPU and on `fake:no-clock`."""
+        """Return the model's kernel time. Returns None on the CPU and on `fake:no-clock`."""
         if self.device.clock is None:
             return None
         self.run(launch, repeat)
@@ -426,11 +430,11 @@ class FakeSession(
         return launch.cost_s * repeat * self._factor()
 
     def empty_launch(self) -> FakeLaunch:
-        """Costs the fixed part alone."""
+        """Return a launch with the fixed cost only."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return those of the cost model; `fake:implausible` is five times faster than it says."""
+        """Return the peaks of the cost model; `fake:implausible` runs five times faster than its peaks."""
         peak, (_, bytes_per_s, flops_per_s) = partial(Peak, device_id=self.device.id), self._rates
         rate = STAGED_BYTES_PER_S
         return [
@@ -443,7 +447,7 @@ class FakeSession(
         return self._host.read()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the session holds nothing."""
 
     def _wait(self) -> None:
         self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
@@ -472,18 +476,18 @@ def sleep_for_ever() -> NoReturn:
 
 
 def read_scripted_time(name: str) -> dict[str, float]:
-    """Read numbers by name from a variable: `gpu2=1.15 gpu3=2`."""
+    """Read numbers by name from an environment variable: `gpu2=1.15 gpu3=2`."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
 
 
 def read_slowness(gpu: str) -> float:
-    """Return how many times as long a scripted GPU takes."""
+    """Return the factor by which a scripted GPU is slower."""
     return read_scripted_time("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
 def list_identical() -> list[str]:
-    """The identical GPUs that GPUBENCH_FAKE_GPUS asks for."""
+    """List the identical GPUs that GPUBENCH_FAKE_GPUS requests."""
     return [f"gpu{number}" for number in range(int(os.environ.get("GPUBENCH_FAKE_GPUS", "0")))]
 
 
