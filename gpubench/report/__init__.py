@@ -1,6 +1,7 @@
-"""The numbers of result files, shown to people and to other programs: from the file alone, without NumPy or a GPU.
+"""Reports: the numbers of result files for people and for other programs, made from the files alone, without NumPy or a
+GPU.
 
-The command line, the Python interface and wings use it; it measures nothing.
+The command line, the Python interface and wings use this package. It measures nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def render(
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """Return the report of `runs` as text with one trailing newline, by `analyse_runs` and `draw_report`, which
-    say what it raises. `look` are fields of `RenderOptions`."""
+    """Return the report of `runs` as text with one trailing newline. `look`: fields of `RenderOptions`. Raises what
+    `analyse_runs` and `draw_report` raise."""
     from gpubench.report.layout import RenderOptions
 
     return draw_report(analyse_runs(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
@@ -52,9 +53,10 @@ def analyse_runs(
 ) -> list[Analysis]:
     """Analyse the runs, in their order.
 
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (None: the fastest CPU implementation); `keep` selects
-    the cases shown; `gates` are those asked for, `claims` what others expect. Raises UsageError when `keep` keeps
-    nothing, InputError for a baseline that was not measured."""
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE; None means the fastest CPU implementation. `keep`
+    selects the cases to show, `gates` are the requested gates, and `claims` are expected speedups. Raises UsageError if
+    `keep` leaves no case, InputError for a baseline that was not measured.
+    """
     from gpubench.analysis.analyse import analyse
 
     analyses = [analyse(run, baseline=baseline, keep=keep, gates=gates, claims=claims) for run in runs]
@@ -67,7 +69,7 @@ def analyse_runs(
 
 
 def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
-    """Return the analyses as text with one trailing newline; the same bytes for the same files. Raises what
+    """Return the analyses as text with one trailing newline; the same files give the same bytes. Raises what
     `require_look` raises, and UsageError for a column that no table has."""
     from gpubench.report.layout import RenderOptions
 
@@ -88,10 +90,10 @@ def screen(
     analyses: Sequence[Analysis], format: str, options: RenderOptions, *,
     files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
 ) -> str:  # fmt: skip
-    """Return the answer of one run, or a line for each of several, for a terminal (`table`) or as plain text.
+    """Return the answer of one run, or a line for each of several runs, for a terminal (`table`) or as plain text.
 
-    `files`: the name of each run's file, if there are several. `saved`: what a run has just saved. `height`: lines of
-    the terminal.
+    `files`: the file name of each run, if there are several runs. `saved`: files that the run has just saved. `height`:
+    lines of the terminal.
     """
     from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
@@ -104,9 +106,9 @@ def screen(
 
 
 def require_look(format: str, options: RenderOptions) -> None:
-    """Raise UsageError for an unknown section, unit, key or column of csv.
+    """Raise UsageError for an unknown section, time unit, sort key or CSV column.
 
-    Which columns tables have, only their drawing tells.
+    Columns of tables are checked later, when the tables are drawn.
     """
     from gpubench.analysis.analyse import KEYS
 

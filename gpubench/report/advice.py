@@ -39,7 +39,7 @@ def render(advice: Advice, format: str, width: int = WIDTH) -> str:
 
 
 def text(advice: Advice, width: int = WIDTH) -> str:
-    """Return a line with the answer, the candidates, the gain and where it comes from."""
+    """Return the answer in a line, then the candidates, then the gain with its evidence."""
     parts = [
         wrap(f"{_question(advice)}: {_answer(advice)}", width),
         _table(advice, width),
@@ -59,12 +59,12 @@ def _answer(advice: Advice) -> str:
 
 
 def json(advice: Advice) -> str:
-    """The `gpubench-advise` document, indented, six significant digits."""
+    """Return the `gpubench-advise` document, indented, with six significant digits."""
     return json_text(advice, RenderOptions())
 
 
 def env(advice: Advice) -> str:
-    """Variables for a shell; empty where there is no value. No option of gpubench reads them."""
+    """Return variables for a shell; a missing value is empty. gpubench itself reads none of them."""
     values = {
         "DEVICE": advice.device_id, "BACKEND": advice.backend, "IMPLEMENTATION": advice.implementation,
         "BASIS": advice.basis,
@@ -87,7 +87,8 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """The candidates as a table, in which devices' names give way; where that is too wide, each as a sentence."""
+    """Return the candidates as a table, with shortened device names if needed; if the table is still too wide, as one
+    sentence each."""
     columns = heads(
         Column("device", least=len("device")),
         "implementation",
@@ -102,7 +103,7 @@ def _table(advice: Advice, width: int) -> str:
 
 
 def _sentence(table: Table, record: Line) -> str:
-    """`cupy:0 (H200): implementation library, one call 53.1 us, interval 52..54 us, basis measured`."""
+    """Return `cupy:0 (H200): implementation library, one call 53.1 us, interval 52..54 us, basis measured`."""
     pairs = zip(table.headings()[1:], record[1:], strict=True)
     return f"{record[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
@@ -172,7 +173,8 @@ def _evidence(advice: Advice) -> list[str]:
 
 
 def _cpu_lines(advice: Advice) -> list[str]:
-    """`CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)`: whose times the CPU's are."""
+    """Return the code behind the CPU times: `CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16
+    threads)`."""
     texts = []
     for option in advice.candidates:
         if option.kind == "cpu" and option.implementation is not None:
@@ -186,7 +188,7 @@ def _cpu_lines(advice: Advice) -> list[str]:
 
 
 def _software(advice: Advice) -> str:
-    """The libraries that were measured, with their versions: newer ones may be faster."""
+    """Return the measured libraries with their versions, because newer versions may be faster."""
     backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)

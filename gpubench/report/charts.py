@@ -1,6 +1,7 @@
-"""Charts: a Vega-Lite spec without data, and the rows of every picture that it can show.
+"""Charts: Vega-Lite specs without data, and the rows of every picture that a spec can show.
 
-What the charts share, too: axes, the colour of a device, the dash of a regime, tooltips. Those are Altair's objects.
+This module also holds the parts that all charts share, as Altair objects: axes, device colours, regime dashes and
+tooltips.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ROWS, MARKS, ENDS = (
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart. A reader filters rows and marks by `device` (or any of `devices`) and `regime`; one without the field
-    passes."""
+    """A chart. The page filters rows and marks by `device` (or any of `devices`) and `regime`; a row without the field
+    is always shown."""
 
     id: str  # of its element
     title: str  # above it
@@ -45,7 +46,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChartDevice(msgspec.Struct, frozen=True):
-    """A device with a case to show."""
+    """A device that has a case to show."""
 
     id: str  # of the device
     name: str  # of its model
@@ -53,7 +54,7 @@ class ChartDevice(msgspec.Struct, frozen=True):
 
 
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The charts of one run with what a reader may choose from."""
+    """The charts of one run, with the choices that the page offers."""
 
     series: tuple[str, ...] = ()  # an op and a dtype each
     chosen: str = ""  # the series to begin with
@@ -63,8 +64,8 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chart_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the cases that a chart may show: the fastest implementation of each workload, regime and device, no
-    overhead."""
+    """Return the cases that a chart may show: the fastest implementation of each workload, regime and device, without
+    overhead cases and variants."""
     rows = [
         result
         for result in analysis.cases
@@ -82,12 +83,12 @@ def _seconds(result: CaseResult) -> tuple[float, str]:
 
 
 def all_series(analysis: Analysis) -> tuple[str, ...]:
-    """Return every series with a case to show, in the order of the report."""
+    """Return every series that has a case to show, in the order of the report."""
     return tuple(dict.fromkeys(series_name(result.case) for result in chart_cases(analysis)))
 
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
-    """Return the devices with a case to show, the CPU first. CPUs have warm colours, GPUs cold ones."""
+    """Return the devices that have a case to show, CPUs first. CPUs have warm colours, GPUs cold colours."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     kinds = {result.case.device_id: result.device_kind for result in chart_cases(analysis)}
     ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
@@ -100,16 +101,16 @@ def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
 
 
 def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Return short name and meaning of the regimes."""
+    """Return the short name and the meaning of each regime."""
     rows = sorted((result.case for result in chart_cases(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
 
 
 def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
-    """Return the fields of every case: its size, its device, what the filters ask for, and text for tooltips.
+    """Return the fields that every case has: size, device, fields for the filters, and text for tooltips.
 
-    `regime`: False where a chart shows one of them alone.
+    `regime`: False for a chart that shows a single regime.
     """
     case = result.case
     return {
@@ -121,13 +122,13 @@ def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
 
 
 def by_series(rows: Iterable[tuple[Case, ChartRow]]) -> ChartRows:
-    """Return the rows by the series of their cases."""
+    """Group the rows by the series of their cases."""
     groups = group_by(rows, lambda pair: series_name(pair[0]))
     return {name: [result for _, result in pairs] for name, pairs in groups.items()}
 
 
 def short(value: float) -> float:
-    """Return five significant digits: more than a picture shows, and a smaller page."""
+    """Round to five significant digits, which is enough for a picture and keeps the page small."""
     return float(f"{value:.5g}")
 
 
@@ -148,14 +149,14 @@ _SIZE = (
 
 
 def chart_of(name: str = ROWS) -> Any:
-    """Return a chart of the data set of this name, which is filled when the chart is drawn."""
+    """Return a chart of the data set `name`, which gets its rows when the chart is drawn."""
     import altair
 
     return altair.Chart(altair.NamedData(name))
 
 
 def size_axis() -> Any:
-    """Return n on a logarithmic axis with ticks at powers of two."""
+    """Return a logarithmic axis of n with ticks at powers of two."""
     import altair
 
     return altair.X(
@@ -165,9 +166,9 @@ def size_axis() -> Any:
 
 
 def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any:
-    """Return a logarithmic axis with a line at every decade; `label` is an expression of a tick's text.
+    """Return a logarithmic axis with a line at every decade; `label` is the Vega expression for a tick's text.
 
-    Between the decades stand labels only where the axis spans few of them.
+    Ticks between decades have labels only if the axis spans less than a factor of 200.
     """
     import altair
 
@@ -185,7 +186,7 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any
 
 
 def accent(devices: Sequence[ChartDevice], *, fill: bool = False) -> Any:
-    """Return the colour of a device, the same in all charts."""
+    """Return the colour encoding by device, the same in all charts."""
     import altair
 
     kind = altair.Fill if fill else altair.Color
@@ -201,8 +202,8 @@ def curves(
     columns: Sequence[tuple[str, str]],
     regimes: Sequence[tuple[str, str]] = (),
 ) -> list[Any]:
-    """Return lines with their points: a device has its colour, a regime its dash, and every point a tooltip. A point is
-    hollow where its case has a label such as noisy."""
+    """Return lines with their points. The device sets the colour, the regime sets the dash, and every point has a
+    tooltip. A point is hollow if its case has a label such as noisy."""
     import altair
 
     names = [name for name, _ in regimes]
@@ -229,14 +230,15 @@ def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[
 
 
 def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return what stands at the pointer: pairs of a field and its heading."""
+    """Return the tooltip of a point; `columns` are pairs of a field and its heading."""
     import altair
 
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
 def make_spec(chart: Any, description: str) -> ChartRow:
-    """Return the spec as data, as wide as what holds it; without a theme, which is chosen where it is drawn."""
+    """Return the spec as data, as wide as its container, and without a theme: the page chooses the theme when it
+    draws."""
     made = chart.properties(width="container", description=description).to_dict(validate=False)
     return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}
 
@@ -252,7 +254,7 @@ _EVEN = {"light": "#e9ebee", "dark": "#39414d"}
 
 
 def theme(*, dark: bool = False) -> dict[str, Any]:
-    """Return Vega-Lite's `config` on a light or a dark background; the background itself is left to the page."""
+    """Return Vega-Lite's `config` for a light or a dark background; the page paints the background itself."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
     paper, even = ("#14181d", _EVEN["dark"]) if dark else ("#ffffff", _EVEN["light"])
     styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": GPU_COLOR}
@@ -277,7 +279,7 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
 
 
 def page_colors() -> str:
-    """Return the colours of both sides as variables of a style sheet."""
+    """Return the colours of both sides as CSS variables."""
     rules = []
     for look, (cpu, gpu) in WORD_COLORS.items():
         rule = f":root{{--cpu:{cpu};--gpu:{gpu};--even:{_EVEN[look]};--cpu-fill:{CPU_COLOR};--gpu-fill:{GPU_COLOR}}}"

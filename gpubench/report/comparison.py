@@ -1,5 +1,7 @@
-"""A comparison as sections and tables for people, as JSON, and as CSV with one row for each case and new file; and
-noise: the suite first, then every case, the noisiest first."""
+"""A comparison of runs for people (sections and tables), as JSON, and as CSV with one row for each case and new file.
+
+This module also draws noise: the suite first, then every case, the noisiest first.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,10 @@ _ABSENT = {
 
 
 def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
-    """Return one document for each new file; the last one has the gates.
+    """Return one document for each new file; the last document has the gates.
 
-    A short comparison lists all cases, and so does one that is asked for in full; another one counts those that are
-    neither slower nor faster.
+    A short comparison or a full report lists all cases. A longer comparison lists the slower and faster cases and only
+    counts the others.
     """
     reports = []
     for i in range(len(comparison.new)):
@@ -92,7 +94,7 @@ def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocume
 
 
 class _Outcome:
-    """One new file beside the base, with its cases and how many of them are listed."""
+    """One new file against the base, with its cases and whether all of them are listed."""
 
     def __init__(self, comparison: Comparison, index: int, options: RenderOptions) -> None:
         self.comparison, self.index, self.options = comparison, index, options
@@ -105,11 +107,11 @@ class _Outcome:
 
     @property
     def counting(self) -> list[JudgedCase]:
-        """The cases that gates look at."""
+        """The cases that gates check."""
         return [case for case in self.cases if not case.muted]
 
     def with_verdict(self, word: VerdictWord) -> list[JudgedCase]:
-        """Return the cases of a verdict that gates look at, the largest change first."""
+        """Return the cases with a verdict that gates check, the largest change first."""
         cases = [case for case in self.counting if case.verdict == word]
         return sorted(cases, key=lambda case: (-abs(math.log(case.ratio or 1.0)), case.id))
 
@@ -130,7 +132,7 @@ def _side_text(title: str, side: SideRow) -> str:
 
 
 def _verdict_section(outcome: _Outcome) -> Section:
-    """Return the verdict as a sentence, how many cases have which, and how they were tested."""
+    """Return the verdict as a sentence, the number of cases with each verdict, and the test that was used."""
     cases = outcome.counting
     words = Counter(case.verdict for case in cases)
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
@@ -178,7 +180,8 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Write how all cases of a device changed together, and how many sizes were left out."""
+    """Say how all cases of a device changed together, and how many cases were left out because only one run has their
+    size."""
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
@@ -198,7 +201,7 @@ def interval_of(change: DeviceChange) -> str:
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Say how much sessions of one side differed, and what a comparison like this one can find."""
+    """Say how much the sessions of one side differed, and how large a slowdown such a comparison can find."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -213,7 +216,7 @@ def _power_lines(outcome: _Outcome) -> list[str]:
 
 
 def _middle(middle: float, ordered: Sequence[float]) -> str:
-    """Return the middle case, and all of them where they differ. A share above 1 is a factor."""
+    """Return the middle value, and the range of all values if they differ. A share above 1 is written as a factor."""
     low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
     if low == high:
         return usual
@@ -230,14 +233,14 @@ def _gates_section(comparison: Comparison) -> Section:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return it as in a report; or that it was not applied."""
+    """Return the gate's text as in a report; for a gate that could not have failed, say that it was not applied."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return the tables of slower and faster cases; of all verdicts where all cases are listed."""
+    """Return the tables of slower and faster cases; if all cases are listed, the tables of all verdicts."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")
@@ -261,7 +264,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Count what is neither slower nor faster, by its reason."""
+    """Count the cases that are neither slower nor faster, by reason."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
@@ -279,7 +282,7 @@ def _rest_section(outcome: _Outcome) -> Section:
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
-    """Return the table. The case ids are the keys that --ignore and --threshold take, so they stand in full."""
+    """Return the table of cases. Case ids are never shortened, because --ignore and --threshold take them."""
     needed = reason not in ("few-sessions", "contended") and any(
         case.sessions_needed is not None for case in rows
     )
@@ -316,8 +319,8 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
 
 
 def _wider_than_its_verdict(case: JudgedCase) -> bool:
-    """Return whether it is a SAME whose printed interval reaches past the threshold: one slow session a side is
-    enough."""
+    """Return whether a case is SAME although its printed interval reaches past the threshold, which one slow session on
+    a side can cause."""
     if case.verdict != "SAME" or case.threshold is None or case.lo is None or case.hi is None:
         return False
     return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
@@ -389,7 +392,7 @@ FORMATS = (*drawing.DOCUMENT_FORMATS, "csv")
 
 
 def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
-    """Return text with one trailing newline, the same bytes for the same files. `format` is one of FORMATS."""
+    """Return text with one trailing newline; the same files give the same bytes. `format` is one of FORMATS."""
     if format == "csv":
         return _csv_text(comparison)
 
@@ -408,7 +411,8 @@ CSV_COLUMNS = (
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return a heading and the cases; those with a number on one side alone are `missing`, `failed` or `added`."""
+    """Return a heading and the cases. A case with a number on only one side has the verdict `missing`, `failed` or
+    `added`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()
@@ -425,14 +429,14 @@ def _csv_text(comparison: Comparison) -> str:
 
 
 def render_noise(noise: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
-    """Return text with one trailing newline, the same bytes for the same document. `format` is one of FORMATS."""
+    """Return text with one trailing newline; the same document gives the same bytes. `format` is one of FORMATS."""
     return drawing.render_documents(
         noise, lambda: [noise_document(noise, allowed_share)], format, options, "gpubench noise"
     )
 
 
 def noise_document(noise: Noise, allowed_share: float) -> TextDocument:
-    """Return what is said; `allowed_share` is the share of false alarms that a suite may have."""
+    """Return the noise as a document; `allowed_share` is the share of false alarms that a suite may have."""
     left_out = tuple(map(printable, noise.left_out))
     title = "Left out: too few sessions, or no number that can be true"
     sections = [

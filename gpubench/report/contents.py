@@ -1,5 +1,5 @@
-"""Which sections a report for people has, and in which order; the final screen, and the answer while a run goes on: its
-table, which fills as the run measures."""
+"""The sections of a report for people and their order, the final screen, and the answer that fills while a run
+measures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs, their tables limit_columns to the columns that were asked for.
+    """Return the reports of all runs; their tables keep only the requested columns.
 
     Raises UsageError for a column that no table has.
     """
@@ -48,7 +48,7 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
 
 
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
-    """Return what all files say together."""
+    """Return the document that covers all files together."""
     machines = len(machine_runs(analyses))
     files = f"{len(analyses)} results of {count_noun(machines, 'machine')}"
     makers = sections.sections(options.sections, together=True)
@@ -57,7 +57,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return the report for when no section that was asked for has anything to show."""
+    """Return the report that says that no requested section has anything to show."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -65,7 +65,8 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run, or of one of several: `options.sections`, those without content left out."""
+    """Return the report of one run with the sections of `options.sections`, without empty ones. `several`: the overview
+    has already drawn some."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
     if several:  # what the overview has drawn
@@ -81,9 +82,9 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
-    """Yield what a section draws of an analysis, or of several, as far as it has content.
+    """Yield the parts of a section that have content; `subject` is an analysis or several.
 
-    One of a package that raises says so in its place.
+    If a section of another package raises, a line about it stands in its place.
     """
     try:
         made = maker.make(subject, options)
@@ -100,8 +101,8 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
-    """Return what a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that
-    was made for peaks or for overheads ends with these. `saved`: the files that the run has just written."""
+    """Return the screen at the end of a run: the answer, then the requested scaling, gates and claims. A run made for
+    peaks or overheads shows these instead of the answer. `saved`: the files that the run has just written."""
     own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
@@ -116,7 +117,7 @@ def final_screen(
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
-    """Return a line for each run with its answer, newest first; a table for each machine of a folder."""
+    """Return a line with the answer of each run, newest first, in a table for each folder and machine."""
     ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
     tables = []
     places = group_by(ordered, lambda pair: (os.path.dirname(pair[0]), printable(pair[1].machine)))
@@ -137,7 +138,7 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return the section of a run that has nothing but overheads."""
+    """Return the key of the section for a run that measured only overheads, else None."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
@@ -156,7 +157,7 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _state(run: Run) -> str:
-    """`complete` means that the run came to its own end, whatever that end was."""
+    """Return the state of a run in words; `complete` means that the run reached its own end, even with failures."""
     if not run.complete and run.exit_reason == "interrupted":
         return "interrupted"
     state = "complete" if run.complete else "not complete"
@@ -170,14 +171,14 @@ _SETTLED = (ABOUT_EQUAL, "loses-again", "no-cpu-time")
 
 
 class AnswerSoFar:
-    """The answer of a run that is being measured. Only ops with new outcomes are derived anew."""
+    """The answer while a run measures. Only ops with new outcomes are analysed again."""
 
     def __init__(self, options: RenderOptions) -> None:
         self._options = options
         self._known: dict[str, tuple[Sequence[Outcome], Analysis]] = {}
 
     def lines(self, run: Run, width: int) -> list[str]:
-        """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
+        """Return the two sides and the table, at most `width` wide; nothing until the first cell is known."""
         summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
         if not (summary.rows if compared else summary.implementations):
@@ -205,7 +206,7 @@ class AnswerSoFar:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """With a row for each op, and dots where the run has not decided yet."""
+    """Return the answer with a row for each op, and dots in cells that are not decided yet."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

@@ -66,7 +66,8 @@ _TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str,
 
 @functools.cache
 def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return the type of the JSON rows of a result: the number of its source, and its fields but those `aside`."""
+    """Return the type of a result's JSON rows: the number of its source, and the fields of `kind` that are not in
+    `aside`."""
     fields: list[tuple[str, Any, Any]] = [
         (field.name, field.type, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(kind)
@@ -80,7 +81,8 @@ def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 @functools.cache
 def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the type of the document with the rows of every section, those of packages among `keys` too."""
+    """Return the type of the document with the rows of every section, including the sections of packages among
+    `keys`."""
     fields: list[Any] = []
     for name, rows in _by_name(keys):
         inner = [(entry.name.rpartition(".")[2], tuple[row_type(entry.kind), ...], ()) for entry in rows]  # type: ignore[misc]
@@ -94,7 +96,7 @@ def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
 
 
 def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
-    """Return the rows by the keys of the document, in its order."""
+    """Group the rows by the keys of the document, in the document's order."""
     rows = sorted([*sections.all_rows(keys), _RECOMMENDATION], key=lambda entry: entry.order)
     return [
         (name, list(group)) for name, group in groupby(rows, key=lambda entry: entry.name.partition(".")[0])
@@ -102,13 +104,13 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs. Of the options only `ascii_only` changes it, and no value in it; a section of a
-    package that is named adds its rows."""
+    """Return one document for all runs. The option `ascii_only` changes the encoding and no value; a named section of a
+    package adds its rows; no other option matters."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 
 def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) -> Any:
-    """Return the document of the runs, in the order in which they were given."""
+    """Return the document of the runs, in the given order."""
     kind = document_type(tuple(key for key in keys if key not in sections.names()))
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
@@ -136,7 +138,8 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """Return the newest that rests on measurements, else the newest, of one machine."""
+    """Return the recommendation of the newest run with evidence, else of the newest run. Returns None for several
+    machines."""
     if len(machine_runs(analyses)) > 1:
         return None
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
@@ -152,7 +155,7 @@ def _source(analysis: Analysis) -> Source:
 
 
 def __getattr__(name: str) -> Any:
-    """Give the type of the document without sections of packages, for its JSON Schema."""
+    """Return the type of the document without sections of packages, for its JSON Schema."""
     if name == "ReportDocument":
         return document_type()
     raise AttributeError(name)
@@ -258,7 +261,7 @@ EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound 
 
 
 def events(analysis: Analysis) -> Iterator[EventLine]:
-    """All events of a run that is over."""
+    """Yield all events of a finished run."""
     yield run_start(analysis.run)
     for entry in analysis.cases:
         if entry.outcome in ("measurement", "failure"):
@@ -268,7 +271,7 @@ def events(analysis: Analysis) -> Iterator[EventLine]:
 
 
 def conclusions(analysis: Analysis) -> Iterator[EventLine]:
-    """Yield what only the whole run tells, and its end."""
+    """Yield the events that need the whole run: speedups, break-evens, warnings and the end."""
     yield from (convert(entry, SpeedupFound) for entry in analysis.speedups)
     yield from (convert(entry, BreakEvenFound) for entry in analysis.break_even)
     yield from (convert(entry, WarningFound) for entry in findings(analysis))
@@ -282,7 +285,7 @@ def run_start(run: Run) -> RunStart:
 
 
 def case_complete(entry: CaseResult) -> CaseComplete:
-    """A case with its number, or with the reason for none."""
+    """Return the event of a case with its number, or with the reason why it has none."""
     time = entry.time
     return CaseComplete(
         id=entry.id, outcome=entry.outcome,
@@ -293,7 +296,7 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """The run's own end; a failed gate is reported only of a run that ended well."""
+    """Return the event of the run's end. A failed gate changes the exit code only of a run that ended well."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
     if code == ExitCode.OK and any(not gate.passed for gate in gates(analysis)):
@@ -302,7 +305,8 @@ def _run_complete(analysis: Analysis) -> RunComplete:
 
 
 def render_events(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """The events of all runs, one run after the other. No option changes them: other programs read it."""
+    """Return the events of all runs, one run after the other. No option changes the text, because other programs read
+    it."""
     return "".join(json_line(event) for analysis in analyses for event in events(analysis))
 
 

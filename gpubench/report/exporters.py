@@ -37,7 +37,7 @@ class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median_s(self) -> float:
-        """The session's value."""
+        """The session's median, in seconds per launch."""
         return median(self.samples)
 
     @property
@@ -56,24 +56,24 @@ class Estimated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The case id: the name in every tool."""
+        """The case id, which is the benchmark's name in every tool."""
         return self.row.id
 
     @property
     def samples(self) -> list[float]:
-        """The used samples of all sessions, in their order, in seconds per launch."""
+        """The used samples of all sessions, in order, in seconds per launch."""
         return [value for session in self.sessions for value in session.samples]
 
 
 class Rate(NamedTuple):
-    """Work per second in a unit that depends on the op and its size alone."""
+    """Work per second. The unit depends only on the op and its size."""
 
     value: float  # work per second
     unit: str  # of the op and its size alone
 
 
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
-    """The cases with an estimate, in the order of the report. What cannot be true has none."""
+    """Return the cases with an estimate, in the order of the report. Cases with an impossible time have no estimate."""
     repeats = _repeats(analysis)
     ratios = speedup_of(analysis)
     return tuple(
@@ -90,7 +90,8 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """The one run of a format that has a place for one. Raises UsageError for several: their cases share names."""
+    """Return the only run, for a format that holds one run. Raises UsageError for several runs, because their cases
+    share names."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -100,31 +101,31 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
-    """Return by case id the speedup against the fastest implementation of the baseline."""
+    """Return the speedups against the fastest implementation of the baseline, by case id."""
     return {speedup.case.id: speedup for speedup in analysis.speedups if speedup.kind != "library"}
 
 
 def rate_of(case: CaseResult, seconds: float) -> Rate | None:
-    """Return what one launch does, over its `seconds`: GFLOP/s where it computes, GB/s where it moves; None:
-    neither."""
+    """Return the work of one launch divided by `seconds`: GFLOP/s if the case mainly computes, else GB/s. Returns None
+    if the op declares no work."""
     if case.flops > COMPUTE_INTENSITY * case.bytes:
         return Rate(case.flops / seconds / 1e9, "GFLOP/s")
     return Rate(case.bytes / seconds / 1e9, "GB/s") if case.bytes else None
 
 
 def half_width(interval: IntervalLike) -> float:
-    """The longer arm of an interval: `estimate ± half width` holds all of it."""
+    """Return the longer arm of an interval, so that `estimate ± half width` covers the interval."""
     return max(interval.high - interval.estimate, interval.estimate - interval.low)
 
 
 def decimal(value: float, digits: int = 6) -> str:
-    """`value` with so many significant digits and without an exponent, which not every reader of text knows."""
+    """Return `value` with `digits` significant digits and no exponent, because some programs cannot read exponents."""
     text = format(Decimal(f"{value:.{digits}g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _repeats(analysis: Analysis) -> dict[str, dict[int, int]]:
-    """Launches per sample, by case and session; the last block has the one that stayed."""
+    """Return the launches per sample by case and session, from each session's last block: earlier blocks may differ."""
     return {
         outcome.id: {
             session: blocks[-1].repeat for session, blocks in main_blocks(analysis.run, outcome).items()
@@ -148,12 +149,13 @@ CSV_COLUMNS = (
 
 
 def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return all columns: ours, and behind them those of sections of packages among `keys`."""
+    """Return all columns: gpubench's own, then those of package sections among `keys`."""
     return tuple(dict.fromkeys((*CSV_COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
 
 
 def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """A heading and the cases of all runs. Of the options only `columns` changes it: other programs read it."""
+    """Return a heading and the cases of all runs. Only the options `columns` and `sections` change the text, because
+    other programs read it."""
     text = io.StringIO()
     names = options.columns or csv_columns(options.sections)
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
@@ -170,7 +172,8 @@ def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _section_rows(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
-    """Return what the rows of sections say of a case, by its id: what stands in its own line, then further lines."""
+    """Return what the rows of sections add to each case, by case id: values for the case's own line, then further
+    lines."""
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
@@ -221,8 +224,8 @@ MS = 1e3
 
 
 def render_bmf(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return latency in nanoseconds, throughput in calls per second and speedup by case id. Raises UsageError for
-    several runs."""
+    """Return latency (ns), throughput (calls per second) and speedup by case id, in Bencher Metric Format. Raises
+    UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "bmf"))
     return json_text({case.id: _measures(case) for case in cases}, options)
 
@@ -280,8 +283,7 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
 
 
 def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
-    """Return one point of a chart, `value ± half`; `note` says what the number is, where the mouse rests on the
-    point."""
+    """Return one point of a chart, `value ± half`; the chart's tooltip shows `note`, which explains the number."""
     count = len(case.sessions)
     sessions = "1 session" if count == 1 else f"{count} sessions"
     label = "" if case.row.label == "ok" else f", {case.row.label}"
@@ -301,7 +303,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "loongar
 
 
 def render_go(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the runs one after the other: a heading holds until the next one, so several files go into one."""
+    """Return the runs one after the other. A heading holds until the next heading, so one text can hold several
+    runs."""
     return "\n".join(_run_text(analysis) for analysis in analyses)
 
 
@@ -353,7 +356,7 @@ def render_google_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 
 def _context(run: Run) -> dict[str, Any]:
-    """Return the machine. `host_name` stays empty: a result holds none."""
+    """Return the machine's facts. `host_name` is empty, because a result holds no host name."""
     logical = fact(run.machine, "cpu", "logical") or usable_cpus(run) or 0
     return {
         "date": run.started_at, "host_name": "", "executable": "gpubench", "num_cpus": logical,
@@ -372,7 +375,7 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an op, which is a family, by its cases, the instances."""
+    """Yield the rows of all cases. An op is a family, and its cases are the instances."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
     for case in estimated_cases(analysis):
@@ -383,7 +386,7 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, Any]]:
-    """Yield one row a session. `cpu_time` repeats `real_time`; a counter is left out where the op declares none."""
+    """Yield one row per session. `cpu_time` repeats `real_time`; an op without declared work has no counter."""
     counters = {"flops_per_second": case.row.flops, "bytes_per_second": case.row.bytes}
     for index, session in enumerate(case.sessions):
         seconds = session.median_s
@@ -412,8 +415,11 @@ def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> st
 
 
 def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
-    """Return a case. `parameters`: what hyperfine would have scanned over, so nothing that is the same in all
-    commands. The statistics are those of `times`; `stddev` is null for a single sample."""
+    """Return a case as a command. `parameters`: the parameters that differ between commands, as hyperfine would scan
+    them.
+
+    The statistics are computed from `times`; `stddev` is null for a single sample.
+    """
     times = case.samples
     return {
         "command": case.id, "mean": statistics.fmean(times),
@@ -424,7 +430,7 @@ def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 def _parameters(case: Estimated) -> dict[str, str]:
-    """Return the parts that tell the cases apart; hyperfine's plotting scripts take one of them as the x axis."""
+    """Return the parts of a case id as parameters; hyperfine's plotting scripts use a parameter as x axis."""
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {
@@ -442,7 +448,7 @@ _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "windows": "Windows"}
 
 
 def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return what `--benchmark-json --benchmark-save-data` writes. Raises UsageError for several runs."""
+    """Return the JSON that `--benchmark-json --benchmark-save-data` writes. Raises UsageError for several runs."""
     analysis = only_run(analyses, "pytest-benchmark")
     run = analysis.run
     settings = {
@@ -464,8 +470,8 @@ def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 
 def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
-    """Return the statistics that pytest-benchmark computes of the same rounds, with its quartiles and fences: one
-    value a round. `outliers` is `stddev_outliers;iqr_outliers`."""
+    """Return the statistics that pytest-benchmark computes, with its quartiles and fences; each sample is a round.
+    `outliers` is `stddev_outliers;iqr_outliers`."""
     ordered, mean, total = sorted(data), statistics.fmean(data), sum(data)
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
@@ -483,8 +489,8 @@ def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Return the quantile of Hyndman-Fan type 5 (Hazen), which is what pytest-benchmark's two rules for odd and even
-    counts come to."""
+    """Return the quantile of Hyndman-Fan type 5 (Hazen), which equals pytest-benchmark's rules for odd and even
+    counts."""
     position = min(max(q * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below = math.floor(position)
     share = position - below
@@ -492,7 +498,7 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
-    """Return facts of the file; what it does not hold is an empty text, as a host's name always is."""
+    """Return the machine's facts from the result; a missing fact is an empty text, and so is the host name."""
 
     def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")
@@ -508,7 +514,7 @@ def _machine_info(run: Run) -> dict[str, Any]:
 
 
 def _commit_info(run: Run) -> dict[str, Any]:
-    """Return the commit of the working folder; outside a repository pytest-benchmark's words for that."""
+    """Return the commit of the working folder; outside a repository, pytest-benchmark's placeholders."""
     git = run.environment.git
     return {
         "id": git.commit if git else "unversioned", "time": git.commit_time if git else None, "author_time": None,

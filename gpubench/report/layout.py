@@ -1,6 +1,7 @@
-"""The report as text in tables, before any format, and how it is to look. Cells hold no markup.
+"""The report as text in tables, before any format, and the options for its look. Cells hold no markup.
 
-And values as JSON and CSV text: floats with six significant digits, nothing that a spreadsheet takes for a formula.
+This module also writes values as JSON and CSV text: floats have six significant digits, and no text is one that a
+spreadsheet reads as a formula.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ class TextDocument(msgspec.Struct, frozen=True):
 
 
 def leading(document: TextDocument) -> int:
-    """How many sections stand above the headings: the answer is the first thing that people read."""
+    """Return how many sections stand above the headings: 1 if the answer comes first, else 0."""
     return int(bool(document.sections and document.sections[0].screen))
 
 
 def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> list[TextDocument]:
-    """The documents with tables of these columns; a table that has none of them stays whole.
+    """Return the documents with only the named columns in their tables; a table without any of these columns stays
+    whole.
 
-    A column is named by its heading or the first word of it, in any case. Raises UsageError for a name that no table
+    A column's name is its heading or the heading's first word, in any case. Raises UsageError for a name that no table
     has.
     """
     if not columns:
@@ -77,7 +79,7 @@ def _limit(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _positions(table: Table, columns: Sequence[str]) -> list[int]:
-    """Return the places of the wanted columns: the heading itself before headings that only begin with the word."""
+    """Return the positions of the named columns. An exact heading wins over headings that only begin with the word."""
     names = [heading.lower() for heading in table.headings()]
     places: list[int] = []
     for name in map(str.lower, columns):
@@ -87,17 +89,17 @@ def _positions(table: Table, columns: Sequence[str]) -> list[int]:
 
 
 def visible(part: Any, *, ascii_only: bool = False) -> Any:
-    """`part` (texts, cells, tables, whole documents) with a blank for each character that is not shown itself.
+    """Return `part` (texts, cells, tables, whole documents) with a blank for each character that cannot be shown.
 
-    Escape sequences, line ends and the marks that turn the direction of writing come from a device's name or a
-    driver's message; drawing is the one place that all of them pass. `ascii_only`: a square is `^2`, whatever draws.
+    Device names and driver messages can contain escape sequences, line ends and marks that turn the direction of
+    writing; drawing is the one place that all texts pass. `ascii_only`: write a square as `^2`, in every format.
     """
     square = "^2" if ascii_only else "²"
     return each_text(part, lambda text: streams.visible(text).replace("²", square))
 
 
 def each_text(part: Any, change: Callable[[str], str]) -> Any:
-    """Return `part` with each text in it changed: texts, lists, tuples and structs of them."""
+    """Return `part` with `change` applied to each text in it; `part` may nest texts, lists, tuples and structs."""
     if isinstance(part, str):
         return change(part)
     if isinstance(part, tuple | list):
@@ -110,7 +112,7 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a report is to look."""
+    """The options for the look of a report."""
 
     width: int = 80  # in characters
     color: int = 0  # how many the terminal has
@@ -125,8 +127,8 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def every_size(self) -> bool:
-        """Whether sections show every size: in full, and to a reader who chose them. A page puts the map behind the
-        answer."""
+        """Whether sections show every size: in a full report, or if the user chose the sections. The map is ignored,
+        because a page always adds it."""
         return self.full or {*self.sections} - {"map"} != {*usual()} - {"map"}
 
 
@@ -137,7 +139,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def json_text(data: Any, options: RenderOptions) -> str:
-    """`data` (structs, lists, dicts) indented, with one trailing newline; `ascii_only` changes no value."""
+    """Return `data` (structs, lists, dicts) as indented JSON with one trailing newline; `ascii_only` changes no
+    value."""
     plain = round_numbers(msgspec.to_builtins(data))
     if options.ascii_only:
         import json
@@ -147,7 +150,7 @@ def json_text(data: Any, options: RenderOptions) -> str:
 
 
 def json_line(data: Any) -> str:
-    """`data` on one line, in ASCII: U+2028 and its like would end a line for some readers."""
+    """Return `data` as JSON on one line, in ASCII, because some readers end a line at characters such as U+2028."""
     import json
 
     text = json.dumps(round_numbers(msgspec.to_builtins(data)), separators=(",", ":"))
@@ -155,14 +158,15 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """The fields of `kind` from a row that may have more, such as one of a derived type; `fields` replaces some."""
+    """Return a struct of type `kind` with the fields of `struct`, which may have more fields; `fields` replaces some
+    values."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )
 
 
 def round_numbers(value: Any) -> Any:
-    """`value` with every float cut to the digits that a result file has."""
+    """Return `value` with every float rounded to the digits of a result file."""
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):
@@ -175,7 +179,8 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def csv_text(value: CsvValue) -> str:
-    """Null is empty, a float has six significant digits, a list is separated by blanks, a text is one line."""
+    """Return a value as CSV text: null is empty, a float has six significant digits, blanks separate the items of a
+    list, and a text is one line."""
     if value is None:
         return ""
     if isinstance(value, bool):

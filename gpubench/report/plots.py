@@ -1,7 +1,7 @@
-"""The map and the charts as picture files: what the HTML report draws, each with the sides, the machine and the date,
-since it travels without its report. Needs altair and vl_convert.
+"""The map and the charts as picture files. Each picture names the sides, the machine and the date, because it is read
+without its report. Needs altair and vl_convert.
 
-vl_convert draws in a child process: what is native may end its process, and a report has to survive that.
+vl_convert is native code that may end its process, so it draws in a child process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def missing_libraries() -> list[str]:
-    """Return which libraries that draw are not installed."""
+    """Return the drawing libraries that are not installed."""
     return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
 
 
@@ -56,8 +56,8 @@ MOST_BYTES = 256 << 20  # of pictures in base64
 
 
 def results(calls: Sequence[Call]) -> list[bytes]:
-    """Return what the calls return, text as UTF-8. Raises GpubenchError if the library fails, ends its process or
-    hangs."""
+    """Make the calls of vl_convert in a child process and return their results, text as UTF-8. Raises GpubenchError if
+    the library fails, ends its process or hangs."""
     limit_s = START_S + PICTURE_S * len(calls)
     try:
         ended = processes.run(
@@ -81,8 +81,8 @@ def results(calls: Sequence[Call]) -> list[bytes]:
 
 @functools.cache
 def page_script() -> str:
-    """Return the script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together,
-    so the user's cache keeps it."""
+    """Return the script that draws charts in a page, as built by vl_convert. Building takes two seconds, so the user's
+    cache keeps the script."""
     cache, name = user_cache(), _script_name()
     content = name and cache.read(name, "the script of the charts")
     if content:
@@ -94,7 +94,8 @@ def page_script() -> str:
 
 
 def _script_name() -> str:
-    """Return the name in the cache of what this vl_convert brings; an empty text if its version is not known."""
+    """Return the cache's file name for the script of this vl_convert version; an empty text if the version is not
+    known."""
     from importlib import metadata
 
     try:
@@ -105,7 +106,8 @@ def _script_name() -> str:
 
 @contextmanager
 def altair_failures() -> Iterator[None]:
-    """GpubenchError for an exception out of altair, or out of its absence; one of ours stays what it is: a bug."""
+    """Turn an exception of altair, or a missing altair, into a GpubenchError. An exception raised in gpubench's own
+    code is a bug and passes unchanged."""
     try:
         yield
     except GpubenchError:
@@ -121,12 +123,12 @@ def altair_failures() -> Iterator[None]:
 
 
 def drawing_error(why: str) -> GpubenchError:
-    """The error of a library that does not draw."""
+    """Return the error for a library that cannot draw."""
     return GpubenchError("cannot-draw", why=why)
 
 
 def main() -> None:
-    """In the child: make all calls, which are JSON on stdin, then tell all results, bytes in base64."""
+    """Run the child process: read the calls as JSON from stdin, make them, then send all results in base64."""
     messages = Messages()
     import vl_convert
 
@@ -144,7 +146,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
 def require_library(option: str) -> None:
-    """Raise UsageError where a library that `option` needs is not installed."""
+    """Raise UsageError if a library that `option` needs is not installed."""
     from gpubench.base.installation import install_command
 
     missing = missing_libraries()
@@ -158,10 +160,10 @@ def require_library(option: str) -> None:
 def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> dict[str, bytes]:
-    """Return file name and content of the map and of every chart of every series; the same bytes for the same files.
+    """Return the map and every chart of every series, by file name; the same files give the same bytes.
 
-    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
-    over each other are one more. Raises GpubenchError if the library does not draw.
+    `format` is one of `report.PICTURES`. For several runs, a number precedes the file names of every run but the first,
+    and one more picture shows the maps of all machines. Raises GpubenchError if the library cannot draw.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
@@ -186,8 +188,8 @@ def plots(
 def picture(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> bytes:
-    """Return one picture: of each run the map, and below it the charts of the series that tells most; the same bytes
-    for the same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
+    """Return one picture: for each run the map, and below it the charts of the most informative series. The same files
+    give the same bytes. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, sections), _charts(analysis, sections, time_unit)
@@ -213,7 +215,7 @@ def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) 
 
 
 def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the spec of the map; nothing if nobody asked for it, or if no GPU was timed."""
+    """Return the spec of the map; an empty list if the map was not requested or no GPU was timed."""
     from gpubench.report.sections.map import map_picture, map_view
 
     view = map_view(analysis) if _wants_map(sections) else None
@@ -225,7 +227,7 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the maps of several machines in one."""
+    """Return the spec of one map for several machines; an empty list if there is none."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -238,7 +240,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> li
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return the sides, and whence the numbers are, in lines as wide as a chart."""
+    """Return the two sides and the origin of the numbers, in lines as wide as a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [
@@ -254,7 +256,8 @@ def write(
     analyses: Sequence[Analysis], folder: Path, format: str, *, sections: Sequence[str] | None = None,
     time_unit: str = "auto",
 ) -> int:  # fmt: skip
-    """Write the charts into `folder`, which is made; return how many there are. Raises OSError and GpubenchError."""
+    """Write the charts into `folder`, which is created if needed; return their count. Raises OSError and
+    GpubenchError."""
     pictures = plots(analyses, format, sections=sections, time_unit=time_unit)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
@@ -271,8 +274,8 @@ _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
-    """Return the spec of the picture `name` as it is drawn without a page: all devices and situations. `origin`: lines
-    below the title."""
+    """Return the spec of the picture `name` for drawing outside a page, with all devices and situations. `origin`:
+    lines below the title."""
     return _alone(chart.spec) | {
         "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, []), ENDS: []}, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [name, *origin], "anchor": "start"},
@@ -280,14 +283,14 @@ def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
 
 
 def svgs(specs: Iterable[ChartRow]) -> list[str]:
-    """Return the pictures as SVG. Raises GpubenchError."""
+    """Draw the specs as SVG. Raises GpubenchError."""
     texts = results([("vegalite_to_svg", [spec], {}) for spec in specs])
     return [_PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text.decode()) for text in texts]
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Return SVGs in one: side by side where they fit, else below each other. Each calls its clips clip1, clip2,
-    ...: their names get the picture's number."""
+    """Combine SVGs into one: side by side if they fit, else below each other. Clip names such as clip1 repeat in each
+    SVG, so the picture's number is put before them."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)

@@ -1,5 +1,7 @@
-"""Words and numbers of the tables: devices, regimes, implementations and sizes; no digit beyond the second one that the
-interval leaves uncertain."""
+"""Words and numbers of the tables: devices, regimes, implementations and sizes.
+
+A number has at most two digits that its interval leaves uncertain.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ _WHERE = {
 
 
 def device_text(analysis: Analysis, device_id: str) -> str:
-    """`cupy:0 (NVIDIA H200)`; a software adapter says that it is one."""
+    """Return `cupy:0 (NVIDIA H200)`; a software adapter is marked as one."""
     device = next((device for device in analysis.run.devices if device.id == device_id), None)
     if device is None:
         return device_id
@@ -55,7 +57,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """`NVIDIA H200 (cupy:0, wgpu:0)`: devices of the same name together."""
+    """Return `NVIDIA H200 (cupy:0, wgpu:0)`, with the devices of one name together."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
@@ -65,13 +67,13 @@ BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumP
 
 
 def backend_text(device_id: str) -> str:
-    """Return `CuPy` for `cupy:0`, as its project writes it."""
+    """Return the backend's usual spelling: `CuPy` for `cupy:0`."""
     name = device_id.partition(":")[0]
     return BACKENDS.get(name, name)
 
 
 def device_names(devices: Iterable[str]) -> dict[str, str]:
-    """Return `CuPy` for `cupy:0`; with its number where a backend has several."""
+    """Return a name for each device: `CuPy` for `cupy:0`, or `CuPy 0` if the backend has several devices."""
     backends = {device: backend_text(device) for device in devices}
     several = Counter(backends.values())
     return {
@@ -81,8 +83,8 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return `NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them. A GPU that backends
-    name differently has the name that comes first."""
+    """Return `NVIDIA H200 (CuPy, WebGPU)`: each GPU name with the backends that drive it. If backends name a GPU
+    differently, the first device's name counts."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -97,8 +99,8 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 
 
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
-    """Return `numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`; `NumPy without numba` where
-    that would be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
+    """Return `numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`; `NumPy without numba` if numba
+    would be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
@@ -113,7 +115,7 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
-    """Return `plain NumPy`; of users' programs alone the libraries that they are made of."""
+    """Return `plain NumPy`; if all codes are users' programs, the libraries that these programs use."""
     return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
@@ -125,14 +127,14 @@ def _blas(text: str, versions: bool) -> str:
 
 
 def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
-    """Return `16 CPU threads (numba, OpenBLAS)`; `the CPU` where nobody counted."""
+    """Return `16 CPU threads (numba, OpenBLAS)`; `the CPU` if the number of threads is not known."""
     threads = cpu_threads(run)
     text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
 
 
 def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
-    """Return `vs 16 CPU threads: numba, PyTorch with MKL`; for baselines that are no CPU all that is known of them."""
+    """Return `vs 16 CPU threads: numba, PyTorch with MKL`; for a baseline that is no CPU, the baseline's own text."""
     rows = list(rows)
     names = cpu_names(cpu_codes(analysis.run, rows))
     if not names or any(entry.device_kind != "cpu" for entry in rows):
@@ -141,7 +143,8 @@ def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return whether the cases have several dtypes, whether several devices, and as a title what all of them have."""
+    """Return whether the cases have several dtypes, whether they have several devices, and a title with the dtype and
+    device that all cases share."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -149,38 +152,38 @@ def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, 
 
 
 def size_text(entry: CaseResult) -> str:
-    """n, and the other params where the op has some: `4096 batch=8`."""
+    """Return n, followed by the op's other params: `4096 batch=8`."""
     return with_params(
         format_size(entry.case.params.get("n", 0), table=True), dict(beside_size(entry.case.params))
     )
 
 
 def series_name(entry: Case) -> str:
-    """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
+    """Return `matmul float32`, followed by the params other than the size: `matmul float32 k=8`."""
     return with_params(f"{entry.op} {entry.dtype}", dict(beside_size(entry.params)))
 
 
 def with_params(text: str, params: Mapping[str, int]) -> str:
-    """Return `matmul k=8`: the text with params beside the size."""
+    """Return the text followed by the params: `matmul k=8`."""
     return text + "".join(f" {name}={value}" for name, value in sorted(params.items()))
 
 
 def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
-    """`data on the GPU`, `copied at every call`, `10 calls a copy`; `on the GPU, waited` in a table that has queued
-    calls too."""
+    """Return `data on the GPU`, `copied at every call` or `10 calls a copy`. `beside_queued`: the table also has queued
+    calls, so return `on the GPU, waited`."""
     if beside_queued and regime_id in _BESIDE_QUEUED:
         return _BESIDE_QUEUED[regime_id]
     return _SITUATIONS.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls a copy"
 
 
 def with_text(regime_id: str) -> str:
-    """Return the situation inside a sentence: `with data on the GPU`."""
+    """Return the situation as a part of a sentence: `with data on the GPU`."""
     text = situation_text(regime_id)
     return _WITH.get(regime_id) or (text if regime_id in _SITUATIONS else f"with {text}")
 
 
 def short_text(regime_id: str) -> str:
-    """The situation in a word or two: `waited`, `queued`, `10 calls`, `copied`."""
+    """Return the situation in a word or two: `waited`, `queued`, `10 calls`, `copied`."""
     return _DATA.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls"
 
 
@@ -190,17 +193,17 @@ def data_text(entry: Case) -> str:
 
 
 def regime_order(entry: Case) -> tuple[int, int]:
-    """The order in which regimes are shown."""
+    """Return the sort key for the order in which regimes are shown."""
     return (ORDERED.index(entry.regime), entry.calls or 0)
 
 
 def regimes(rows: Iterable[Case]) -> list[str]:
-    """The short names of the regimes of `rows`, each once and in order."""
+    """Return the short names of the regimes of `rows`, each once and in order."""
     return list(dict.fromkeys(data_text(entry) for entry in sorted(rows, key=regime_order)))
 
 
 def where_legend(rows: Iterable[Case]) -> str:
-    """Return what those words mean."""
+    """Return the meaning of the short names of the regimes of `rows`."""
     return "; ".join(
         dict.fromkeys(
             f"{data_text(entry)}: {entry.calls} calls share one copy"
@@ -215,17 +218,17 @@ _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
 def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
-    """`1.52 ms`, two or three digits as its interval has them; `-` for no estimate."""
+    """Return `1.52 ms`, with two or three digits depending on the interval; `-` without an estimate."""
     return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
-    """Return the same as `time_text`, for a number without an interval."""
+    """Return a time without an interval as text, with three digits: `1.52 ms`; `-` for None."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
 
 
 def interval_text(interval: IntervalLike) -> str:
-    """`[33.2, 34.1]`: both ends with the decimals of the estimate, but a low end above 0 is never written as 0."""
+    """Return `[33.2, 34.1]`: both ends with the decimals of the estimate; a low end above 0 is never written as 0."""
     decimals = _decimals(interval)
     low = _decimal_text(interval.low, decimals)
     if interval.low > 0 and not float(low):
@@ -234,12 +237,12 @@ def interval_text(interval: IntervalLike) -> str:
 
 
 def ratio_text(ratio: IntervalLike) -> str:
-    """`33.7x [33.2, 34.1]`."""
+    """Return the ratio with its interval: `33.7x [33.2, 34.1]`."""
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
 def short_ratio_text(ratio: IntervalLike) -> str:
-    """`33.7x`."""
+    """Return the ratio without its interval: `33.7x`."""
     return f"{_decimal_text(ratio.estimate, _decimals(ratio))}x"
 
 
@@ -248,8 +251,8 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %, and `?` behind what
-    the interval leaves open. `style` writes the factor."""
+    """Return the winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %; with ` ?` if
+    the interval leaves the winner open. `style` writes the factor."""
     split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
     against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
     return winner_text(
@@ -260,7 +263,8 @@ def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
 def winner_text(
     ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
 ) -> str:
-    """Return the same for the ratio time of `slower` / time of `faster`."""
+    """Return the winner and its factor for the ratio time of `slower` / time of `faster`; below 1 `slower` is the
+    winner."""
     side, shown = faster, ratio
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
@@ -271,7 +275,7 @@ def winner_text(
 
 
 def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
-    """`[1.50, 1.54] ms`: in the unit of the estimate."""
+    """Return `[1.50, 1.54] ms`, in the unit of the estimate."""
     name = time_text(time, unit).rpartition(" ")[2]
     scale = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[name]
     scaled = Interval(time.low * scale, time.estimate * scale, time.high * scale, time.kind)
@@ -279,13 +283,14 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """`1.35 TFLOP/s` or `4.1 GB/s`; `-` where the op declares none."""
+    """Return `1.35 TFLOP/s` or `4.1 GB/s`; `-` if the op declares no such rate."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 
 
 def share_text(share: float) -> str:
-    """`12%`, signed when negative, one decimal below 10 %; what rounds to nothing is `0%`; from ten times on `12x`."""
+    """Return `12%`, with a minus sign if negative and one decimal below 10 %. A share that rounds to nothing is `0%`;
+    from ten times on the text is `12x`."""
     if abs(share) >= 9.995:
         return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
@@ -293,12 +298,12 @@ def share_text(share: float) -> str:
 
 
 def mark(label: Label | None) -> str:
-    """`~` noisy, `~~` unstable, `!` any other label that is not ok."""
+    """Return the mark of a label: `~` noisy, `~~` unstable, `!` any other label that is not ok."""
     return "" if label in (None, "ok") else _MARKS.get(label, "!")
 
 
 def legend(labels: AbstractSet[Label | None]) -> str:
-    """Return what the marks of a table mean; empty when none is used."""
+    """Return the meaning of the marks of these labels; an empty text without marks."""
     parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
     others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
     return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])
@@ -309,7 +314,8 @@ def _digits(interval: IntervalLike) -> int:
 
 
 def _decimals(interval: IntervalLike) -> int:
-    """Return the decimals of the estimate as it is printed: 99.96 with three digits is 100, without decimals."""
+    """Return the number of decimals of the estimate after rounding: 99.96 with three digits is 100 and has no
+    decimals."""
     digits = _digits(interval)
     printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
     return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)

@@ -1,6 +1,7 @@
-"""The formats for people (lines, Markdown, HTML), one file each; here a comparison or its noise as text or JSON.
+"""The formats for people: lines, Markdown and HTML. This file draws documents as lines and chooses the format of a
+comparison or its noise.
 
-They draw what sections hold; the command line, the Python interface and wings name a format.
+Renderers draw the content of sections. The command line, the Python interface and wings name a format.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpubench.report.layout import RenderOptions, Section, TextDocument, leading
 
 
 def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """The reports of all runs, one after the other."""
+    """Return the reports of all runs as Markdown, one after the other."""
     from gpubench.report.contents import documents  # a comparison draws without it
 
     return draw_markdown(
@@ -26,7 +27,7 @@ def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str
 
 
 def arrange(report: TextDocument) -> TextDocument:
-    """Put answer, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
+    """Put the sections that are not folded first, then the machine, then the warnings, then the folded sections."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]
@@ -37,7 +38,7 @@ def arrange(report: TextDocument) -> TextDocument:
 def draw_markdown(
     documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report"
 ) -> str:
-    """Any documents as text, one after the other, each below `title`."""
+    """Return any documents as Markdown, one after the other, each below `title`."""
     text = "\n---\n\n".join(
         _document_text(report, title) for report in visible(documents, ascii_only=options.ascii_only)
     )
@@ -72,21 +73,21 @@ _BLANK: Line = (Cell(""),)
 
 
 def render_terminal(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """The reports of all runs as the characters for a terminal of `options.width` columns."""
+    """Return the reports of all runs as text for a terminal of `options.width` columns."""
     from gpubench.report.contents import documents  # a comparison draws without it
 
     return draw_lines(documents(analyses, options), options)
 
 
 def render_plain(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """The reports of all runs, one after the other."""
+    """Return the reports of all runs as plain text, one after the other."""
     from gpubench.report.contents import documents
 
     return draw_lines(documents(analyses, options), options, plain=True)
 
 
 def draw_lines(documents: Sequence[TextDocument], options: RenderOptions, *, plain: bool = False) -> str:
-    """Any documents, one after the other. `plain`: without colour and box drawing."""
+    """Return any documents as lines, one document after the other. `plain`: without colour and box drawing."""
     lines: list[Line] = []
     rule = "=" * min(options.width, 60) if plain else ("=" if options.ascii_only else "═") * options.width
     for i, report in enumerate(visible(documents, ascii_only=options.ascii_only)):
@@ -127,10 +128,10 @@ def render_documents(
     content: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
     title: str,
 ) -> str:  # fmt: skip
-    """Return `content` as JSON, else its `documents`, in Markdown and HTML below `title`: text with one trailing
-    newline.
+    """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. Markdown and HTML
+    put `title` above the documents.
 
-    `format` is one of DOCUMENT_FORMATS; its module is imported only when it is asked for.
+    `format` is one of DOCUMENT_FORMATS. The module of a format is imported only when needed.
     """
     if format == "json":
         from gpubench.report.layout import json_text

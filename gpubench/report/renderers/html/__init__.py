@@ -1,5 +1,5 @@
-"""HTML: the whole report as one file that asks nothing of any network. The answer and the tables need no script; charts
-need altair and vl_convert."""
+"""HTML: the whole report as one file that needs no network. The answer and the tables need no script; charts need
+altair and vl_convert."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing, which to a screen reader is one image."""
+    """A drawing, which a screen reader reads as one image."""
 
     id: str  # anchor on the page
     kind: str  # CSS class: map or history
@@ -103,7 +103,7 @@ class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Article(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The part of the page about one run."""
 
     prefix: str  # beginning of its anchors
     heading: str  # first heading of the report; empty: it has none
@@ -121,7 +121,7 @@ class Article(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the page that several files share."""
+    """The part of the page about all files together."""
 
     heading: str  # heading of the part
     sentences: tuple[str, ...]  # answer over all machines
@@ -130,7 +130,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one page for all runs; the same bytes for the same files and the same installed extras."""
+    """Return one page for all runs; the same files and the same installed extras give the same bytes."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
@@ -145,7 +145,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def draw(documents: Sequence[TextDocument], title: str) -> str:
-    """Return any documents as a page of text and tables, below `title`. It runs no script."""
+    """Return any documents as a page of text and tables, below `title`. The page runs no script."""
     parts = [
         {"lines": report.headings, "sections": [*_sections(report, f"d{i}-")]}
         for i, report in enumerate(documents)
@@ -154,8 +154,8 @@ def draw(documents: Sequence[TextDocument], title: str) -> str:
 
 
 def notebook(analysis: Analysis) -> str:
-    """Return the answer as an element of a notebook, whose style keeps to itself. The lanes are drawn as SVG where
-    something draws."""
+    """Return the answer as HTML for a notebook; its style does not affect the notebook. The lanes are SVG if the
+    drawing libraries work."""
     (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
     specs = [panel.spec | {"width": LANE, "config": theme()} for panel in view.panels if panel.spec]
     with contextlib.suppress(GpubenchError):
@@ -167,8 +167,8 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs. Where it would be too large it loses the results, then the long tables, then the GPU
-    backends but the fastest; answers, maps and charts always stay."""
+    """The page of some runs. A page that is too large drops the result files, then the long tables, then all GPU
+    backends but the fastest. Answers, maps and charts always stay."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -186,7 +186,7 @@ class _Page:
         self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self) -> str:
-        """Return the page as it is now."""
+        """Return the page in its present state."""
         drawn = any(article.charts or any(view.panels for view in article.views) for article in self.articles)
         library = self.library if drawn or (self.together and self.together.figures) else ""
         script = verbatim("script", _file("page.js"))
@@ -199,15 +199,15 @@ class _Page:
         )  # fmt: skip
 
     def without_results(self) -> None:
-        """Leave the result files out."""
+        """Drop the result files from the page."""
         self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
 
     def without_other_backends(self) -> None:
-        """Leave out what the menu of GPU backends would show."""
+        """Drop all GPU backends but the fastest, so the page has no menu of backends."""
         self.articles = [msgspec.structs.replace(article, views=article.views[:1]) for article in self.articles]
 
     def without_long_tables(self) -> None:
-        """Leave out sections with a table of many rows, and say how to see them."""
+        """Drop sections with a long table, and say how to see them."""
         self.articles = [
             msgspec.structs.replace(
                 article,
@@ -286,7 +286,7 @@ class _Page:
 
 
 def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
-    """Yield the sections, each with an id: its key, numbered where it has several."""
+    """Yield the sections, each with an id: its key, and a number if the key occurs several times."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
@@ -298,7 +298,7 @@ def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section; of many with titles one, whose first column says whose rows they are."""
+    """Return the tables of a section. Many tables with titles become one table, whose first column holds the title."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -317,7 +317,7 @@ def _join(part: Section) -> tuple[Table, ...]:
 
 
 def _groups(sections: Sequence[PageSection], prefix: str, headings: Sequence[str]) -> Iterator[FoldedGroup]:
-    """Yield the headings that have something below them; the run and its machine stand with the environment."""
+    """Yield the groups that have sections; the lines about run and machine stand in the group Environment."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
         members = tuple(part for part in sections if homes.get(part.key, "More") == title)
@@ -336,7 +336,7 @@ def _without_tables(part: PageSection) -> PageSection:
 
 
 def _warnings_text(sections: Sequence[PageSection]) -> str:
-    """Return that there are warnings, where nobody can miss it."""
+    """Return a sentence with the number of warnings for the top of the page; an empty text without warnings."""
     count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
     words = "1 warning limits" if count == 1 else f"{count} warnings limit"
     return f"{words} what these numbers say" if count else ""
@@ -347,7 +347,7 @@ def _warnings_text(sections: Sequence[PageSection]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Return the page's template. Foreign text is escaped, and loses what is not shown."""
+    """Return the page's template. It escapes foreign text and removes characters that cannot be shown."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
     environment.filters |= {
         "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
@@ -370,7 +370,8 @@ def _finalize(part: Any) -> Any:
 
 
 def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return the cells of a row, the first as its heading; without `columns` they are numbers beside one."""
+    """Return the cells of a table row, the first cell as the row's heading. Without `columns` all cells are numbers
+    without a heading."""
     parts = []
     for i, cell in enumerate(line):
         text = cell.text
@@ -383,31 +384,33 @@ def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """Return the text with places where a long name may go on in the next line."""
+    """Return the escaped text with places where a long name may break."""
     return Markup(str(escape(visible(text))).replace("_", "_<wbr>"))
 
 
 def _pack(part: str | bytes) -> Markup:
-    """Return what a block holds, which no browser runs: the page's script reads it by its id."""
+    """Return the content of a data block, compressed and in base64; no browser runs it, and the page's script reads it
+    by its id."""
     content = part if isinstance(part, bytes) else str(part).encode()
     return Markup(base64.b64encode(gzip.compress(content, mtime=0)).decode())
 
 
 @functools.cache
 def _library() -> str:
-    """Return the script that draws, and its license. Raises GpubenchError."""
+    """Return the script that draws charts, with its license. Raises GpubenchError."""
     return f"/*\n{_file('vega.LICENSE')}*/\n{page_script()}"
 
 
 @functools.cache
 def _pack_library() -> Markup:
-    """Return the library as the pages of a process share it: to pack it takes as long as all the rest."""
+    """Return the packed drawing library. The result is cached, because packing takes as long as the rest of the
+    page."""
     return _pack(_library())
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return the text of a script or a style, which no browser unescapes. Raises ValueError if it could end its own
-    element."""
+    """Return the text of a script or a style unescaped, because browsers do not unescape it. Raises ValueError if the
+    text could end its own element."""
     if f"</{tag}" in text.lower() or "<!--" in text:
         raise ValueError(f"the text would end or change its {tag} element")
     return Markup(text)
@@ -418,5 +421,5 @@ def _file(name: str) -> str:
 
 
 def _digest(text: str) -> Markup:
-    """Return a source for the page's policy: the one script text that it allows."""
+    """Return the digest of a script for the page's content security policy, which allows only such scripts."""
     return Markup("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")

@@ -1,4 +1,4 @@
-"""The answer as a page and a notebook show it: for each GPU backend the sentence, three tiles, what to do, and the map
+"""The answer on a page and in a notebook. For each GPU backend it holds the sentence, three tiles, advice, and the map
 with its table as one object."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
 
 class AnswerTile(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the three things to know first."""
+    """One of the three facts to know first."""
 
     head: str  # small words above the figure
     figure: str  # in large letters
@@ -74,7 +74,7 @@ class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """The map and the table of one situation."""
+    """The map and the table for one situation."""
 
     id: str  # anchor of the map's data
     situation: str  # in a word
@@ -106,8 +106,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 def views(
     analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool
 ) -> tuple[View, ...]:
-    """Return the answer for each GPU backend, the fastest first; one without a backend where no GPU was compared.
-    `draws`: with specs; `maps`: with the map."""
+    """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer without a
+    backend. `draws`: include specs; `maps`: include the map."""
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
     backends: list[str | None] = [*names] or [None]
@@ -161,7 +161,7 @@ def _panels(analysis: Analysis, view: MapView, name: str, *, draws: bool) -> Ite
 
 
 def _gain_heading(rows: Sequence[MapRow]) -> str:
-    """Return `at 16 M` where all gains are of one size."""
+    """Return `at 16 M` if all gains have the same size, else `gain`."""
     gains = [(entry.lane.row, entry.strip.cell.gain) for entry in rows if entry.strip and entry.strip.cell.gain]
     sizes = {op.elements(gain.n) for op, gain in gains}
     plain = all(op.extent == "plain" for op, _ in gains)
@@ -186,7 +186,7 @@ def _lane_row(entry: MapRow, view: MapView) -> LaneRow:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return row, cell and gain of the first GPU's rows that have a number, by name."""
+    """Return row, cell and gain by op name, for the rows of the first GPU that have a valid gain."""
     return {
         series_text(entry): (entry, cell, cell.gain)
         for entry in answered.rows
@@ -225,7 +225,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
 
 
 def _between(gains: Sequence[Gain]) -> str:
-    """Return `~14x to 33x`: the least and the largest factor of the side that wins."""
+    """Return `~14x to 33x`: the smallest and the largest factor of the gains."""
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
@@ -248,7 +248,7 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:
-    """Yield what to do with the answer, one line each, as far as the numbers say it."""
+    """Yield advice on using the answer, one line each, as far as the numbers support it."""
     if not answered.rows:
         return
     by_regime = {
@@ -289,10 +289,10 @@ def _names(names: set[str], noun: str) -> str:
 
 
 def situations(shown: Sequence[View]) -> Mapping[str, str]:
-    """Return the situations that a reader may choose among, with their names."""
+    """Return the situations that the page offers, with their names."""
     return shown[0].situations if shown else {}
 
 
 def origin(analysis: Analysis) -> str:
-    """Return date, version, label and host: what a page says once."""
+    """Return dtypes, date, version, label and host, which a page shows once."""
     return origin_text(analysis, sorted({entry.case.dtype for entry in analysis.cases}))
