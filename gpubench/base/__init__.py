@@ -1,6 +1,6 @@
-"""The ground that every room stands on: messages, errors, units, tables, processes, files, plugins.
+"""The base room: messages, errors, units, tables, processes, files, plugins.
 
-Every room may use it, and it uses none.
+Every room may import it; it imports no other room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def at_largest(items: Sequence[T], key: Callable[[T], Hashable], size: Callable[
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items by their key, keys and items in the order in which they come."""
+    """Group the items by their key. Keys, and the items of each key, keep their order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -1,7 +1,8 @@
-"""The start of a Python child: `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and how it speaks.
+"""The entry point of a Python child, `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and its messages.
 
-Only what the interpreter has loaded anyway comes before the child is bound to its parent: an import may hang. `-S`
-leaves others' start-up code (.pth files, sitecustomize, usercustomize) to this module: it may print, or close streams.
+Imports only what the interpreter has loaded anyway until the child is bound to its parent, because an import may hang.
+`-S` postpones other packages' start-up code (.pth files, sitecustomize, usercustomize), which may print or close
+streams; this module runs it later.
 """
 
 import os
@@ -18,20 +19,23 @@ FRAME = b"\x02gpubench "
 
 
 class Messages:
-    """The messages of a child to its parent, on standard output as it was. Standard output itself becomes stderr."""
+    """The messages of a child to its parent. They go to the original standard output; everything else printed there
+    goes to stderr."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, a line of text. What others wrote before it, without an end of line, is no part of it."""
+        """Send one message, a line of text. It is kept apart from an unfinished line that other code wrote before
+        it."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
 
 
 def lines_of_parent() -> "queue.SimpleQueue[bytes]":
-    """Return the lines of standard input as they come. Its end ends this process: without its parent none stays."""
+    """Return a queue of the lines of standard input. This process exits when the input ends: then the parent is
+    gone."""
     import queue
     import threading
 
@@ -47,9 +51,9 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
 
 
 def die_with(parent: int) -> None:
-    """On Linux the kernel kills this process when the thread that started it ends, whatever this process does then.
+    """Ask the Linux kernel to kill this process when the thread that started it ends.
 
-    Elsewhere, and where libc cannot be called, the end of stdin is all that tells.
+    On other systems, and if libc cannot be called, only the end of stdin tells that the parent is gone.
     """
     if sys.platform != "linux":
         return
@@ -64,9 +68,11 @@ def die_with(parent: int) -> None:
 
 
 def import_ours(root: str) -> None:
-    """The package of the parent, whatever else is called so; its folder comes behind the standard library.
+    """Import the parent's gpubench, even if another package has that name. Put its folder `root` behind the standard
+    library.
 
-    The parent may have found its libraries in that folder too. If it is on the path already, it stays where it is.
+    The folder stays on the path, because the parent may have found its libraries there too. If it was on the path
+    already, its place does not change.
     """
     sys.path.insert(0, root)
     import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
@@ -82,7 +88,8 @@ def import_ours(root: str) -> None:
 
 
 def import_msgspec() -> None:
-    """msgspec without typing_extensions, which is half of what it loads and has nothing for it that `typing` lacks."""
+    """Import msgspec without typing_extensions, which takes half of its import time and offers it no more than
+    `typing`."""
     sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
     try:
         import msgspec  # noqa: F401
@@ -94,7 +101,8 @@ _replaced: list[object] = []  # streams of others: to collect one may close its 
 
 
 def run_start_up_code() -> None:
-    """Run what `-S` left out. Its input is empty and its output goes to stderr; all three streams are put back."""
+    """Run the start-up code that `-S` left out, with empty input and with output to stderr. Then restore all three
+    streams."""
     if not sys.flags.no_site:
         return
     import site
@@ -121,7 +129,7 @@ def run_start_up_code() -> None:
 
 
 def _flush_all() -> None:
-    """Write what waits in the buffers of Python and, on Linux, of C."""
+    """Flush the output buffers of Python and, on Linux, of C."""
     import contextlib
 
     for stream in (sys.stdout, sys.stderr, sys.__stdout__):

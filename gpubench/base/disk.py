@@ -1,7 +1,7 @@
-"""The one way to open a file, and what a refusal of the system means to the user.
+"""The only functions that open files, and the user's remedy for each error of the system.
 
-Only regular files are opened: a FIFO waits for a writer that may never come, and reading a device may do something. The
-exception is a descriptor that a shell has opened for us (`gpubench report <(command)`). Imports nothing of ours.
+Opens only regular files: a FIFO may wait forever for a writer, and reading a device may have effects. The exception is
+a descriptor that a shell has opened for us (`gpubench report <(command)`). Imports no other module of gpubench.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NotRegular(OSError):
 
 
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return the descriptor of a regular file, opened with `flags`. Raises OSError, NotRegular among them."""
+    """Return the descriptor of a regular file, opened with `flags`. Raises OSError, including NotRegular."""
     if _DESCRIPTOR.fullmatch(os.fspath(path)):
         return os.open(path, flags | _ALWAYS, mode)
     with contextlib.suppress(FileNotFoundError):  # `flags` may create it
@@ -59,14 +59,14 @@ def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) 
 
 
 def open_regular(path: StrPath) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError, NotRegular among them."""
+    """Open a regular file for reading. Raises OSError, including NotRegular."""
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def read_regular(path: StrPath, most: int | None = None) -> bytes:
-    """Return the bytes of a regular file, at most `most` of them. Raises OSError, NotRegular among them.
+    """Return the bytes of a regular file, at most `most` of them. Raises OSError, including NotRegular.
 
-    The memory that it takes grows with the file, not with `most`.
+    Memory use grows with the file's size, not with `most`.
     """
     descriptor = open_descriptor(path)
     try:
@@ -85,16 +85,16 @@ def read_regular(path: StrPath, most: int | None = None) -> bytes:
 
 
 def write_regular(path: StrPath, data: bytes, *, append: bool = False) -> None:
-    """Replace what a regular file holds, or append to it. Raises OSError, NotRegular among them."""
+    """Replace the content of a regular file, or append to it. Raises OSError, including NotRegular."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
     with os.fdopen(open_descriptor(path, flags), "wb") as file:
         file.write(data)
 
 
 def create_beside(target: Path) -> tuple[int, Path]:
-    """Create an empty file in the folder of `target` under a name that is not taken. Returns its descriptor and path.
+    """Create an empty file under an unused name in the folder of `target`. Returns its descriptor and path.
 
-    Raises OSError. What lies there under any name, also a link that somebody planted, is left alone.
+    Raises OSError. Existing files and links, even planted ones, are left alone.
     """
     while True:
         fresh = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
@@ -103,9 +103,9 @@ def create_beside(target: Path) -> tuple[int, Path]:
 
 
 def sync(descriptor: int) -> None:
-    """Bring what was written to the disk. Raises OSError if it was lost on the way.
+    """Flush written data to the disk. Raises OSError if data was lost.
 
-    A file system that refuses the step itself, as some of networks and virtual machines do, has lost nothing.
+    Some network and virtual file systems do not support this step; their refusal is ignored, because no data is lost.
     """
     try:
         os.fsync(descriptor)
@@ -115,8 +115,8 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk, where the system does that: without it a power failure may bring an old name
-    back. Never raises."""
+    """Flush a folder's names to the disk, if the system can. Otherwise a power failure may restore an old name. Never
+    raises."""
     with contextlib.suppress(OSError):  # Windows opens no folder, CIFS and FUSE may refuse fsync
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -126,10 +126,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(source: StrPath, target: StrPath) -> None:
-    """Give `source` the name `target`, and replace what has it, in one step. Raises OSError.
+    """Rename `source` to `target` in one step, and replace a file of that name. Raises OSError.
 
-    Windows refuses while any program has one of the two open, as a report or a virus scanner has for moments: there it
-    is tried again for `_PATIENCE_S`.
+    Windows refuses while any program has either file open, for example a virus scanner for a moment. On Windows the
+    step is therefore repeated for up to `_PATIENCE_S`.
     """
     until = time.monotonic() + _PATIENCE_S
     while True:
@@ -181,12 +181,12 @@ _HELD = (32, 33, 1224)
 
 
 def reason(error: OSError) -> str:
-    """Return what the system, or Python, says in `error`, without number and path."""
+    """Return the text of `error`, as the system or Python gives it, without its number and path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def mend(error: OSError) -> str:
-    """Return what the number of `error` asks the user to do; an empty text for a number that asks for nothing."""
+    """Return the user's remedy for the number of `error`; an empty text if that number has none."""
     if getattr(error, "winerror", None) in _HELD:
         return "close the program that has it open"
     text = "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
@@ -196,5 +196,5 @@ def mend(error: OSError) -> str:
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:
-    """Return what to do about `error`: what its number asks for, or `otherwise`, which always helps."""
+    """Return the remedy for the number of `error`; else `otherwise`, which always helps."""
     return f"{mend(error)}, or {otherwise}" if mend(error) else otherwise

@@ -1,8 +1,7 @@
-"""Every way in which gpubench says no, and what was probably meant. Imports nothing of ours but the codes of the
-messages.
+"""Every error of gpubench, and suggestions for mistyped names. Imports nothing of gpubench except the message codes.
 
-A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code.
-A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of one case.
+A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code. A `BackendError` does not
+end it: the worker turns the error into a `Skip` or a `Failure` of one case.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ class ExitCode(enum.IntEnum):
 class GpubenchError(Exception):
     """An expected problem, reported to the user in three lines.
 
-    `code` is a name of the list of messages that scripts may match, `message` says what happened, `why` the reason and
-    `hint` what to do next. Where the message is empty, or no hint is given, those of the list of messages stand."""
+    `code` is a name in the list of messages; scripts may match it. `message` says what happened, `why` the reason and
+    `hint` what to do next. An empty message or hint is replaced by the text in the list of messages.
+    """
 
     exit_code = ExitCode.FAILED
 
@@ -69,17 +69,17 @@ class InputError(GpubenchError):
 
 
 class RequiredUnavailable(GpubenchError):
-    """A backend or device that the user named is not to be had."""
+    """A backend or device that the user named is not available."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class BadPlugin(GpubenchError):
-    """A broken thing of another package: it costs itself, and ends a command that asks for nothing else."""
+    """A broken part of another package. It is left out; a command that asks for nothing else fails."""
 
 
 class BackendError(Exception):
-    """Raised at a backend's edge in place of the vendor's exception.
+    """An error that a backend raises in place of the vendor's exception.
 
     `reason` is a code of the result file, `detail` one sentence, `hint` the remedy if one is known.
     """
@@ -143,7 +143,7 @@ _WORDS = {
 
 
 def find_limit(error: BaseException) -> str:
-    """Return the limit of the system that ended in this exception; an empty text if it is none."""
+    """Return the system limit that caused this exception; an empty text if no limit did."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NO_MEMORY
@@ -155,12 +155,13 @@ def find_limit(error: BaseException) -> str:
 
 
 def name_limit(text: str) -> str:
-    """Return the limit of the system that a library names in its last words; an empty text if it names none."""
+    """Return the system limit that a library names in its last output; an empty text if it names none."""
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """`did you mean 'matmul'?`, or an empty text when nothing is near. Of `mlp` all are near that begin with `mlp_`."""
+    """Return `did you mean 'matmul'?`, or an empty text if no name is similar. Names that begin with `mlp_` are similar
+    to `mlp`."""
     from difflib import get_close_matches
 
     lowered = {name.lower(): name for name in names}

@@ -1,7 +1,6 @@
-"""The origin of this gpubench, a checkout or a package index, and the command that installs it.
+"""The origin of this gpubench (a checkout or a package index), the command that installs it, and the user's folders.
 
-Every text that tells somebody to install gpubench or an extra of it takes the command from here. And the folders that a
-platform keeps for its user's programs.
+Every text that tells the user to install gpubench or one of its extras takes the command from here.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch"
 
 @functools.cache
 def checkout() -> str | None:
-    """The folder of the source that is running, if its pyproject.toml is ours; None for an installed gpubench.
+    """Return the source folder of the running gpubench if its pyproject.toml is ours. Returns None for an installed
+    gpubench.
 
     An editable installation runs the source, so it counts as a checkout.
     """
@@ -45,7 +45,7 @@ def checkout() -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """The command for a text that may end in a file, which names no path; `locate` puts the paths in."""
+    """Return the install command without paths, for texts that may be saved to a file. `locate` inserts the paths."""
     return _command_for(extra, sys.platform)
 
 
@@ -56,14 +56,14 @@ def _command_for(extra: str, platform: str) -> str:
 
 
 def installs(text: str) -> bool:
-    """Whether a hint holds a command that installs something."""
+    """Return whether a hint holds a command that installs something."""
     return "pip install" in text
 
 
 def locate(text: str) -> str:
-    """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted.
+    """Return `text` with each `install_command` in a form that the user of this gpubench can paste.
 
-    The text may come from a file of another system, which quotes otherwise.
+    `text` may come from a file of another system, whose shell quotes differently.
     """
     if not installs(text):
         return text
@@ -87,9 +87,9 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
 def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
-    """The command that installs a PyTorch for the GPUs of a maker: "nvidia", "amd", "intel" or "apple".
+    """Return the command that installs PyTorch for the GPUs of a maker: "nvidia", "amd", "intel" or "apple".
 
-    `cuda` is the newest CUDA that the driver serves, as 13000.
+    `cuda` is the newest CUDA version that the driver supports, such as 13000.
     """
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
@@ -102,7 +102,8 @@ def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """How to install PyTorch on this system, with the wheels for GPUs that its usual wheel does not drive."""
+    """Return how to install PyTorch on this system, including special wheels for GPUs that the usual wheel cannot
+    use."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
@@ -112,9 +113,9 @@ def torch_hint(platform: str = sys.platform) -> str:
 
 
 def quote(text: str, platform: str = sys.platform) -> str:
-    """`text` as one word of a command line: for a POSIX shell, or for both cmd and PowerShell.
+    """Quote `text` as one word of a command line, for a POSIX shell or for both cmd and PowerShell.
 
-    These two share double quotes alone, in which a name of Windows' file systems stays as it is but for `%` and `$`.
+    On Windows only double quotes work in both shells. They protect every valid file name except for its `%` and `$`.
     """
     import re
     import shlex
@@ -126,14 +127,15 @@ def quote(text: str, platform: str = sys.platform) -> str:
 
 
 def upgrade_command() -> str:
-    """How to get a newer gpubench, to be pasted; for a checkout with the step before it."""
+    """Return how to get a newer gpubench, ready to paste. For a checkout, begin with the update of the source."""
     if not checkout():
         return _pip(f"install --upgrade {DISTRIBUTION}")
     return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
 
 
 def repair_command(clash: str = "") -> str:
-    """The command that puts all files of gpubench in their place; without the distribution `clash`, if there is one."""
+    """Return the command that reinstalls all files of gpubench. It first uninstalls the distribution `clash`, if one is
+    given."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
     then = ", then" if sys.platform == "win32" else " &&"
@@ -141,7 +143,10 @@ def repair_command(clash: str = "") -> str:
 
 
 def find_clash() -> tuple[str, str] | None:
-    """Name and version of another distribution that installs a package `gpubench`; it and ours overwrite each other."""
+    """Return name and version of another distribution that also installs a package `gpubench`; else None.
+
+    Two such distributions overwrite each other's files.
+    """
     from importlib import metadata
 
     for distribution in metadata.distributions():
@@ -170,7 +175,7 @@ def _quote_source(source: str, extra: str, platform: str) -> str:
 
 
 def _pip(arguments: str) -> str:
-    """A call of the pip that installs for this interpreter."""
+    """Return a pip command that installs for this interpreter."""
     import shutil
     from importlib.util import find_spec
 
@@ -188,14 +193,14 @@ def _pip(arguments: str) -> str:
 
 
 def _normalize(name: str) -> str:
-    """Return a name as the package index compares it."""
+    """Normalize a name as the package index does for comparison."""
     import re
 
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _harmless(text: str) -> str:
-    """Without what no name or version has, and what a shell or a terminal would obey."""
+    """Replace characters that no valid name or version has, so that no shell or terminal obeys them."""
     import re
 
     return re.sub(r"[^A-Za-z0-9._+!-]", "?", text)
@@ -219,7 +224,7 @@ def tell_bug(error: BaseException) -> int:
 
 
 def _cause(error: BaseException) -> tuple[str, str]:
-    """The likely reason and its remedy."""
+    """Return the likely reason and its remedy."""
     clash = find_clash()
     if clash is not None:
         return CLASH.format(" ".join(clash)), repair_command(clash[0])
@@ -249,7 +254,8 @@ CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
-    """gpubench's own folder of that kind, not created; None where the environment does not tell."""
+    """Return gpubench's own folder for this kind of file, without creating it. Returns None if the environment names
+    none."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -261,13 +267,16 @@ def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path |
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
+    """Return the user's cache folder: `GPUBENCH_CACHE_DIR`, else the platform's cache folder for gpubench.
+
+    Returns None if the environment names none.
+    """
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
     return user_folder(CACHE, environ, platform)
 
 
 def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
-    """Return the name of the variable that decides where `cache_folder` lies: a message names no path."""
+    """Return the name of the variable that decides where `cache_folder` lies. Messages show it in place of a path."""
     candidates = ("GPUBENCH_CACHE_DIR", CACHE.windows if platform == "win32" else CACHE.xdg, "HOME")
     return next((name for name in candidates if environ.get(name)), "HOME")

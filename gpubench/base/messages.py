@@ -1,8 +1,8 @@
-"""The sentences of gpubench under their codes: each reason, each warning and each error, with its sentence and its
-remedy; and what `detect` says of a mode or of a GPU, in one sentence that has both.
+"""The list of messages: each reason, warning and error by its code, with a sentence and a remedy.
 
-A code never changes: result files and scripts hold it. The code that says it, the report and docs/troubleshooting.md
-read these tables; a test finds a code that has no entry where it is written. Imports nothing of ours.
+For a mode or a GPU in `detect`, one sentence holds both. A code never changes, because result files and scripts hold
+it. The program, the report and docs/troubleshooting.md read these tables. A test finds codes in the source that have no
+entry. Imports nothing of gpubench.
 """
 
 from __future__ import annotations

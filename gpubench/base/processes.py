@@ -1,10 +1,11 @@
-"""The one way to start a child process: its environment, its lines, its deadline, its bounded output, its end.
+"""The only functions that start child processes, with their environment, messages, deadline, bounded output and end.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
-child_main.py runs before others' start-up code. Its messages are framed: what others print into its pipe is
-told apart. On Linux the kernel kills it when the thread that started it ends: that thread has to outlive the child.
+child_main.py runs before other packages' start-up code. Its messages are framed, which separates them from other output
+in its pipe. On Linux the kernel kills a child when the thread that started it ends, so that thread has to outlive the
+child.
 
-Foreign load is read by two readings of counters that the system keeps in any case: nothing runs beside a sample.
+Foreign load comes from two readings of the system's own counters, so nothing runs beside a sample.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _CRASHED = 0xC0000000
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this package in a child of the calling process."""
+    """Return the command that runs a module of this package in a child of the calling process."""
     start = Path(__file__).with_name("child_main.py")
     return [sys.executable, "-PS", str(start), str(os.getpid()), module, *arguments]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The parent's environment, a runtime folder, and `extra`.
+    """Return the parent's environment, a default runtime folder, and `extra`.
 
     Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
     """
@@ -62,7 +63,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def ending(status: int) -> str:
-    """`exited with status 7`, `was ended by SIGKILL`: what a child's status says."""
+    """Describe a child's exit status: `exited with status 7`, `was ended by SIGKILL`."""
     if status >= _CRASHED:
         return f"crashed with status 0x{status:08X}"
     if status >= 0:
@@ -74,7 +75,7 @@ def ending(status: int) -> str:
 
 
 class Excerpt:
-    """The first and the last `most` bytes of a stream; of what lies between, the number of bytes alone."""
+    """The first and the last `most` bytes of a stream, and the number of bytes between them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -82,7 +83,7 @@ class Excerpt:
         self._count = 0
 
     def add(self, part: bytes) -> None:
-        """Append what was read."""
+        """Append a piece of the stream."""
         self._count += len(part)
         room = self._most - len(self._first)
         self._first += part[:room]
@@ -91,18 +92,18 @@ class Excerpt:
 
     @property
     def left_out(self) -> int:
-        """How many bytes were dropped."""
+        """The number of bytes that were dropped."""
         return self._count - len(self._first) - len(self._last)
 
     def text(self) -> str:
-        """Return what is kept, with a line in the place of what is not."""
+        """Return the kept bytes as text. A line states how many bytes are left out."""
         gap = f"\n[{self.left_out} bytes left out]\n".encode() if self.left_out else b""
         return b"".join((self._first, gap, self._last)).decode("utf-8", "replace").strip()
 
 
 class _Process:
-    """A process in a session, and so a group, of its own, unless it shall stay in its parent's; `read` gets its stdout,
-    stderr is kept as an excerpt."""
+    """A process, in its own session and process group unless `own_session` is false. `read` gets its stdout; an excerpt
+    of its stderr is kept."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _Process:
         self._begin(_drain, self._process.stderr, self.errors)
 
     def _begin(self, function: Callable[..., None], *arguments: object) -> None:
-        """Have a thread of its own read or write a pipe. Raises OSError if there can be none: the process is ended."""
+        """Start a thread that reads or writes a pipe. If no thread can start, kill the process and raise OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -141,17 +142,19 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended yet."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def wait(self, limit_s: float) -> int | None:
-        """The exit status, negative: the number of the signal that ended it; None: it still runs after `limit_s`."""
+        """Return the exit status; a negative status is the signal that ended it. Returns None if it still runs after
+        `limit_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(0.0, limit_s))
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate, kill with all its own group `after_s` later (0: at once), and reap. Never raises."""
+        """Terminate the process; after `after_s` seconds kill it with its own group, and reap it. 0 kills at once.
+        Never raises."""
         if self.alive and after_s:
             self._process.terminate()
             self.wait(after_s)
@@ -160,7 +163,7 @@ class _Process:
         self.settle()
 
     def send_kill(self) -> None:
-        """Kill the process, with all its own group, and do not wait for its end."""
+        """Kill the process with its own group, without waiting for its end."""
         if self.alive:
             with contextlib.suppress(OSError):
                 if self._own_session and hasattr(os, "killpg"):
@@ -171,7 +174,8 @@ class _Process:
                     self._process.kill()
 
     def settle(self, until: float | None = None) -> None:
-        """Let the readers come to the end of what an ended process wrote, and close its pipes; give up at `until`."""
+        """Let the readers finish the output of an ended process, then close its pipes. Give up at the monotonic time
+        `until`."""
         until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
@@ -184,7 +188,7 @@ class _Process:
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and those that it started, where groups cannot be killed (Windows)."""
+    """Kill a process and its descendants on a system without process groups (Windows)."""
     descendants = []
     with contextlib.suppress(Exception):  # a psutil that is broken, or a process that has just ended
         import psutil
@@ -197,14 +201,17 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 class Child(_Process):
-    """A child that speaks lines. `lines` holds its messages, or all that it wrote if it frames none, line by line, and
-    None once it writes no more."""
+    """A child that writes lines.
+
+    The queue `lines` holds its messages, or every line if the child frames no messages. None marks the end of the
+    output.
+    """
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, *,
         own_session: bool = True, framed: bool = True,
     ) -> None:  # fmt: skip
-        """Raises OSError if it cannot be started."""
+        """Start the child. Raises OSError if it cannot be started."""
         # Not a Queue: a second Ctrl-C within its `get` leaves its lock released, and it fails by that.
         self.lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._framed = framed
@@ -212,7 +219,7 @@ class Child(_Process):
         super().__init__(command, env, subprocess.PIPE, self._read, own_session)
 
     def write(self, line: bytes) -> None:
-        """Send one line. Raises OSError if nobody reads it."""
+        """Send one line. Raises OSError if the child no longer reads."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line)
@@ -221,11 +228,11 @@ class Child(_Process):
             raise BrokenPipeError(errno.EPIPE, str(error)) from error
 
     def stderr_tail(self) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of the child's stderr."""
         return self.errors.text()[-STDERR_TAIL:]
 
     def noise(self) -> str:
-        """Describe what its output holds beside messages; an empty text if there is nothing."""
+        """Describe the child's output beside messages; an empty text if there is none."""
         return foreign(self._noise.text())
 
     def _read(self, stream: IO[bytes]) -> None:
@@ -238,7 +245,10 @@ class Child(_Process):
         self.lines.put(None)
 
     def _read_messages(self, stream: IO[bytes]) -> None:
-        """A message begins at the start of a line and may be of any length; of other lines an excerpt is kept."""
+        """Put each message into `lines`, and keep an excerpt of all other lines.
+
+        A message begins at the start of a line and may have any length.
+        """
         message = bytearray()
         while piece := stream.readline(_PIECE):
             if not message and not piece.startswith(FRAME):
@@ -251,7 +261,8 @@ class Child(_Process):
 
 
 def foreign(text: str) -> str:
-    """Describe output that holds no message: its first line, and where it may come from. No output: an empty text."""
+    """Describe output without a message: its first line, and where it may come from. Returns an empty text for no
+    output."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     printable = "".join(letter for letter in first if letter.isprintable())[:80]
     return first and (
@@ -261,7 +272,7 @@ def foreign(text: str) -> str:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The end of a child that was asked once."""
+    """The result of a child that ran one command."""
 
     status: int | None  # None: it did not end in time
     output: str  # of its stdout
@@ -270,17 +281,17 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """Its last message; the whole output of a program that frames none."""
+        """The last message; the whole output if the program frames no messages."""
         return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self.framed else self.output
 
     @property
     def noise(self) -> str:
-        """The description of output that holds no message; an empty text if there is none."""
+        """The description of output without a message; an empty text if the child sent a message or nothing."""
         return "" if self.framed else foreign(self.output)
 
     @property
     def framed(self) -> bool:
-        """Whether it sent a message."""
+        """Whether the child sent a message."""
         return FRAME.decode() in self.output
 
 
@@ -296,10 +307,10 @@ def run_all(
     commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
     tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
-    """Run commands side by side, each to its end or its limit in seconds; take `2 * LET_GO_S` longer at most.
+    """Run commands side by side, each to its end or its limit in seconds. Takes at most `2 * LET_GO_S` longer.
 
-    The first ones get the texts in `stdin`. `tell` gets the places of those that still run after `SILENT_S`. Raises
-    OSError if a command cannot be started.
+    `stdin` holds the inputs of the first commands. `tell` gets the places of the commands that still run after
+    `SILENT_S`. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -351,13 +362,13 @@ class _Task(_Process):
         self._said = time.monotonic()
 
     def expire(self) -> None:
-        """Wait for its end, or kill it at its limit."""
+        """Wait for the command's end, or kill it at its limit."""
         if not self.expired and self.wait(self._until - time.monotonic()) is None:
             self.expired = True
             self.send_kill()
 
     def end(self, until: float) -> Ended:
-        """Return what became of it. One that cannot be killed is abandoned at the monotonic time `until`."""
+        """Return the command's result. Abandons a process that cannot be killed by the monotonic time `until`."""
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
@@ -377,7 +388,7 @@ LONG_ENOUGH_S = 2.0
 
 
 class CpuTimes(NamedTuple):
-    """Seconds since some moment; all but the first are added up over the CPUs that we may use."""
+    """A reading of time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
 
     at_s: float  # of the wall
     total_s: float  # in all states
@@ -387,14 +398,14 @@ class CpuTimes(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Shares of the usable CPUs' time, from 0 to 1; None where it was not measured, or too shortly to tell."""
+    """Shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or for too short a time."""
 
     foreign: float | None  # of other processes
     steal: float | None  # of the hypervisor
 
 
 def read_cpu_times() -> CpuTimes | None:
-    """The counters now; None on a system that does not keep them."""
+    """Read the counters. Returns None if they cannot be read on this system."""
     try:
         import psutil
 
@@ -418,8 +429,10 @@ def read_cpu_times() -> CpuTimes | None:
 
 
 def _of_living_children() -> float:
-    """Seconds that workers have used which have not ended yet. Linux lists them by thread; elsewhere every process is
-    looked at."""
+    """Return the CPU seconds used by workers that are still running.
+
+    Linux lists the children of each thread; on other systems all processes are searched.
+    """
     import psutil
 
     listed = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
@@ -432,13 +445,14 @@ def _of_living_children() -> float:
 
 
 def no_cpu_times() -> None:
-    """For devices on a scripted clock, which no load disturbs."""
+    """Return no reading. Used for devices on a scripted clock, which no load disturbs."""
 
 
 def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """The load between two readings.
+    """Return the load between two readings.
 
-    In a short time only a large share can be seen in ticks: in half the time one twice as large.
+    The counters tick coarsely, so a short interval shows only a large share: half the time needs a share twice as
+    large. A smaller share is None.
     """
     shares = load_in_ticks(before, after)
     if before is None or after is None or shares == Share(None, None):
@@ -451,7 +465,7 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
 
 
 def load_in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """The load between two readings, though a few ticks may be all of it."""
+    """Return the load between two readings, even if it rests on a few ticks."""
     if before is None or after is None:
         return Share(None, None)
     total_s = after.total_s - before.total_s

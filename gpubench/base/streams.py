@@ -1,4 +1,4 @@
-"""Text that others wrote, shown as it is, and the standard streams: notes never end a run."""
+"""The standard streams, and functions that show foreign text safely. A note that cannot be written never ends a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _TAIL = 200  # characters of an unfinished line that tell whether the next ones 
 
 
 class Stream:
-    """A standard stream. `guarded`: no line of it is a command of a runner. `survives`: what cannot be written is lost.
+    """A wrapper of a standard stream. Everything except writing is the stream's own.
 
-    Everything but writing is the stream's own.
+    `guarded`: no line of the stream acts as a command of a CI runner. `survives`: text that cannot be written is lost
+    without an error.
     """
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
@@ -32,7 +33,11 @@ class Stream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`; commands to a CI runner in it take no effect. Returns the length of `text`."""
+        """Write `text`, or send it to standard error if the stream is kept apart. CI commands in the text take no
+        effect.
+
+        Returns the length of `text`.
+        """
         if not self.apart:
             self.put(text)
         elif sys.stderr is not None:
@@ -40,7 +45,8 @@ class Stream:
         return len(text)
 
     def put(self, text: str) -> None:
-        """Write `text` to the stream itself; commands to a CI runner in it take no effect."""
+        """Write `text` to the stream itself, even if the stream is kept apart. CI commands in the text take no
+        effect."""
         self._put(self._inert(text) if self.guarded else text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -49,12 +55,12 @@ class Stream:
             self.write(line)
 
     def flush(self) -> None:
-        """Write what waits in the buffer."""
+        """Flush the buffer."""
         with self._lossy():
             self.stream.flush()
 
     def command(self, line: str) -> None:
-        """Write a line that the runner is to obey."""
+        """Write a line that the CI runner obeys."""
         self._put("\n" * bool(self._line) + line + "\n")
         self._line = ""
 
@@ -66,7 +72,8 @@ class Stream:
                 self.stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def _lossy(self) -> contextlib.AbstractContextManager[None]:
-        """A closed stream raises ValueError."""
+        """Return a context that suppresses errors of writing if the stream survives them. A closed stream raises
+        ValueError."""
         return contextlib.suppress(OSError, ValueError) if self._survives else contextlib.nullcontext()
 
     def _inert(self, text: str) -> str:
@@ -79,14 +86,14 @@ class Stream:
 
 
 def in_runner(environ: Mapping[str, str]) -> bool:
-    """Whether the lines of this process may be read by a runner."""
+    """Return whether a CI runner may read the lines of this process."""
     return any(environ.get(name) for name in RUNNERS)
 
 
 def take_over(environ: Mapping[str, str] = os.environ) -> None:
-    """Put a Stream in the place of standard output and of standard error.
+    """Replace standard output and standard error by a Stream each.
 
-    A stream that was closed before we started (`>&-`) is None; what goes there is dropped.
+    Python has None for a stream that was closed before the start (`>&-`); text for that stream is dropped.
     """
     guarded = in_runner(environ)
     for name in ("stdout", "stderr"):
@@ -100,9 +107,10 @@ def take_over(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def keep_apart() -> None:
-    """Keep standard output, if it is ours, for what `put` writes: all that others print goes to standard error.
+    """Reserve standard output for `put`. All other output goes to standard error. Nothing changes if stdout was
+    replaced.
 
-    They may print in Python, in C or from a thread: our output moves to a descriptor that nobody knows.
+    Other code may print from Python, from C or from a thread, so our output moves to a private descriptor.
     """
     out = sys.stdout
     if not isinstance(out, Stream) or out.stream is not sys.__stdout__:
@@ -118,7 +126,7 @@ def keep_apart() -> None:
 
 
 def surviving(stream: IO[str]) -> Any:
-    """`stream` itself if it survives what cannot be written, else a Stream over it that does."""
+    """Return `stream` itself if it is a Stream; else wrap it in a Stream that survives errors of writing."""
     return (
         stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
     )
@@ -136,7 +144,7 @@ def put(text: str) -> None:
 
 
 class Output:
-    """Standard output for who writes line by line."""
+    """Standard output as an object that callers write to line by line."""
 
     name = "standard output"
 
@@ -145,12 +153,12 @@ class Output:
         put(text)
 
     def flush(self) -> None:
-        """Write what waits in the buffer."""
+        """Flush the buffer."""
         sys.stdout.flush()
 
 
 def command(line: str) -> None:
-    """Write a line to standard error that a runner obeys."""
+    """Write a line that a CI runner obeys to standard error."""
     stream = sys.stderr
     if isinstance(stream, Stream):
         stream.command(line)
@@ -193,10 +201,10 @@ _JSON_COMMAND = re.compile(rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)")
 
 
 def json_in_order(text: bytes) -> bytes:
-    """Return a JSON text in UTF-8 that shows in its order and holds no command of a runner; its values stay.
+    """Return a JSON text in UTF-8 without hidden characters and CI commands. Its values do not change.
 
-    Marks that turn the direction, controls, what shows nothing, and the first `#` of a command are escapes. All JSON
-    that gpubench writes passes here.
+    Escapes direction marks, control characters, invisible characters and the first `#` of a command. All JSON that
+    gpubench writes passes through here.
     """
     if text.isascii() and b"##" not in text and b"\x7f" not in text:
         return text
@@ -210,22 +218,22 @@ def _json_escape(mark: re.Match[str]) -> str:
 
 
 def inert(text: str) -> str:
-    """Return `text` with a blank inside each command that the runner of a CI would obey.
+    """Return `text` with a blank inserted into each command that a CI runner would obey.
 
-    A blank, and no mark of no width: the runner compares texts by a culture's rules, which skip such marks.
+    A mark of no width would not do: the runner compares texts by a culture's rules, which skip such marks.
     """
     return _COMMAND.sub(r"\g<0> ", text)
 
 
 def visible(text: str) -> str:
-    """`text` with a blank for what is not shown itself: escape codes, line ends, marks that turn the direction."""
+    """Return `text` with a blank for each character that is not printable: escape codes, line ends, direction marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def escape(text: str) -> str:
-    """Return `text`, a line or a part of one, so that GitHub shows exactly it, links nothing and tells nobody.
+    """Escape `text`, a line or a part of a line, so that GitHub shows it exactly, makes no links and notifies nobody.
 
-    HTML is written as entities, what Markdown could take for markup with a backslash.
+    HTML becomes entities; characters that Markdown could read as markup get a backslash.
     """
     import html
 
@@ -249,7 +257,7 @@ def columns(text: str) -> int:
 
 
 def fill(text: str, width: int, indent: str = "  ") -> list[str]:
-    """`text` in lines of at most `width` columns, all but the first behind `indent`."""
+    """Wrap `text` into lines of at most `width` columns; all but the first begin with `indent`."""
     # A line may end between a character and what stands before it for its second column: one is kept free for that.
     room = max(width, NARROWEST_WRAP) - (not text.isascii())
     import textwrap
@@ -259,14 +267,14 @@ def fill(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """`text` itself, or its beginning and three dots in `width` columns."""
+    """Return `text` if it fits into `width` columns, else its beginning and three dots."""
     if columns(text) <= width:
         return text
     return _widen(text)[: width - 3].replace(_SECOND, "") + "..."
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """`text` with blanks behind it, or before it, to `width` columns."""
+    """Pad `text` with blanks to `width` columns; `right` puts the blanks before the text."""
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 
@@ -280,15 +288,15 @@ def _widen(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """One line without control characters or marks that reorder what follows them."""
+    """Return `text` on one line, without control characters and direction marks."""
     return " ".join(visible(text).split())
 
 
 def wrap(text: str, width: int) -> str:
-    """`text` in lines of at most `width` columns, all but the first indented."""
+    """Return `text` wrapped into lines of at most `width` columns, all but the first indented."""
     return "\n".join(fill(text, width))
 
 
 def shorten(text: str, length: int = 40) -> str:
-    """`text` on one line, cut to `length` columns: a name must not push a table off the page."""
+    """Return `text` on one line, cut to `length` columns, so that a long name does not widen a table."""
     return cut(printable(text), length)

@@ -1,5 +1,7 @@
-"""The one table: columns that go, shrink or stand below each other where there is no room, as lines of text or in
-Markdown. Cells hold no markup."""
+"""The only table. Columns are dropped, shortened or moved below each other if the width does not suffice.
+
+A table becomes lines of text or Markdown. Cells hold no markup.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Text and its direction: better or worse, or which side wins. Colour may follow it, and never says anything
+    """A text and its tone: better or worse, or which side wins. Colour may show the tone, but never carries meaning
     alone."""
 
     text: str  # in one line
@@ -58,7 +60,7 @@ class Table(msgspec.Struct, frozen=True):
     bare: bool = False  # without a rule below the headings, as the answer has it
 
     def groups(self) -> list[tuple[str, int, int]]:
-        """Return each group with its first column and the one behind its last."""
+        """Return each group as (label, its first column, the column after its last)."""
         runs = itertools.groupby(range(len(self.columns)), key=lambda i: self.columns[i].group)
         places = [(label, list(run)) for label, run in runs]
         return [(label, run[0], run[-1] + 1) for label, run in places if label]
@@ -81,12 +83,12 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def number(name: str, rank: int = 0) -> Column:
-    """Return a column of numbers, which end below each other."""
+    """Return a right-aligned column for numbers."""
     return Column(name, right=True, rank=rank)
 
 
 def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
-    """Return the columns of a table; text becomes a plain one, and False stands for none."""
+    """Return the columns of a table. A text becomes a plain column; a bool is left out."""
     return tuple(
         Column(column) if isinstance(column, str) else column
         for column in columns
@@ -95,12 +97,12 @@ def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
 
 
 def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
-    """Return a row; text becomes a plain cell, and False stands for none."""
+    """Return the cells of a row. A text becomes a plain cell; a bool is left out."""
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
 
 
 def narrowing(tables: Iterable[Table]) -> Table:
-    """Return the last of these tables, each a narrower form of the next one."""
+    """Chain the tables, narrowest first, as narrower forms of each other. Returns the widest table."""
     first, *wider = tables
     for table in wider:
         first = msgspec.structs.replace(table, narrower=first)
@@ -108,7 +110,7 @@ def narrowing(tables: Iterable[Table]) -> Table:
 
 
 def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
-    """Return the rows, of whose first `count` cells those that say again what the row above says are marked so."""
+    """Mark the leading cells, at most `count` in each row, that repeat the row above. Returns the rows."""
     marked: list[tuple[Cell, ...]] = []
     before: list[str] = []
     for line in rows:
@@ -120,8 +122,10 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
-    """Return the lines of a table that is made to fit `width`. `rule`: the sign of one line below the headings; else
-    each column has hyphens."""
+    """Return the lines of a table that is made to fit `width`.
+
+    `rule` is the character of a single rule below the headings. Without `rule` each column has its own hyphens.
+    """
     table = fit(table, width)
     parts = [table]
     if table.bare and table.groups() and natural_width(_with_short_names(table, width)) > width:
@@ -130,8 +134,11 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return the first of the table and its narrower forms that fits `width` without ranked columns; then without as
-    few columns of the highest rank as it takes."""
+    """Return a form of the table that fits `width`.
+
+    Takes the first of the table and its narrower forms that would fit without ranked columns. Then drops columns of the
+    highest rank, as few as necessary.
+    """
     while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
         table = table.narrower
     while natural_width(table) > width and (highest := max(column.rank for column in table.columns)):
@@ -140,14 +147,13 @@ def fit(table: Table, width: int) -> Table:
 
 
 def _without(table: Table, goes: Callable[[int], bool], most: int | None = None) -> Table:
-    """Return the table without its first `most` columns whose ranks go."""
+    """Return the table without the columns whose rank satisfies `goes`, at most the first `most` of them."""
     gone = [i for i, column in enumerate(table.columns) if goes(column.rank)][:most]
     return table.keep([i for i in range(len(table.columns)) if i not in gone])
 
 
 def natural_width(table: Table) -> int:
-    """Return the width in characters of the table with all columns, the first and the last cut as short as they may
-    be."""
+    """Return the width in characters of the table with all columns, its first and last column as narrow as allowed."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])
@@ -155,7 +161,7 @@ def natural_width(table: Table) -> int:
 
 
 def _with_short_names(table: Table, width: int) -> Table:
-    """Return a table that is too wide with shorter first cells, where these may be cut."""
+    """Shorten the first cells of a table that is too wide, if they may be cut."""
     first, last = table.columns[0].least, table.columns[-1].least
     least = first or (SHORTEST if table.bare and not last else 0)
     longest = _widths(table)[0]
@@ -170,13 +176,13 @@ def _with_short_names(table: Table, width: int) -> Table:
 
 
 def _parts(table: Table) -> list[Table]:
-    """Return one table for each group, with the columns before the first group in all of them."""
+    """Return one table for each group. Each table begins with the columns before the first group."""
     groups = table.groups()
     return [table.keep([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the width of each column; the last one of a group takes what its label needs beyond them."""
+    """Return the width of each column. A group's last column absorbs the extra width of the group's label."""
     widths = [
         max(map(columns, (column.name, *(line.text for record in table.rows for line in (record[i], *record[i].more)))))
         for i, column in enumerate(table.columns)
@@ -188,7 +194,7 @@ def _widths(table: Table) -> list[int]:
 
 
 def _gaps(table: Table) -> list[str]:
-    """Return what stands before each column: more before a group behind another one."""
+    """Return the gap before each column. The gap is wider where a second or later group begins."""
     later = {start for _, start, _ in table.groups()[1:]}
     return ["", *(GROUP_GAP if i in later else GAP for i in range(1, len(table.columns)))]
 
@@ -220,7 +226,7 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
 
 
 def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
-    """Return the lines of one row; where the table is too wide, the last column wraps below itself."""
+    """Return the lines of one row. If the table is too wide, the last column wraps."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     below = [
@@ -238,7 +244,7 @@ def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequ
 
 
 def trim(line: Iterable[Cell]) -> Line:
-    """Return a line without what shows nothing: empty cells, and blanks at its end."""
+    """Remove empty cells, and the blanks at the end of the line."""
     cells = [cell for cell in line if cell.text]
     while len(cells) > 1 and not cells[-1].text.strip():
         cells.pop()
@@ -255,12 +261,12 @@ def _cut_line(line: Line, width: int) -> Line:
 
 
 def line_text(line: Line) -> str:
-    """Return the line without its tones."""
+    """Return the text of the line without tones."""
     return "".join(cell.text for cell in line)
 
 
 def paint(line: Line, *, color: int) -> str:
-    """Return the line as a terminal is told it; no codes around blanks alone."""
+    """Return the line with a terminal's colour codes. Cells of blanks alone get no codes."""
     if not color:
         return line_text(line)
     codes = _FEW_CODES if color == FEW else _CODES
@@ -271,7 +277,7 @@ def paint(line: Line, *, color: int) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Return the headings, a rule and the rows in GitHub Markdown, every foreign character escaped."""
+    """Return the headings, a rule and the rows in GitHub Markdown, with all text escaped."""
     rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
     rows: list[list[list[str]]] = [[[heading] for heading in table.headings()]]
     rows += [[[cell.text, *(line.text for line in cell.more)] for cell in record] for record in table.rows]

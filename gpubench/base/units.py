@@ -48,7 +48,7 @@ MAX_DIGITS = 4
 
 
 class _Part(NamedTuple):
-    """A part of a text of sizes, which knows where it stands, so that an error can show it."""
+    """A part of a typed list of sizes. It keeps its position, so that an error can show it."""
 
     text: str  # its characters
     start: int  # where it begins in the whole
@@ -56,7 +56,7 @@ class _Part(NamedTuple):
     option: str  # that it was typed for
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
-        """Raise the UsageError that is about this part."""
+        """Raise a UsageError about this part."""
         where = f"{_shorten(self.text)!r} at position {self.start + 1} of {_shorten(self.whole)!r}"
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
@@ -69,12 +69,12 @@ class _Part(NamedTuple):
         return parts
 
     def trim(self, first: int = 0) -> _Part:
-        """Return the part without blanks around it, and then without so many first letters."""
+        """Return the part without surrounding blanks and without its `first` leading characters."""
         start = self.start + len(self.text) - len(self.text.lstrip())
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
-        """The value of one number: whole, 1 to 2^40."""
+        """Return the value of one number: whole, 1 to 2^40."""
         part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
@@ -95,7 +95,7 @@ class _Part(NamedTuple):
         return int(value)
 
     def sizes(self) -> list[int]:
-        """The sizes of one item of the list, ascending."""
+        """Return the sizes of one item of the list, ascending."""
         first, *rest = self.split(":")
         if len(rest) > 2:
             self.fail("a range has two or three parts: first:last:step")
@@ -108,7 +108,7 @@ class _Part(NamedTuple):
         return rest[1].steps(low, high) if len(rest) == 2 else _geometric(low, high, 2)
 
     def steps(self, low: int, high: int) -> list[int]:
-        """The sizes of a range by this step, `xF` or `+N`."""
+        """Return the sizes from `low` to `high`, with this part as the step: `xF` or `+N`."""
         number = self.trim(first=1)
         if self.text.strip()[:1] in ("x", "X"):
             factor = number.number()
@@ -124,7 +124,8 @@ class _Part(NamedTuple):
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return the time of a file in UTC, None if `text` is no ISO 8601 time. One without an offset is taken as UTC."""
+    """Parse an ISO 8601 time and convert it to UTC. A time without an offset counts as UTC. Returns None for other
+    texts."""
     try:
         time = datetime.fromisoformat(text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
@@ -133,9 +134,9 @@ def parse_time(text: str) -> datetime | None:
 
 
 def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
-    """The sizes that `text` lists, ascending and unique, each from 1 to 2^40 and at most MAX_SIZES of them.
+    """Return the sizes that `text` lists, ascending and unique, each from 1 to 2^40, at most MAX_SIZES of them.
 
-    `option` is named in the message. Raises UsageError with the position of the offending part.
+    The message names `option`. Raises UsageError with the position of the faulty part.
     """
     sizes: set[int] = set()
     for part in _Part(text, 0, text, option).split(","):
@@ -154,7 +155,7 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 
 def _value(match: re.Match[str]) -> Fraction:
-    """The exact value of a matched number, cut off above 2^41: 9^99 is never computed."""
+    """Return the exact value of a matched number. Powers are cut off above 2^41, so 9^99 is never computed."""
     from fractions import Fraction  # commands that read no size do without
 
     if match["plain"] is not None:
@@ -175,7 +176,7 @@ def _shorten(text: str, width: int = 60) -> str:
 
 
 def parse_duration(text: str, *, option: str = "--max-time") -> float:
-    """Seconds: `500ms`, `2s`, `5m`, `1h`; a plain number is seconds. More than 0, at most 30 days.
+    """Return the seconds of `500ms`, `2s`, `5m` or `1h`. A plain number means seconds. More than 0, at most 30 days.
 
     Raises UsageError.
     """
@@ -190,7 +191,7 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
 
 def parse_percent(text: str, *, option: str = "--precision") -> float:
-    """A share: `2` and `2%` are 0.02. More than 0 %, at most 100 %. Raises UsageError."""
+    """Return a percentage as a share: `2` and `2%` are 0.02. More than 0 %, at most 100 %. Raises UsageError."""
     match = _PERCENT.fullmatch(text.strip())
     percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:
@@ -202,9 +203,9 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 
 def earned_digits(value: float, low: float, high: float) -> int:
-    """Significant digits of `value` that its interval allows: none beyond the second uncertain one.
+    """Return the number of significant digits that the interval of `value` allows: at most two uncertain digits.
 
-    Between 1 and MAX_DIGITS; MAX_DIGITS when the interval has no width.
+    The result is from 1 to MAX_DIGITS, and MAX_DIGITS if the interval has no width.
     """
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
@@ -252,8 +253,7 @@ def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_size(n: int, *, table: bool = False) -> str:
-    """A size as a plain integer; in tables, whole multiples as `64 K`, `16 M`, `2 G`, from 16 K on: no matrix has a
-    side that large."""
+    """Format a size as a plain integer. In tables, exact multiples from 16 K on become `64 K`, `16 M` or `2 G`."""
     if table and n >= 2**14:
         for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
@@ -262,7 +262,7 @@ def format_size(n: int, *, table: bool = False) -> str:
 
 
 def scale_size(n: int) -> tuple[str, str]:
-    """Return a size to two or three digits with its unit: ("23", "K"), ("1.5", "M"), ("512", "")."""
+    """Return a size, rounded to two or three digits, and its unit: ("23", "K"), ("1.5", "M"), ("512", "")."""
     for unit, scale in SIZE_UNITS:
         value = n / scale
         # 10.4 K is 10 K; a million more or less is more than people round away.
@@ -282,7 +282,7 @@ def _round(value: float, digits: int) -> float:
 
 
 def _significant(value: float, digits: int) -> str:
-    """`value` with `digits` significant digits and no exponent: 1234.5 with 3 is `1230`."""
+    """Format `value` with `digits` significant digits and no exponent: 1234.5 with 3 digits is `1230`."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     rounded = _round(value, digits)
@@ -295,16 +295,16 @@ def count_noun(count: int, noun: str) -> str:
 
 
 def list_words(texts: Sequence[str]) -> str:
-    """`a, b and c`; empty of none."""
+    """Join the texts as `a, b and c`; an empty text for no texts."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def split_words(text: str | None) -> list[str]:
-    """Return the words of a list with commas."""
+    """Return the words of a comma-separated list."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
-    """The first `most` texts, and how many there are besides: `a, b and 3 more`."""
+    """Join the first `most` texts and the number of further texts: `a, b and 3 more`."""
     rest = len(texts) - most
     return between.join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""The file of a run: its types, and in `store` how it is read, written and kept.
+"""The result file of a run: its types, and in `store` the code that reads, writes and keeps it.
 
-Every room but `base` and `kernels` may use it.
+Every room except `base` and `kernels` may import it.
 """

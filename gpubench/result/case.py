@@ -1,10 +1,10 @@
-"""Cases: one row of a result, its stable id `matmul/n=4096/float32/tuned/resident-waited@cupy:0`, and selectors.
+"""Cases: the rows of a result, with stable ids such as `matmul/n=4096/float32/tuned/resident-waited@cupy:0`; selectors.
 
-A selector is a case id with `*` in any segment and trailing segments left out: `matmul`, `matmul/n>=4096@cupy`,
-`*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a group; the size segment also
-compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls, `resident` for `resident-waited` and
-`resident-queued` too, `in-place` for both memories; `tuned` is the plain implementation alone, `tuned-naive` one
-variant and `tuned*` the implementation with all.
+A selector is a case id with `*` in any segment and with trailing segments left out: `matmul`, `matmul/n>=4096@cupy`,
+`*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a group. The size segment can also
+compare. `@cupy` means `@cupy:*`; `transfer-once` means any number of calls; `resident` includes `resident-waited` and
+`resident-queued`; `in-place` includes both memories. `tuned` selects only the plain implementation, `tuned-naive` one
+variant, and `tuned*` the implementation with all variants.
 """
 
 import re
@@ -99,12 +99,12 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def workload(self) -> str:
-        """`matmul/n=1024/float32`: seeds the inputs, so every backend gets the same bytes."""
+        """The workload `matmul/n=1024/float32`. It seeds the inputs, so every backend gets the same bytes."""
         return workload_key(self.op, self.params, self.dtype)
 
     @property
     def series(self) -> SeriesKey:
-        """The curve over the sizes that this case is a point of, whatever its implementation, regime and device."""
+        """The curve over sizes to which this case belongs, whatever its implementation, regime and device."""
         return self.op, self.dtype, beside_size(self.params)
 
     @property
@@ -114,17 +114,17 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cell(self) -> CellKey:
-        """The cell of the answer that this case is a point of, whatever its implementation."""
+        """The cell of the answer to which this case belongs, whatever its implementation."""
         return self.series, self.device_id, self.regime_id
 
     @property
     def implementation_id(self) -> str:
-        """`tuned`, or with a variant `tuned-naive`: which of a device's kernels runs."""
+        """The implementation, with its variant if there is one: `tuned`, `tuned-naive`."""
         return f"{self.implementation}-{self.variant}" if self.variant else self.implementation
 
     @property
     def precision(self) -> str:
-        """The format whose unit round-off the gate grants: the dtype, or `tf32` where that was asked for."""
+        """The format whose unit round-off the correctness gate allows: `tf32` for that variant, else the dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property
@@ -134,23 +134,25 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def resident(self) -> bool:
-        """Whether the data stays where the device computes."""
+        """Whether the data stays on the computing device."""
         return self.regime in (RESIDENT, WAITED, QUEUED)
 
     @property
     def memory(self) -> str | None:
-        """The memory of the host that the GPU computes in: `mapped` or `managed`; None unless the call is in place."""
+        """The host memory in which the GPU computes: `mapped` or `managed`. None unless the call is in place."""
         return self.regime.removeprefix(f"{IN_PLACE}-") if self.regime in (MAPPED, MANAGED) else None
 
     @property
     def prepared_with(self) -> str:
-        """The key of what a device prepares once: the workload, and the host memory that its operands lie in."""
+        """The key of the data that a device prepares once: the workload, and for a call in place the host memory."""
         return f"{self.workload} {self.memory}" if self.memory else self.workload
 
     @property
     def queued(self) -> bool:
-        """Whether a sample is launches in a row with one wait, on data that stays: what a kernel's own rate is read
-        from, on whatever device."""
+        """Whether a sample is many launches with one wait, on data that stays on the device.
+
+        On every device such samples give the kernel's own rate.
+        """
         return self.regime in (RESIDENT, QUEUED)
 
     @property
@@ -165,27 +167,30 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def inner_device(device_id: str) -> str | None:
-    """The device that a composed one shares its work with, by id; None for any other device."""
+    """Return the id of the device with which a composed device shares its work. Returns None for any other device."""
     backend, _, inner = device_id.partition(":")
     return inner if backend in COMPOSED else None
 
 
 def rename_old_devices(text: str) -> str:
-    """Return the id of a backend, a device or a case in today's words: before version 4 of the result file a device
-    group was a gang."""
+    """Return the id of a backend, a device or a case with today's names. Before version 4 of the result file a device
+    group was called a gang."""
     return _OLD_GROUP.sub("group", text)
 
 
 def group_id(backend: str, ranks: Sequence[int]) -> str:
-    """`group:cupy:0+1`; three and more in a row are written `0-7`."""
+    """Return the id of a device group, such as `group:cupy:0+1`. Three or more consecutive ranks are written `0-7`."""
     several = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
     text = f"{ranks[0]}-{ranks[-1]}" if several else "+".join(map(str, ranks))
     return f"{DEVICE_GROUP}:{backend}:{text}"
 
 
 def group_ranks(device_id: str) -> tuple[int, ...]:
-    """The ordinals of a device group's members, in the order of its ranks; of a plain number so many, of a word two.
-    Empty for what is no device group."""
+    """Return the ordinals of a device group's members, in the order of its ranks.
+
+    In place of ordinals a single number means that many GPUs, and any other word means two. Returns an empty tuple for
+    an id that is no device group.
+    """
     own, _, rest = device_id.partition(":")
     if own != DEVICE_GROUP:
         return ()
@@ -202,23 +207,24 @@ def group_ranks(device_id: str) -> tuple[int, ...]:
 
 
 def group_sizes(count: int) -> list[int]:
-    """2, 4, 8, ... and all: the device groups of so many GPUs."""
+    """Return the sizes of the device groups for `count` GPUs: 2, 4, 8, ... and `count` itself."""
     doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
     return [*doubled, *([count] if count > 2 and count not in doubled else [])]
 
 
 def regime_name(regime: str, calls: int | None) -> str:
-    """`resident-waited`, `transfer-once-10`, ...; `calls` are those of transfer-once."""
+    """Return the regime's id: `resident-waited`, `transfer-once-10`, ... Only transfer-once uses `calls`."""
     return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
 def copies(regime: str) -> bool:
-    """Whether calls of this regime, by its id, copy between host and device."""
+    """Return whether calls of the regime with this id copy between host and device."""
     return regime.startswith(("transfer-", STREAMED))
 
 
 def calls_behind(regime: str, copy: int | None = None) -> int | None:
-    """Return the calls of a case of this regime; `copy` are those that transfer-once makes with one copy."""
+    """Return the number of calls of a case in this regime, None if the regime has none. `copy`: calls per copy in
+    transfer-once."""
     return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
 
 
@@ -231,12 +237,12 @@ def parse_situation(text: str) -> str:
 
 
 def beside_size(params: Params) -> tuple[tuple[str, int], ...]:
-    """The params beside n, by name."""
+    """Return the params other than n, sorted by name."""
     return tuple(sorted((name, value) for name, value in params.items() if name != "n"))
 
 
 def workload_key(op: str, params: Params, dtype: str) -> str:
-    """`op/n=size[,param=value...]/dtype`, with n first and the other params sorted."""
+    """Return `op/n=size[,param=value...]/dtype`, with n first and the other params sorted."""
     rest = "".join(f",{name}={value}" for name, value in beside_size(params))
     return f"{op}/n={params['n']}{rest}/{dtype}"
 
@@ -248,7 +254,7 @@ _CASE_ID = re.compile(
 
 
 def parse_case_id(text: str, group: str = "") -> Case:
-    """The inverse of `Case.id`. Raises ValueError if `text` is not a case id."""
+    """Return the Case with the id `text`. Raises ValueError if `text` is not a case id."""
     match = _CASE_ID.fullmatch(rename_old_devices(text))
     if not match:
         raise ValueError(f"not a case id: {text!r}")
@@ -270,7 +276,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
 
 
 def own_names(ops: Iterable[str]) -> dict[str, str]:
-    """Return what each op is called: a user's function `options.pairwise` by its own name, unless another op has it."""
+    """Return a short name for each op. A user's function `options.pairwise` is called `pairwise`, unless another op
+    is."""
     ops = dict.fromkeys(ops)
     short = Counter(op.rpartition(".")[2] for op in ops)
     return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
@@ -282,7 +289,7 @@ _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.
 
 
 def selector(text: str, *, option: str = "--filter") -> Selector:
-    """The test that `text` stands for. Raises UsageError, naming `option`, if it is no selector."""
+    """Return the test for which `text` stands. Raises UsageError, which names `option`, if `text` is no selector."""
     path, at, device = (
         rename_old_devices(text.strip()).rpartition("@") if "@" in text else (text.strip(), "", "")
     )
@@ -308,13 +315,16 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 
 def _regimes(case: Case) -> tuple[str, ...]:
-    """The names under which its regime is selected."""
+    """Return the names that select the case's regime."""
     stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
     return (case.regime_id, case.regime, *stands_for)
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
-    """Cases that one of `keep` selects (all, if there is none) and none of `skip`; None: every case."""
+    """Return a test that a case passes if a selector of `keep` selects it and no selector of `skip` does.
+
+    An empty `keep` selects every case. Returns None if both are empty, which means every case.
+    """
     if not keep and not skip:
         return None
     tests = [selector(text, option="--filter") for text in keep]

@@ -1,7 +1,7 @@
-"""Whether two descriptions are of one machine.
+"""Comparison of two machine descriptions: do they describe the same machine?
 
-What both sides know decides. What one side does not know neither agrees nor disagrees. A name decides only where both
-sides have it from the same source: a driver, an API and a table of names call one device differently.
+Only facts that both sides know count. An unknown fact neither agrees nor disagrees. A name counts only if both sides
+have it from the same source, because a driver, an API and a table of names call one device differently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACEHOLDER = re.compile(
 
 
 def is_placeholder(text: str) -> bool:
-    """Return whether a text stands where a name or an id should, and names nothing."""
+    """Return whether a text is a placeholder in the place of a name or an id."""
     return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
@@ -48,17 +48,18 @@ class Likeness(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether both are one machine: something identifies it, and nothing contradicts."""
+        """Whether both are the same machine: something identifies it, and nothing contradicts."""
         return not self.differences and bool(self.agreements)
 
 
 def measured_gpus(devices: Iterable[Device]) -> list[str]:
-    """Return the ids that the devices of a run have in its `machine.gpus`."""
+    """Return the ids in `machine.gpus` of the GPUs that a run's devices use."""
     return list(dict.fromkeys(device.gpu_id for device in devices if device.gpu_id is not None))
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. `measured`: ids of the GPUs there that have to be here; all of them where none is known."""
+    """Compare two machines. `measured`: ids of the GPUs of `there` that must also be here; if none match, all GPUs of
+    `there`."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -80,13 +81,19 @@ def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Li
 
 
 def uuid_digest(text: str) -> str:
-    """Return a digest of a GPU's uuid, `GPU-...`: stable, but it identifies no hardware. Results hold digests alone."""
+    """Return a digest of a GPU's uuid, as `GPU-...`. It is stable, but does not reveal the hardware's id.
+
+    Results hold only digests.
+    """
     prefix, _, rest = text.partition("-")
     return f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}"
 
 
 def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return by the id of a GPU there the GPU here that it is, each at most once: by uuid, else by what is known."""
+    """Return the matching GPU here for the id of each GPU there. Each GPU here is used at most once.
+
+    A uuid decides; without uuids, the other known facts decide.
+    """
     pairs: dict[str, Gpu] = {}
     free = list(here)
     for relation in (_UUID, _IDS, _UNKNOWN):
@@ -104,7 +111,7 @@ _UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
 
 
 def _relation(here: Gpu, there: Gpu) -> str:
-    """Return by what two GPUs are one, or that they are not."""
+    """Return which facts identify two GPUs as the same, or that they differ."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (
@@ -160,19 +167,19 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
 
 
 def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:
-    """Return both values; None if either side does not know its own."""
+    """Return both values; None if either side does not know its value."""
     values = (here.value, there.value)
     unknown = any(value is None or (isinstance(value, str) and is_placeholder(value)) for value in values)
     return None if unknown else values
 
 
 def _both_names(here: Fact[str], there: Fact[str]) -> tuple[str, str] | None:
-    """Like `_both`, for names: they are compared only where both sides asked the same source."""
+    """Return both names as `_both` does, but only if both sides asked the same source."""
     return _both(here, there) if here.source == there.source else None
 
 
 def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
-    """Return the model numbers of the kinds of cores: what a 64-bit Arm kernel writes in place of a model's name."""
+    """Return the part numbers of the kinds of cores. A 64-bit Arm kernel reports them in place of a CPU model name."""
     texts = [
         ",".join(sorted({kind.part for kind in cpu.kinds.value or () if kind.part})) for cpu in (here, there)
     ]
@@ -189,7 +196,7 @@ def _near(a: float, b: float) -> bool:
 
 
 def _driver_words(here: Gpu, there: Gpu) -> str:
-    """Return in words how the drivers of one GPU differ; empty if they do not, as far as both are known."""
+    """Describe how the two drivers of one GPU differ; empty if no known fact differs."""
     for fact_here, fact_there in (
         (here.driver.name, there.driver.name),
         (here.driver.version, there.driver.version),
@@ -201,7 +208,7 @@ def _driver_words(here: Gpu, there: Gpu) -> str:
 
 
 def _gpu_words(gpu: Gpu) -> str:
-    """Return `NVIDIA H200 (10de:2335, GPU-46eaa005)`, as far as it is known."""
+    """Return `NVIDIA H200 (10de:2335, GPU-46eaa005)`, or the known parts of it."""
     ids = ":".join(str(fact.value) for fact in (gpu.vendor_id, gpu.device_id) if fact.value)
     marks = ", ".join(filter(None, (ids, (gpu.uuid.value or "")[:12])))
     return " ".join(filter(None, (gpu.name.value or gpu.id, f"({marks})" if marks else "")))

@@ -1,8 +1,8 @@
-"""The `gpubench-detect` document, version 1: what a machine is made of, and what to run on it.
+"""The `gpubench-detect` document, version 2: what a machine is made of, and what to run on it.
 
-A fact is a `Fact`: a value with its source, or None with the reason. Everything else is plain.
-Sizes are bytes, frequencies hertz, powers watts. CPU sets are strings in list form ("0-3,8").
-Every field has a default, so a part that nobody asked about says `not_probed`, never 0.
+A `Fact` holds a value with its source, or None with the reason. Other fields are plain values. Sizes are bytes,
+frequencies hertz, powers watts. CPU sets are strings in list form ("0-3,8"). Every field has a default, so a part that
+was not probed says `not_probed`, never 0.
 """
 
 from typing import Any, Generic, Literal, TypeVar
@@ -439,5 +439,6 @@ WRITE_ALLOCATE = 1.5
 
 
 def cpu_cache_bytes(machine: Machine) -> int | None:
-    """The CPU's largest level of cache, all instances together; None if detection could not tell."""
+    """Return the size of the CPU's largest cache level, all instances together. Returns None if detection found no
+    cache."""
     return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

@@ -32,7 +32,8 @@ class EnergyWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def joules(self) -> float | None:
-        """The energy of one call, with what the device takes at rest."""
+        """The energy of one call in joules, including the power that the device takes at rest. None if it is
+        unknown."""
         return None if self.power_w is None or not self.calls else self.power_w * self.window_s / self.calls
 
 
@@ -103,17 +104,17 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
     @property
     def planned_index(self) -> int:
-        """The session of the plan that it stands for: its own index, or that of the session it repeats."""
+        """The index of the planned session: the repeated session's index for a repetition, else its own."""
         return self.index if self.repeats is None else self.repeats
 
     @property
     def disturbance(self) -> float:
-        """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
+        """The larger of the CPU shares taken by other processes and by the hypervisor. An unknown share counts as 0."""
         return max(self.foreign_cpu_share or 0.0, self.steal_share or 0.0)
 
     @property
     def contended(self) -> bool:
-        """Whether others took so much of the CPUs that the session's figures may have suffered."""
+        """Whether others took so much CPU time that the session's figures may have suffered."""
         return self.disturbance > BUSY_SHARE
 
 
@@ -185,17 +186,17 @@ class Device(Record, frozen=True, kw_only=True):
 
     @property
     def own_clock(self) -> DeviceClock | None:
-        """The clock, unless it is the host's in disguise."""
+        """The device's clock; None if there is none or if it is derived from the host's clock."""
         return None if self.clock is None or self.clock.kind == "derived" else self.clock
 
     @property
     def resident_regime(self) -> RegimeKind:
-        """The regime of data that stays on the device: `resident` of a CPU, else `resident-queued`."""
+        """The regime for data that stays on the device: `resident` for a CPU, else `resident-queued`."""
         return RESIDENT if self.kind == "cpu" else QUEUED
 
     @property
     def composed(self) -> bool:
-        """Whether it is made of another backend's device and the CPU: `hybrid:cupy:0`."""
+        """Whether the device combines another backend's device with the CPU: `hybrid:cupy:0`."""
         return self.backend in COMPOSED
 
 
@@ -225,7 +226,8 @@ class Block(Record, frozen=True, kw_only=True):
 
     @property
     def split(self) -> float | str | None:
-        """How two sides share a case: the share of the GPU, or the assignment of the stages; None: one side has it."""
+        """How two sides share the case: the GPU's share, or the stage assignment. None if one side does all the
+        work."""
         return self.gpu_share if self.assignment is UNSET else self.assignment
 
 
@@ -352,12 +354,12 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
 
     @property
     def newest_energy(self) -> EnergyWindow | None:
-        """The window that counts; None where none was measured."""
+        """The newest energy window. None if none was measured."""
         return self.energy[-1] if self.energy else None
 
     @property
     def moved(self) -> tuple[int | None, int | None]:
-        """Bytes of a copying call (up, down); None where the file does not tell the directions apart."""
+        """Bytes that a copying call moves (up, down). Both are None if the file does not tell the directions apart."""
         if self.output_bytes is None:
             return None, None
         up = self.bytes - self.output_bytes if self.input_bytes is None else self.input_bytes
@@ -399,7 +401,7 @@ Outcome = Measurement | Skip | Failure | Planned
 
 
 def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
-    """Return the failures of the case, session by session; the file leaves the field out where nothing did."""
+    """Return the case's failures, session by session; an empty list if the file has none."""
     return (getattr(outcome, "failures", None) or []) if outcome is not None else []
 
 
@@ -418,7 +420,7 @@ class RunWarning(Record, frozen=True, kw_only=True):
 def warning(
     code: WarningCode, message: str = "", hint: str = "", *, severity: Severity = "warning"
 ) -> RunWarning:
-    """Return a warning of the whole run, in the words of the list of messages where no better ones are given."""
+    """Return a warning about the whole run. Without `message` or `hint` it has the text of the list of messages."""
     sentence, remedy = WARNINGS[code]
     return RunWarning(code=code, severity=severity, message=message or sentence, hint=hint or remedy)
 
@@ -470,7 +472,7 @@ class Settings(Record, frozen=True, kw_only=True):
     page_locked: bool | UnsetType = UNSET  # the arrays of a GPU's caller are
 
     def scales(self, how: Scaling) -> bool:
-        """Whether that kind of scaling is measured."""
+        """Return whether this kind of scaling is measured."""
         return self.scaling in (how, "both")
 
 
@@ -509,7 +511,7 @@ class Fingerprint(Record, frozen=True, kw_only=True):
 
     @property
     def known(self) -> dict[str, str]:
-        """The fields that somebody knew: what one side does not know is no difference."""
+        """The fields with a known value. A field that one side does not know is no difference."""
         return {name: text for name, text in self.fields.items() if text != "None"}
 
 
@@ -579,17 +581,17 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def page_locked(self) -> bool:
-        """Whether the arrays that GPUs copy are page-locked: without a GPU none is."""
+        """Whether the arrays that GPUs copy are page-locked. Without a GPU they are not."""
         return self.settings.page_locked is True and any(device.kind != "cpu" for device in self.devices)
 
     @property
     def origins(self) -> list[str]:
-        """The ids of the runs whose sessions it holds."""
+        """The ids of the runs whose sessions this run holds."""
         return self.merged or [self.id]
 
 
 def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
-    """A hash over named fields, whatever their order."""
+    """Return the hash over named fields, whatever their order."""
     text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
     import hashlib  # no reader needs it
 

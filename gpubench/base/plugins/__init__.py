@@ -1,4 +1,4 @@
-"""Entry points of installed packages: one that is broken costs itself, and is reported with its package's name."""
+"""Entry points of installed packages. A broken entry point is left out and reported with its package's name."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class PluginError(Exception):
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
-    """The entry points of a group, or those of one name, the package that is found first coming first."""
+    """Return the entry points of a group, or only those called `name`. The package found first comes first."""
     return [
         entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return why nobody reaches an entry point whose name gpubench or an earlier package has, by that name."""
+    """Return an error for each entry point whose name is taken by gpubench or an earlier package, by that name."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):
@@ -54,14 +54,17 @@ def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin
 
 
 def names(group: str) -> list[str]:
-    """The names of a group, sorted; no module is imported."""
+    """Return the names of a group, sorted. Imports no plugin."""
     return sorted({entry.name for entry in entries(group)})
 
 
 @cache
 def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Our entry points of all packages on the path. Of two packages with one name only the first counts. The library
-    that reads them takes 60 ms and more, so it is asked only where somebody has such entry points."""
+    """Return the gpubench entry points of all packages on the path. If two packages have one name, only the first
+    counts.
+
+    importlib.metadata takes 60 ms and more, so it is loaded only if some folder may hold such entry points.
+    """
     if not any(map(_may_have_ours, path)):
         return ()
     from importlib.metadata import distributions  # it loads the parser of e-mail
@@ -74,7 +77,7 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _may_have_ours(folder: str) -> bool:
-    """Tell whether a package in the folder may have entry points of ours; an archive has to be looked into."""
+    """Return whether a package in the folder may have gpubench entry points. An archive always may."""
     files = (os.path.join(folder, name, "entry_points.txt") for name in _metadata_folders(folder))
     for file in files:
         with contextlib.suppress(OSError):
@@ -91,7 +94,7 @@ def _metadata_folders(folder: str) -> list[str]:
 
 
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
-    """A package whose metadata cannot be read has none."""
+    """Return the package's gpubench entry points; none if its metadata cannot be read."""
     try:
         return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS, SECTIONS))
     except Exception:
@@ -99,12 +102,12 @@ def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
 
 
 def package(entry: EntryPoint) -> str:
-    """The name of the package that brings it along."""
+    """Return the name of the package that brings the entry point; the entry point's value if the package is unknown."""
     return entry.dist.name if entry.dist is not None else entry.value
 
 
 def load(entry: EntryPoint) -> Any:
-    """Import what the entry point names; this process stays as it was. Raises PluginError."""
+    """Import the object that the entry point names. The state of this process is restored. Raises PluginError."""
     from gpubench.base.plugins.containment import contain
 
     try:
@@ -118,13 +121,14 @@ def load(entry: EntryPoint) -> Any:
 
 
 def _lacking(error: ImportError | AttributeError) -> str:
-    """Return the name of the module that lacks what was asked for; empty if no module does."""
+    """Return the name of the module in which the import or the attribute is missing; empty if there is no such
+    module."""
     name = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
     return name if isinstance(name, str) else ""
 
 
 def error_text(error: BaseException) -> str:
-    """`ValueError: text` in one line of text that can be written anywhere."""
+    """Return `ValueError: text` on one line, in characters that any stream can write."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # it has no text

@@ -1,4 +1,4 @@
-"""Containment of an import of another package: the state of this process stands as before, whatever it does."""
+"""Containment for the import of another package: the state of this process is restored, whatever the import does."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Run an import of another package, and put the state of the process back.
+    """Run an import of another package, then restore the state of the process.
 
-    What the package prints meanwhile, in Python or in C, goes to standard error. A process that the import forks ends
-    here.
+    Output that the package prints meanwhile, from Python or from C, goes to standard error. A process that the import
+    forks ends here.
     """
     used.set()
     streams.keep_apart()
@@ -62,7 +62,7 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Give threads that were started a moment to end."""
+    """Give the threads that the import started a moment to end."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))
@@ -74,7 +74,7 @@ def new_threads(before: list[threading.Thread]) -> list[threading.Thread]:
 
 
 def lasting_state() -> dict[str, Any]:
-    """Read the state that `contain` may be unable to put back, by what it is."""
+    """Return the state that `contain` may be unable to restore, by the name of each part."""
     state: dict[str, Any] = {"the standard streams": [_identity(number) for number in _STREAMS]}
     for what, call in (("the process group", "getpgrp"), ("the user", "getuid")):
         if hasattr(os, call):
@@ -94,7 +94,7 @@ def _identity(number: int) -> tuple[int, int] | None:
 
 
 def end(code: int) -> NoReturn:
-    """End the process at once: what a package has registered for the end may hang."""
+    """End the process at once, because exit functions that a package has registered may hang."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -102,7 +102,7 @@ def end(code: int) -> NoReturn:
 
 
 def _restorers() -> list[Callable[[], Any]]:
-    """Read the state of the process; return what puts it back, one function a part of it."""
+    """Read the state of the process. Returns functions that each restore one part of it."""
     restorers: list[Callable[[], Any]] = [faulthandler.cancel_dump_traceback_later]
     for holder, names in _ATTRIBUTES:
         restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
@@ -133,13 +133,14 @@ def _set_environment(environ: dict[str, str]) -> None:
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    """Set it where it differs; one that was not set in Python is None and cannot be set."""
+    """Set the signal's handler if it differs. None marks a handler that was not set in Python; it cannot be set."""
     if handler is not None and signal.getsignal(number) is not handler:
         signal.signal(number, handler)
 
 
 def _descriptors() -> Iterator[Callable[[], Any]]:
-    """The standard streams as the system knows them; one that was closed is closed again."""
+    """Yield functions that restore the descriptors of the standard streams. A stream that was closed is closed
+    again."""
     for number in _STREAMS:
         try:
             yield partial(_set_descriptor, os.dup(number), number)
@@ -153,7 +154,7 @@ def _set_descriptor(copy: int, number: int) -> None:
 
 
 def _of_system() -> Iterator[Callable[[], Any]]:
-    """Timers, blocked signals, the CPUs to run on and limits, which only some systems have."""
+    """Yield functions that restore timers, blocked signals, CPU affinity and limits, where the system has them."""
     if hasattr(signal, "setitimer"):
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             yield partial(signal.setitimer, timer, *signal.getitimer(timer))
@@ -166,7 +167,7 @@ def _of_system() -> Iterator[Callable[[], Any]]:
 
 
 def _limits() -> list[tuple[int, tuple[int, int]]]:
-    """The limits of the process by their number; none where a system has none."""
+    """Return the limits of the process by their number; none on a system without limits."""
     try:
         import resource
     except ImportError:

@@ -1,8 +1,8 @@
-"""The sections of a report, one file each: decorators say what a function draws, where that stands and what it is for.
+"""The sections of a report, one file each. Decorators state a section's function, its place and its purpose.
 
-Files are those of `gpubench/report/sections`, the modules that a wing names, and those of packages with an entry point
-of the group `gpubench.sections`. What there is to choose is read from the files: listing imports nothing. A
-section of a package is shown where somebody names it, so that reports of one file are the same on every machine.
+The files are in `gpubench/report/sections`, among the modules that a wing names, and in packages with an entry point of
+the group `gpubench.sections`. The list of sections is read from the text of the files, so listing imports nothing. A
+package's section is shown only if the user names it, so that reports of one file are the same on every machine.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class SectionDeclaration(NamedTuple):
 
     @property
     def usual(self) -> bool:
-        """Whether it is shown unless somebody chooses sections."""
+        """Whether the section is shown if the user chooses no sections."""
         return "usual=False" not in self.more
 
     @property
     def at_end(self) -> bool:
-        """Whether a run ends with it, behind its answer."""
+        """Whether a run ends with this section, behind its answer."""
         return 'usual="end"' in self.more
 
     @property
     def choice(self) -> bool:
-        """Whether it is chosen by name; else it is shown whenever it has something to say."""
+        """Whether the user chooses the section by name; any other section is shown whenever it has content."""
         return "choice=False" not in self.more
 
 
 @functools.cache
 def declarations() -> tuple[SectionDeclaration, ...]:
-    """Return what the files of gpubench and its wings declare, in the order of a report."""
+    """Return the sections declared in the files of gpubench and its wings, in the order of a report."""
     own = (path.stem for path in sorted((_PACKAGE / "report" / "sections").glob("*.py")))
     modules = [f"gpubench.report.sections.{name}" for name in own]
     modules += [module for wing in wings.own() for module in wing.sections]
@@ -78,12 +78,12 @@ def _text(module: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the sections that a reader can choose, in their order."""
+    """Return the sections that a reader can choose, in the order of a report."""
     return tuple(dict.fromkeys(declaration.key for declaration in declarations() if declaration.choice))
 
 
 def usual() -> tuple[str, ...]:
-    """Return the sections of a report whose reader chose none."""
+    """Return the sections of a report for which the reader chose none."""
     return tuple(
         dict.fromkeys(
             declaration.key for declaration in declarations() if declaration.choice and declaration.usual
@@ -99,7 +99,7 @@ def require(keys: Iterable[str]) -> None:
 
 
 class Maker(NamedTuple):
-    """A function that draws a section (`make(analysis, options)`) or a chart of declaration."""
+    """A function that draws a section (`make(analysis, options)`) or a chart."""
 
     key: str  # of the section
     order: int  # of the report
@@ -109,9 +109,9 @@ class Maker(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows that a section adds to the JSON document, under a name; `a.b` stands for the key b of the object a.
+    """The rows that a section adds to the JSON document, under a name. `a.b` means the key b of the object a.
 
-    They are those of the tuple ROWS of its file.
+    A section's file lists its rows in the tuple ROWS.
     """
 
     name: str  # `a.b` stands for the key b of the object a
@@ -138,9 +138,9 @@ def section(
 ) -> Callable[[F], F]:
     """Register a function that draws the section `key`: a Section, a Table, several, or None.
 
-    `order`: its place among the others, which are tens. `usual`: nobody has to choose it; "end": a run ends
-    with it. The arguments are read from the text of the file, in this order: write them as literals, `key` and `order`
-    first.
+    `order` sorts the sections; gpubench's own are multiples of ten. `usual=False` shows the section only if the user
+    chooses it, and "end" puts it at the end of a run. The arguments are read from the text of the file, so write them
+    as literals and in this order, `key` and `order` first.
     """
 
     def register(make: F) -> F:
@@ -161,7 +161,8 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
-    """Return what draws these sections, in their order, and what is shown without being chosen."""
+    """Return the functions that draw these sections and the sections shown without a choice, in the order of a
+    report."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
@@ -169,7 +170,7 @@ def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
 
 
 def charts(keys: Collection[str]) -> list[Maker]:
-    """Return what draws the charts of these sections."""
+    """Return the functions that draw the charts of these sections."""
     _load(keys)
     return _in_order(maker for maker in _charts.values() if maker.key in keys)
 
@@ -179,16 +180,16 @@ def _in_order(makers: Iterable[Maker]) -> list[Maker]:
 
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
-    """Return the rows of all sections of gpubench and its wings, and those of foreign ones among `keys`."""
+    """Return the rows of all sections of gpubench and its wings, and of the other packages' sections among `keys`."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
     rows = [rows_of_section for module in modules for rows_of_section in getattr(module, "ROWS", ())]
     return sorted(rows, key=lambda rows_of_section: rows_of_section.order)
 
 
 def _load(keys: Collection[str]) -> list[Any]:
-    """Return the files of these sections, imported. A wing that cannot be imported costs itself.
+    """Import the files of these sections and return the modules. A wing's file that cannot be imported is left out.
 
-    Raises BadPlugin for the section of a package that cannot be imported.
+    Raises BadPlugin if the section of another package cannot be imported.
     """
     modules: dict[str, Any] = {}
     for declaration in declarations():

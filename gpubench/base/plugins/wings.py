@@ -1,7 +1,7 @@
-"""Wings: folders of gpubench and packages of others that bring commands, options, files, ops, backends and sections.
+"""Wings: folders of gpubench and other packages that bring commands, options, files, ops, backends and sections.
 
-Nothing imports a wing by name: a wing is the object WING of its package, or what an entry point of the group
-`gpubench.wings` names. One that cannot be imported costs itself.
+No code imports a wing by name. A wing is the object WING of its package, or the object that an entry point of the group
+`gpubench.wings` names. A wing that cannot be imported is left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OWN = ("workloads", "multi", "energy", "fleet")
 
 
 class Wing(NamedTuple):
-    """The contents of a wing. Each value names its object as `module:attribute`, as an entry point does, so nothing
-    is imported before it is used."""
+    """The contents of a wing. Each value names its object as `module:attribute`, like an entry point, so that the
+    object is imported only when it is used."""
 
     # By the name of a command: the class of its options, for a command of gpubench a subclass of the options it has.
     commands: Mapping[str, str] = {}
@@ -48,7 +48,7 @@ class Wing(NamedTuple):
 
 @functools.cache
 def own() -> tuple[Wing, ...]:
-    """Return the wings whose folders are there."""
+    """Return the wings of gpubench whose folders exist."""
     wings = []
     for name in OWN:
         module = f"gpubench.{name}"
@@ -65,7 +65,7 @@ _broken: dict[str, str] = {}
 
 
 def tell_broken() -> None:
-    """Say which wings are left out, and why."""
+    """Print which wings are left out, and why."""
     own()
     for name, why in _broken.items():
         tell(f"the wing {name} cannot be used", why)
@@ -73,7 +73,8 @@ def tell_broken() -> None:
 
 @functools.cache
 def foreign() -> tuple[Wing, ...]:
-    """Return the wings of other packages. Reading what is installed takes 60 ms, so only an unknown command asks."""
+    """Return the wings of other packages. Reading the installed packages takes 60 ms, so only an unknown command does
+    it."""
     wings = []
     for entry in plugins.entries(plugins.WINGS):
         try:
@@ -85,18 +86,19 @@ def foreign() -> tuple[Wing, ...]:
 
 @functools.cache
 def tell(what: str, why: str) -> None:
-    """Say once on standard error what of a wing is left out, and why."""
+    """Print once on standard error which part of a wing is left out, and why."""
     print(f"warning: {what}: {why}", file=sys.stderr)
 
 
 @functools.cache
 def brought(what: str) -> dict[str, str]:
-    """Return what the wings of gpubench bring of one kind, a field of Wing: places by their names."""
+    """Return the entries of one field of Wing, over all wings of gpubench: places by their names."""
     return {name: place for wing in own() for name, place in getattr(wing, what).items()}
 
 
 def for_op(what: str, op: object) -> Any:
-    """Return what a wing has for an op by one of its fields, else None. `what`: "workspaces", "timers", "two_sides"."""
+    """Return the object that a wing brings for an op, else None. `what` is a field of Wing: "workspaces", "timers" or
+    "two_sides"."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 
@@ -117,7 +119,8 @@ def find(place: str) -> Any:
 
 
 def find_all(places: Mapping[str, str]) -> dict[str, Any]:
-    """Return the objects of these places by their names; say which are left out as they cannot be imported."""
+    """Return the objects of these places by their names. Print which objects are left out because their import
+    fails."""
     objects = {}
     for name, place in places.items():
         try:

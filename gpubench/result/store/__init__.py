@@ -1,6 +1,6 @@
 """Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema.
 
-Whoever reads or writes a document of ours does it here.
+All code that reads or writes a gpubench document does it here.
 """
 
 from gpubench.result.store.document import (

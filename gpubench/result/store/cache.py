@@ -1,7 +1,7 @@
-"""The cache: files that can be made again, such as compiled kernels, in folders that nobody else may write.
+"""The cache: files that can be made again, such as compiled kernels, in folders that no other user may write.
 
-Each file is sealed by a digest of its name and content. A file that is damaged, that is no regular file, or that
-another user may have written counts as absent: its owner makes it anew. `notes` returns what the user should know.
+Each file is sealed by a digest of its name and content. A file counts as absent if it is damaged, if it is no regular
+file, or if another user may have written it; its owner makes it anew. `notes` returns what the user should know.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _notes: dict[tuple[str, str], RunWarning] = {}
 
 
 class SealedFiles:
-    """Sealed files by name, in the first of several folders that has them; without a folder nothing is kept."""
+    """Sealed files by name. The first of several folders that has a file provides it; without a folder nothing is
+    kept."""
 
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
 
     @property
     def keeps(self) -> bool:
-        """Whether some folder takes new files."""
+        """Whether any folder accepts new files."""
         return any(_is_writable(folder) for folder in self.folders)
 
     def read(self, name: str, what: str) -> bytes | None:
-        """Return the content of the file. `what` names it in a note. Returns None if no folder holds it whole."""
+        """Return the content of a file, or None if no folder holds it undamaged. `what` names the file in a note."""
         for folder in self.folders:
             try:
                 return _unseal(name, _path(folder, name))
@@ -53,7 +54,7 @@ class SealedFiles:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep the content in the first folder that takes it. Never raises."""
+        """Keep the content in the first folder that accepts it. Never raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 path = _path(folder, name)
@@ -70,35 +71,36 @@ class SealedFiles:
 
 
 def user_cache() -> SealedFiles:
-    """Return the cache of this user, and behind it the folder of `fall_back_to`, which takes what the first cannot."""
+    """Return this user's cache. The folder of `fall_back_to` comes second and takes files that the first folder
+    cannot."""
     return SealedFiles(*_user_folder(), *_fallback)
 
 
 def fall_back_to(folder: Path) -> None:
-    """Use `folder`, which others remove, where the user's cache takes nothing."""
+    """Use `folder` if the user's cache accepts no files. Other code removes `folder`."""
     with contextlib.suppress(OSError):
         _make(folder)
         _fallback[:] = [folder]
 
 
 def fallbacks() -> Sequence[Path]:
-    """Return the folder of `fall_back_to`, if there is one."""
+    """Return the folder that `fall_back_to` has set, if there is one."""
     return tuple(_fallback)
 
 
 def forget() -> None:
-    """Forget all notes and the folder of `fall_back_to`, as a new process begins."""
+    """Forget all notes and the folder of `fall_back_to`, to start like a new process."""
     _notes.clear()
     _fallback.clear()
 
 
 def notes() -> Sequence[RunWarning]:
-    """Return what this process has found wrong with the cache, each thing once."""
+    """Return the problems that this process has found with the cache, each problem once."""
     return list(_notes.values())
 
 
 def _user_folder() -> list[Path]:
-    """Return the user's folder if it is to be trusted, else nothing."""
+    """Return the user's folder in a list if it can be trusted, else an empty list."""
     folder = installation.cache_folder()
     if folder is None:
         note("cache-not-kept", "there is no cache folder: the environment names no home", "info")
@@ -116,16 +118,16 @@ def _user_folder() -> list[Path]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Tell whether the folder, which need not be there yet, takes new files."""
+    """Return whether the folder accepts new files. The folder need not exist yet."""
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Say why a file or folder may hold what another user wrote. Returns an empty text if it cannot.
+    """Return why another user may have written a file or folder; an empty text if no other user can have.
 
-    In a sticky folder others may add files, but not change ours: each file is looked at by itself.
+    In a sticky folder others may add files but not change ours, so each file is checked by itself.
     """
     if not hasattr(os, "geteuid"):  # Windows: the folder lies in the user's profile
         return ""
@@ -140,7 +142,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _unseal(name: str, path: Path) -> bytes:
-    """Return the content. Raises PermissionError for a file that is not to be trusted, ValueError for a damaged one."""
+    """Return the content. Raises PermissionError for an untrusted file and ValueError for a damaged one."""
     with disk.open_regular(path) as file:
         status = os.fstat(file.fileno())
         doubt = _doubt(os.stat(path.parent)) or _doubt(status)
@@ -164,7 +166,7 @@ def _digest(name: str, data: bytes) -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder and those above it, which only their owner may write, whatever the umask is."""
+    """Create the folder and its parents, writable only by their owner, whatever the umask is."""
     if not folder.is_dir():
         _make(folder.parent)
         with contextlib.suppress(FileExistsError):
@@ -172,7 +174,8 @@ def _make(folder: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace the file in one step. It need not reach the disk: after a power failure its seal tells."""
+    """Replace the file in one step, without a flush to the disk. After a power failure the seal shows whether it is
+    whole."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
@@ -194,5 +197,5 @@ def _reason(error: Exception) -> str:
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:
-    """Remember what the user should know, once."""
+    """Store a note for the user, once."""
     _notes.setdefault((code, message), warning(code, message, severity=severity))

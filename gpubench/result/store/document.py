@@ -1,15 +1,15 @@
 """Run <-> bytes: six significant digits, no NaN, older versions upgraded in memory; and the lines of a `.part` file.
 
-Errors name `source`, the file as the user wrote it, so that the message can be acted upon.
+Errors name `source`, the file as the user wrote it, so that the user can act on the message.
 
-A `.part` holds a run that is under way: its lines, put together, are the result so far. The first line names the
-format. Each other line replaces what an earlier one said: the head (the document without sessions and outcomes), a
-session by its index, an outcome by its id; or it says that an outcome is forgotten. A kill can cut the last line, so
-readers drop it.
+A `.part` file holds a run that is under way. Its lines, put together, are the result so far. The first line names the
+format. Every other line replaces an earlier statement: the head (the document without sessions and outcomes), a session
+by its index, or an outcome by its id; or the line says that an outcome is forgotten. A kill can cut the last line, so
+readers drop an incomplete one.
 
-Every file that is read is held against bounds, so that it is reported or refused within seconds. They lie above every
-real run and below what a report of 10 s and 1 GiB can be made of. Text is looked at before it is decoded, because
-decoding alone may take all memory; a result once more after it.
+Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above every real
+run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it is decoded,
+because decoding alone may take all memory. A result is checked again after it is decoded.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _LONG_INTEGER = re.compile(rb",0{%d}" % _MOST_DIGITS)
 
 @contextlib.contextmanager
 def enough_memory(source: str) -> Iterator[None]:
-    """Name the limit of memory as the reason where reading `source` meets it. Raises InputError."""
+    """Raise InputError that names the memory limit if reading `source` runs out of memory."""
     try:
         yield
     except MemoryError:
@@ -85,7 +85,7 @@ def enough_memory(source: str) -> Iterator[None]:
 
 
 def require_json(data: bytes, source: str) -> None:
-    """Raises InputError if the JSON text `data` holds more than a document may."""
+    """Raise InputError if the JSON text `data` holds more than a document may."""
     require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
     if b"\\" in data:
         data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
@@ -100,7 +100,7 @@ def require_json(data: bytes, source: str) -> None:
 
 
 def require_runs(runs: Iterable[Run], source: str) -> None:
-    """Raises InputError if a report of all runs of one document would take too long."""
+    """Raise InputError if a report of all runs of one document would take too long."""
     runs = list(runs)
     blocks = [
         block
@@ -124,7 +124,8 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ValueError with the reason, also where it holds too much."""
+    """Return the tables of a TOML text. Raises ValueError with the reason for bad TOML and for a text that is too
+    large."""
     if len(data) > MAX_TOML_BYTES:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
     import tomllib
@@ -138,7 +139,7 @@ def toml(data: bytes) -> dict[str, Any]:
 
 
 def _require_depth(brackets: bytes, source: str) -> None:
-    """`brackets` are those of a text alone: each turn takes the innermost ones away."""
+    """Raise InputError if the JSON `brackets` are too many or too deep. Each round removes the innermost pairs."""
     require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
@@ -149,7 +150,10 @@ def _require_depth(brackets: bytes, source: str) -> None:
 
 
 def _require_numbers(text: bytes, source: str) -> None:
-    """`text` has no strings. Its regular numbers are passed over quickly: only what is suspicious is looked at."""
+    """Raise InputError for a number out of bounds in JSON `text`, whose strings have been removed.
+
+    Ordinary numbers are skipped quickly; only suspicious ones are examined.
+    """
     shape = text.translate(_SHAPE)
     for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
         require(source, f"integers of {_MOST_DIGITS} digits", i, MAX_LARGE_INTEGERS)
@@ -168,7 +172,7 @@ def _require_numbers(text: bytes, source: str) -> None:
 
 
 def require(source: str, what: str, count: int, most: int) -> None:
-    """Raises InputError if a file has more of something than is read."""
+    """Raise InputError if `count` is more than `most`, the largest number of `what` that is read."""
     if count > most:
         _refuse_json(source, f"it holds {count:,} {what}, and at most {most:,} are read")
 
@@ -184,32 +188,33 @@ _WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet
 
 
 class Header(msgspec.Struct):
-    """The two fields with which every document of ours starts."""
+    """The two fields with which every gpubench document starts."""
 
     name: Any = None  # of the document
     schema_version: Any = None  # of the document
 
 
 def dumps(document: msgspec.Struct) -> bytes:
-    """The JSON of a document, one line with its newline: the same bytes for the same document.
+    """Return a document as one line of JSON with its newline. The same document always gives the same bytes.
 
-    Raises ValueError for NaN and infinity, naming the field: msgspec would write them as null.
+    Raises ValueError, which names the field, for NaN and infinity: msgspec would write them as null.
     """
     return json_in_order(encode(document)) + b"\n"
 
 
 def encode(value: msgspec.Struct, path: str = "") -> bytes:
-    """`dumps` of a part of a document, which stands there under `path`."""
+    """Return the JSON of a part of a document, with rounded floats. Errors name the part's place `path` in the
+    document."""
     return msgspec.json.encode(_round(msgspec.to_builtins(value), path))
 
 
 def loads(data: bytes, source: str) -> Run:
-    """The Run that `data` holds. Raises InputError with what is wrong with it."""
+    """Return the Run that `data` holds. Raises InputError that says what is wrong."""
     return check_run(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
 
 
 def check_run(run: Run, source: str) -> Run:
-    """`run`, if its cases make sense beyond what its type says and stay within the bounds above. Raises InputError."""
+    """Return `run` if its cases are valid beyond their types and within the bounds above. Raises InputError."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
@@ -217,7 +222,7 @@ def check_run(run: Run, source: str) -> Run:
 
 
 def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
-    """The document `name` that `data` holds, of version `newest` or older. Raises InputError."""
+    """Return the document `name` that `data` holds, of version `newest` or older. Raises InputError."""
     if not data.strip():
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
@@ -271,7 +276,7 @@ def _check_header(header: Header, source: str, expected: str, newest: int) -> in
 
 
 def _faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the id of each case that makes no sense, and what is wrong with it."""
+    """Yield the id of each invalid case, and its fault."""
     seen: set[str] = set()
     for outcome in run.outcomes:
         n = outcome.case.params.get("n")
@@ -300,7 +305,7 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Whether each list has times of each stage; those of `empty` may have none of a stage."""
+    """Return whether each list has an entry for each stage. Only in `empty` may an entry hold no times."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -315,7 +320,7 @@ def _show(value: Any) -> str:
 
 
 def _round(value: Any, path: str) -> Any:
-    """`value` with every float rounded; `path` is where it stands in the document."""
+    """Return `value` with every float rounded. `path` is its place in the document."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
@@ -339,9 +344,9 @@ def _round_samples(samples: list[float] | tuple[float, ...], path: str) -> list[
 
 
 def schema(name: str, kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of `kind`, a struct or a union of some, under the title `name`.
+    """Return the JSON Schema of `kind`, a struct or a union of structs, under the title `name`.
 
-    The comment behind a field is its description there.
+    The comment after a field becomes its description in the schema.
     """
     dialect = "https://json-schema.org/draft/2020-12/schema"
     document = msgspec.json.schema(kind)
@@ -360,7 +365,7 @@ _FIELD_NOTE = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 
 @functools.cache
 def _field_notes(module: str) -> dict[str, dict[str, str]]:
-    """Return the comments behind the fields of each class of a module. A module without a text has none."""
+    """Return the comments after the fields of each class of a module. A module without source text has none."""
     import inspect  # no other command needs it
 
     try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
@@ -388,7 +393,7 @@ class _First(msgspec.Struct):
 
 
 class PartLine(msgspec.Struct, omit_defaults=True):
-    """One change: a head; a session; an outcome; or the name of an outcome that is forgotten."""
+    """One change: a head, a session, an outcome, or the id of a forgotten outcome."""
 
     head: Raw | UnsetType = UNSET  # the document without sessions and outcomes
     index: int | UnsetType = UNSET  # of the session
@@ -401,18 +406,18 @@ class PartLine(msgspec.Struct, omit_defaults=True):
 
 
 def part_of(path: str | Path) -> Path:
-    """The `.part` that stands beside the result `path` while a run writes it."""
+    """Return the `.part` file beside the result `path`, to which a run writes."""
     target = Path(os.path.realpath(path))
     return target.with_name(target.name + PART_SUFFIX)
 
 
 def is_part(data: bytes) -> bool:
-    """Whether these are the first bytes of a `.part` file of ours, or all of them."""
+    """Return whether `data`, the beginning of a file or all of it, is of a `.part` file of gpubench."""
     return data.startswith(_BEGIN)
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """The JSON of the result that the lines of a `.part` file add up to. Raises InputError."""
+    """Return the JSON of the result to which the lines of a `.part` file add up. Raises InputError."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -448,9 +453,9 @@ def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
 
 
 def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
-    """The outcome of `line`, with what stands of the one that was known, whose lists it takes over.
+    """Return the outcome of `line`. It extends the lists of the earlier outcome `before` in place.
 
-    A line costs the time of what it holds: copies of what stands would cost its square in a file of many lines.
+    A line then costs only the time of its own content. Copying the lists would cost quadratic time over many lines.
     """
     fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
@@ -466,7 +471,8 @@ def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]
 
 
 def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
-    """The lines up to the first one that a power failure spoiled. Raises InputError where others follow it."""
+    """Yield the lines before the first one that a power failure spoiled. Raises InputError if readable lines follow
+    it."""
     spoiled = None
     for number, text in enumerate(lines, 2):
         try:
@@ -492,7 +498,7 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Drop the blocks that a search for a break-even took, and the cases that have no other. State the protocol."""
+    """Drop the blocks of a search for a break-even, and the cases that have no other blocks. State the protocol."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {
@@ -521,7 +527,7 @@ _FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")
 
 
 def result_4(data: Plain) -> Plain:
-    """Give fields and devices the names that they have since version 4."""
+    """Rename fields and devices to their names in version 4."""
     return {**_rename(data), "machine": detect_2(data["machine"])}
 
 
@@ -539,7 +545,7 @@ def _rename(value: Any) -> Any:
 
 
 def detect_2(data: Plain) -> Plain:
-    """Give the evidence of a recommendation the names that it has since version 2."""
+    """Rename the evidence of a recommendation to its names in version 2."""
     advice = data.get("recommendation") or {}
     if not advice.get("measured"):
         return data
@@ -565,8 +571,8 @@ UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
 
 
 def upgrade(data: Plain, name: str) -> Plain:
-    """Return the document `name` as one of its newest version. Raises KeyError, TypeError or AttributeError where it
-    does not have the shape of a version that is read."""
+    """Upgrade the document `name` to its newest version. Raises KeyError, TypeError or AttributeError if it does not
+    have the shape of a readable version."""
     steps = UPGRADES[name]
     version = data["schema_version"]
     if version < min(steps):

@@ -1,5 +1,7 @@
-"""Result files: replaced as a whole or not at all, read with a message for everything that can be wrong, and where they
-live: `results/<machine>/<UTC time>-<id>.json`, or the user's data folder."""
+"""Result files: replaced as a whole or not at all, and read with a message for every possible fault.
+
+They live in `results/<machine>/<UTC time>-<id>.json` or in the user's data folder.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def save(run: Run, path: str | Path) -> None:
 
 
 def replace(path: str | Path, data: bytes) -> None:
-    """`save` of a document that was encoded already. Raises GpubenchError."""
+    """Replace `path` by an encoded document, compressed if it ends in `.gz`. Raises GpubenchError."""
     target = Path(os.path.realpath(path))  # a link keeps pointing at the file
     if target.suffix.lower() == ".gz":
         import gzip
@@ -52,7 +54,7 @@ def replace(path: str | Path, data: bytes) -> None:
 
 
 def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
-    """Return the error for a result that the system refused; its cause is `error`."""
+    """Return the error for a result that the system refused to save. `error` becomes its cause."""
     refused = GpubenchError(
         "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
         hint=disk.remedy(error, "choose another place with --output"),
@@ -64,8 +66,8 @@ def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
 def write_whole(target: Path, data: bytes) -> None:
     """Replace `target` by `data`. Raises OSError.
 
-    Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go to a new file
-    in the same folder, reach the disk, and take the name in one step.
+    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader, or a kill
+    at any moment, therefore finds the whole old file or the whole new one.
     """
     descriptor, fresh = disk.create_beside(target)
     try:
@@ -82,7 +84,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def check_part(path: str | Path) -> None:
-    """Find out before measuring that no `.part` can lie beside the result `path`. Raises UsageError."""
+    """Check before measuring that a `.part` file can lie beside the result `path`. Raises UsageError if it cannot."""
     beside = document.part_of(path)
     if not os.path.lexists(beside):
         return
@@ -106,13 +108,15 @@ def check_part(path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Run:
-    """The Run in `path` (`-`: standard input), compressed or not. Raises InputError."""
+    """Return the Run in `path` (`-`: standard input), compressed or not. Raises InputError."""
     return loads(*read(path))
 
 
 def read(path: str | Path) -> tuple[bytes, str]:
-    """The document in `path` (`-`: standard input), unpacked and put together, and how messages name it. Raises
-    InputError."""
+    """Return the document in `path` (`-`: standard input) as JSON, and the file's name for messages.
+
+    Unpacks gzip, and joins the lines of a `.part` file. Raises InputError.
+    """
     source = "standard input" if str(path) == "-" else str(path)
     with document.enough_memory(source):
         try:
@@ -138,7 +142,7 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 
 def check_writable(path: str | Path, *, option: str = "--output") -> None:
-    """Find out before measuring that `path` could not be saved. Raises UsageError; leaves nothing behind."""
+    """Check before measuring that `path` can be saved. Raises UsageError if it cannot. Leaves nothing behind."""
     if str(path) == "-":
         return
     try:
@@ -150,9 +154,9 @@ def check_writable(path: str | Path, *, option: str = "--output") -> None:
 
 
 def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
-    """Find out before measuring that files could not be put into the folder `path`, which need not exist yet.
+    """Check before measuring that the folder `path` can take files. It need not exist yet.
 
-    Raises UsageError; creates nothing.
+    Raises UsageError if it cannot. Creates nothing.
     """
     try:
         folder = Path(os.path.abspath(path))
@@ -166,7 +170,7 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
 
 
 def _folder_obstacle(folder: Path) -> tuple[str, str]:
-    """Why `folder` cannot be created or written into, and what to do about it; two empty texts if it can."""
+    """Return why `folder` cannot be created or written into, and the remedy. Both are empty if it can."""
     try:
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -190,8 +194,10 @@ def _folder_obstacle(folder: Path) -> tuple[str, str]:
 
 
 def _obstacle(path: str | Path) -> tuple[str, str]:
-    """Why `path` cannot be replaced and what to do about it; two empty texts if it can. Raises OSError if it is
-    relative and the working folder is gone."""
+    """Return why `path` cannot be replaced, and the remedy. Both are empty if it can.
+
+    Raises OSError if `path` is relative and the working folder is gone.
+    """
     target = Path(os.path.realpath(path))
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -224,7 +230,7 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
 
 
 def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
-    """Whether the sticky bit of a folder, as /tmp has it, keeps this user from replacing a file."""
+    """Return whether a folder's sticky bit, as on /tmp, keeps this user from replacing a file."""
     user = getattr(os, "geteuid", lambda: 0)()
     return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
 
@@ -236,7 +242,7 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """The bytes up to the end, or one more than a document may hold; memory grows with them."""
+    """Return the file's bytes, at most one more than a document may hold. Memory use grows with them."""
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
@@ -286,7 +292,7 @@ _LAST_S = 253_402_300_799.0  # the end of the year 9999: a file may claim a late
 
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """The platform's folder for gpubench's data. Not created."""
+    """Return the platform's folder for gpubench's data, without creating it."""
     # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
     folder = user_folder(DATA, {**environ, "HOME": home}, platform)
@@ -294,7 +300,7 @@ def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.p
 
 
 def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """`results` in the working folder; where that cannot be written, `results` in the user's data folder."""
+    """Return `results` in the working folder if it can be written, else `results` in the user's data folder."""
     local = Path(RESULTS_FOLDER)
     if os.access(local if os.path.isdir(local) else ".", os.W_OK):
         return local
@@ -302,9 +308,9 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run whose wished place failed: in the user's data folder, else in the temporary folder.
+    """Save a run whose requested place failed: in the user's data folder, else in the temporary folder.
 
-    Returns where it is, None if neither takes it. Leaves no empty folder.
+    Returns the path, or None if both fail. Leaves no empty folder.
     """
     for folder in _rescue_folders(environ):
         try:
@@ -329,10 +335,10 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """The newest result in `folders` and in the folders right below them that measured something; the newest of all if
-    none did; None without any.
+    """Return the newest result that measured something, in `folders` and their direct subfolders.
 
-    A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
+    Returns the newest of all results if none measured anything, and None if there are none. A name made by gpubench
+    tells the result's time, which survives a checkout; for other names the file time counts.
     """
     from gpubench.result.store.journal import measured_something
 
@@ -341,25 +347,25 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """All results in `folders` and in the folders right below them, the newest first; see `newest`."""
+    """Return all results in `folders` and their direct subfolders, newest first. `newest` explains the order."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
 
 def is_result_name(path: str | Path) -> bool:
-    """Whether the name is that of a result: it ends in .json or .json.gz, in any case."""
+    """Return whether the name is that of a result: it ends in .json or .json.gz, in upper or lower case."""
     return str(path).lower().endswith(RESULT_SUFFIXES)
 
 
 def result_path(results_dir: str | Path, run: Run) -> Path:
-    """`results_dir/<machine>/<UTC time>-<id>.json`, its folder created. Raises OSError."""
+    """Return `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError."""
     folder = Path(results_dir) / _machine_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / result_name(run)
 
 
 def check_result_path(results_dir: str | Path, run: Run) -> None:
-    """Find out before measuring that `result_path` could not be saved. Raises UsageError; creates nothing."""
+    """Check before measuring that `result_path` can be saved. Raises UsageError if it cannot. Creates nothing."""
     check_folder(Path(results_dir) / _machine_folder(run))
 
 
@@ -368,14 +374,15 @@ def _machine_folder(run: Run) -> str:
 
 
 def result_name(run: Run) -> str:
-    """`<UTC time>-<id>.json`. Touches no disk: formats name the file that they hold by it."""
+    """Return `<UTC time>-<id>.json`, without access to the disk. Report formats name their result file with it."""
     started = units.parse_time(run.started_at) or datetime.min.replace(tzinfo=UTC)
     name = re.sub(r"[^0-9A-Za-z]", "", run.id)[:8]
     return f"{started.year:04}{started:%m%dT%H%M%SZ}-{name}.json"
 
 
 def machine_name(machine: Machine, fingerprint: str) -> str:
-    """CPU model, GPU model and six hex digits of the machine's fingerprint, fit for a folder's name."""
+    """Return CPU model, GPU model and six hex digits of the machine's fingerprint, in a form that suits a folder's
+    name."""
     gpu = machine.gpus[0].name.value if machine.gpus else None
     words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
     slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]
@@ -383,8 +390,11 @@ def machine_name(machine: Machine, fingerprint: str) -> str:
 
 
 def _results(folder: Path) -> list[Path]:
-    """The results there, and what runs that are under way or were killed left: it stands for the result beside it if
-    it goes on with it, and beside it if it is of another run."""
+    """Return the results in `folder` and its direct subfolders, with the `.part` files that runs keep or have left.
+
+    A `.part` file that continues the result beside it replaces that result. A `.part` file that the result contains is
+    left out. A `.part` file of another run is listed beside the result.
+    """
     from gpubench.result.store.journal import part_relation
 
     names = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
@@ -417,9 +427,9 @@ _HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
 
 
 def load_head(path: Path) -> Run | None:
-    """Return the run in `path` without its sessions and outcomes, or all of it where they do not stand at the end.
+    """Return the run in `path` without its sessions and outcomes, or the whole run if these do not stand at the end.
 
-    Returns None for what is no result. Such a head is not checked as `load` checks a run.
+    Returns None if the file is no result. A head is not checked as `load` checks a run.
     """
     try:
         data = _beginning(path)
@@ -434,7 +444,7 @@ def load_head(path: Path) -> Run | None:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return the document up to its sessions, closed; None where it has another form."""
+    """Return the document up to its sessions, closed as valid JSON. Returns None if it has another form."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

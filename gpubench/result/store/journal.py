@@ -1,9 +1,8 @@
-"""A run that is under way: its `.part` file as it is written, how that stands to the result beside it, and the lock
-that leaves a file to one writer.
+"""A run that is under way: its `.part` file, how this file relates to the result beside it, and the lock of a result.
 
-See `store.document` for the lines of a `.part`. Run id and sessions decide how two files stand to each other, never
-times: `touch`, `cp`, `git checkout` and clocks change those. The lock is advisory; the kernel lets it go when its
-holder ends, however it ends.
+`store.document` describes the lines of a `.part` file. Run ids and sessions decide how two files relate, never times:
+`touch`, `cp`, `git checkout` and clocks change times. The lock gives a file one writer. It is advisory, and the kernel
+releases it when its holder ends, however it ends.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ MOST_TIMES, LEAST_BYTES = 3, 2**20
 
 
 class Journal:
-    """Appends to the `.part` at `path` what changed since the last call, and flushes it to the disk every `FLUSH_S`.
+    """A writer that appends each change of a run to the `.part` file at `path`. Flushes to the disk every `FLUSH_S`.
 
-    The telemetry of a session grows with every reading, so it is written once the next session has begun.
+    The telemetry of a session grows with every reading, so it is written only when the next session has begun.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +44,7 @@ class Journal:
         self._outcomes: dict[str, Outcome] = {}
 
     def write(self, run: Run) -> None:
-        """Append what is new in `run`. Raises OSError; the next call then writes it with what is new by then.
+        """Append what is new in `run`. Raises OSError; the next call then writes the missed changes too.
 
         Raises ValueError for NaN and infinity.
         """
@@ -78,14 +77,14 @@ class Journal:
         self._head, self._sessions, self._outcomes = head, sessions, outcomes
 
     def close(self) -> None:
-        """Write no more, and keep the file. Never raises."""
+        """Stop writing, and keep the file. Never raises."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
 
     def remove(self) -> None:
-        """Write no more, and remove the file: the result is saved elsewhere. Never raises."""
+        """Stop writing, and remove the file, because the result is saved elsewhere. Never raises."""
         self.close()
         if self._length:  # else what lies there is not of this run
             with contextlib.suppress(OSError):
@@ -93,7 +92,7 @@ class Journal:
             self._length = 0
 
     def _append(self, data: bytes) -> None:
-        """All of it or nothing: half a line would spoil those that follow."""
+        """Append all of `data` or nothing, because half a line would spoil the lines after it."""
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
             write_whole(self.path, FIRST_LINE + data)
@@ -128,7 +127,7 @@ def _change(outcome: Outcome, before: Outcome | None) -> PartLine:
 
 
 def _alike(new: Sequence[object], old: Sequence[object]) -> int:
-    """How many of the first ones are the same objects."""
+    """Return how many leading items of both sequences are the same objects."""
     differ = (i for i, (item, other) in enumerate(zip(new, old, strict=False)) if item is not other)
     return next(differ, min(len(new), len(old)))
 
@@ -144,7 +143,7 @@ _MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The holder of a lock, as the lock's file tells."""
+    """The holder of a lock, as the lock file describes it."""
 
     pid: int  # of the process
     host: str  # its machine
@@ -156,19 +155,19 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class NoLocks(OSError):
-    """The file system knows no locks, or refuses this one: two runs cannot be kept apart."""
+    """An error of a file system that has no locks or refuses this one: two runs cannot be kept apart."""
 
 
 class Lock:
-    """The file `path` while it is locked by this process. It is removed with the lock; one that a killed process left
-    is taken over."""
+    """A lock on the file `path`. The file is removed with the lock. A file that a killed process left is reused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Whether this process has the lock now; False: another one holds it. Raises OSError, NoLocks among them."""
+        """Return whether this process now has the lock; False if another process holds it. Raises OSError, including
+        NoLocks."""
         while self._file is None:
             file = _open_lock(self.path)
             try:
@@ -185,13 +184,13 @@ class Lock:
         return True
 
     def _remove_useless(self, file: int) -> None:
-        """Remove an empty file that nobody can lock."""
+        """Remove the lock file if it is empty and still at its path, because it cannot be locked."""
         with contextlib.suppress(OSError):
             if not os.fstat(file).st_size and _is_at(file, self.path):
                 self.path.unlink()
 
     def sign(self, holder: Holder) -> None:
-        """Tell who holds it, for whoever waits. Raises OSError."""
+        """Write the holder into the lock file, for processes that wait. Raises OSError."""
         if self._file is None:
             return
         os.ftruncate(self._file, 0)
@@ -199,7 +198,7 @@ class Lock:
         os.write(self._file, msgspec.json.encode(holder))
 
     def release(self, *, keep: bool = False) -> None:
-        """Let go, and remove the file unless `keep`. Never raises."""
+        """Release the lock, and remove the file unless `keep`. Never raises."""
         if self._file is None:
             return
         refused = False
@@ -220,7 +219,7 @@ class Lock:
 
 
 def lock_of(path: str | Path) -> Path:
-    """The file that is locked while a run writes the result `path`."""
+    """Return the file that is locked while a run writes the result `path`."""
     target = Path(os.path.realpath(path))
     return target.with_name(f".{target.name}.gpubench-lock")
 
@@ -232,10 +231,10 @@ def lock_result(
     waits: Callable[[str], None] = lambda holder: None,
     warn: Callable[[str], None] = lambda why: None,
 ) -> Lock:
-    """The lock of the result `path`, waited for at most `timeout_s` seconds; `waits` gets the holder.
+    """Lock the result `path`; wait at most `timeout_s` seconds. `waits` gets a description of the present holder.
 
-    Raises InputError if another process keeps it, UsageError if what lies at its name cannot be opened. Where the file
-    system knows no locks, `warn` gets the reason and the run goes on without one.
+    Raises InputError if another process keeps the lock, and UsageError if the lock file cannot be opened. If the file
+    system has no locks, `warn` gets the reason and the run goes on without a lock.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
@@ -290,9 +289,10 @@ def _host() -> str:
 
 
 def _open_lock(path: Path) -> int:
-    """Open the file of a lock, which is created if it is not there. Raises OSError.
+    """Open the lock file; create it if it does not exist. Raises OSError.
 
-    One of another user may be readable alone, or may not be opened for creation (/tmp): it is locked all the same.
+    Another user's lock file may be read-only, or may refuse to be opened for creation (/tmp); it is opened without
+    these rights.
     """
     flags = getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -305,7 +305,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file is the one at `path`."""
+    """Return whether the open file is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -313,7 +313,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file without waiting; False: somebody else has. Raises OSError."""
+    """Lock an open file without waiting. Returns False if another process has locked it. Raises OSError."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -346,7 +346,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    """How far a run has come."""
+    """The progress of a run."""
 
     id: str  # of the run
     sessions: list[_Session] = []  # that have begun
@@ -358,9 +358,10 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def part_to_resume(path: str | Path) -> Path | None:
-    """Return the `.part` that goes on with the result `path`, or stands in its place. None if there is none.
+    """Return the `.part` file that continues the result `path` or, if there is no result, stands in its place; else
+    None.
 
-    Raises InputError if there are two and one of them cannot be read.
+    Raises InputError if both files exist and one of them cannot be read.
     """
     part = part_of(path)
     if not os.path.isfile(part):
@@ -369,7 +370,7 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return how the `.part` beside the result `path` stands to it, "apart" if one of them cannot be read."""
+    """Return how the `.part` file beside the result `path` relates to it; "apart" if one of them cannot be read."""
     try:
         return _relation(path, part_of(path))
     except InputError:
@@ -377,10 +378,10 @@ def part_relation(path: str | Path) -> Relation:
 
 
 def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
-    """Give the `.part` beside the result `path` a name of its own, if a run that writes `path` would lose sessions with
-    it. Returns the new name, which `--append` takes; None if nothing would be lost.
+    """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its sessions.
 
-    `resumed`: the run goes on with what is there, else it begins anew. Raises OSError.
+    Returns the new name, which `--append` accepts, or None if nothing would be lost. `resumed`: the run continues the
+    existing data, else it begins anew. Raises OSError.
     """
     part = part_of(path)
     try:
@@ -402,7 +403,8 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
 
 
 def measured_something(path: Path) -> bool:
-    """Return whether a result holds a sample. A file that cannot be read counts: whoever reads it says why."""
+    """Return whether a result holds a sample. An unreadable file counts as one that does; its later reader reports
+    why."""
     try:
         return bool(_progress(path).blocks)
     except InputError:
@@ -422,7 +424,7 @@ def _relation(path: str | Path, part: Path) -> Relation:
 
 
 def _progress(path: str | Path) -> _Progress:
-    """Raises InputError."""
+    """Return the progress of the run in `path`. Raises InputError."""
     data, source = read(path)
     with enough_memory(source):
         try:
@@ -443,7 +445,7 @@ def _short(run_id: str) -> str:
 
 
 def _free_name(part: Path, word: str) -> Path:
-    """`r.WORD.json.part` for `r.json.part`, with a number where that is taken."""
+    """Return `r.WORD.json.part` for `r.json.part`, with a number if that name is taken."""
     whole = part.name.removesuffix(PART_SUFFIX)
     suffix = next(whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
     stem, number = whole.removesuffix(suffix), 1
