@@ -1,8 +1,10 @@
-"""Which side runs each stage of a workload: the stage assignments of least predicted time, exactly.
+"""Stage assignments of least predicted time: the side that runs each stage of a workload, found by an exact search.
 
-A stage assignment is a letter for each stage: `c` on the CPU, `g` on the GPU. Its time is that of the stages on their
-sides, of a launch and its wait wherever the GPU takes over, and of one copy of each value to a side that reads it and
-has it not. A copy stays valid, and what is wanted ends on the host. Nothing overlaps."""
+A stage assignment has a letter for each stage: `c` is the CPU, `g` is the GPU. Its predicted time is the sum of the
+stage times on their sides, of a launch and its wait wherever the GPU takes over, and of the copies. A value is copied
+once to each side that reads it and lacks it; a copy stays valid until a stage writes the value. The wanted values end
+on the host. Nothing overlaps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ WIDTH = 32
 
 
 class StageCost(NamedTuple):
-    """One stage."""
+    """The cost of one stage on each side."""
 
     cpu_s: float  # seconds in the CPU's chain
     gpu_s: float | None  # in the GPU's; None: the host does it
@@ -53,12 +55,13 @@ class Predicted(NamedTuple):
 
 
 def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
-    """All on the CPU, and all on the GPU but what the host does."""
+    """Return two stage assignments: all stages on the CPU, and all on the GPU except the host's stages."""
     return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
 
 
 class _Step(NamedTuple):
-    """A stage on one side. Of a value two bits of a number tell whether its copy on the CPU and on the GPU is valid."""
+    """A stage on one side. Each value has two bits in a number: its copy on the CPU is valid, its copy on the GPU is
+    valid."""
 
     seconds: float  # of the stage on this side
     reads: tuple[
@@ -69,8 +72,8 @@ class _Step(NamedTuple):
 
 
 class _Chain:
-    """The costs, laid out for going through many stage assignments. What both sides have from the start and nobody
-    writes needs no looking after."""
+    """The costs in a form for trying many stage assignments. A value that both sides have from the start and that no
+    stage writes is left out."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
@@ -106,8 +109,8 @@ class _Chain:
         )
 
     def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
-        """Seconds of the stage on that side behind these copies and that side, copies included, and what is valid
-        behind it."""
+        """Return the seconds of a stage on `side`, copies included, and the copies that are valid after it. `valid`:
+        the copies that are valid before it; `before`: the side of the previous stage."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
         for here, both, copy_s in step.reads:
@@ -117,7 +120,8 @@ class _Chain:
         return seconds, valid & ~step.replaced | step.written
 
     def least_s(self) -> list[dict[str, float]]:
-        """For each stage and the side that it ran on: what the stages behind it take at least, copies left out."""
+        """Return, for each stage and each side that it ran on, the least seconds of the stages after it, without
+        copies."""
         bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
@@ -136,7 +140,7 @@ def _sides(step: StageCost) -> tuple[str, ...]:
 
 
 def predicted_s(costs: AssignmentCosts, assignment: str) -> float:
-    """Seconds of one stage assignment."""
+    """Return the seconds of one stage assignment."""
     return _predicted_s(_Chain(costs), assignment)
 
 
@@ -149,8 +153,8 @@ def _predicted_s(chain: _Chain, assignment: str) -> float:
 
 
 def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
-    """The stage assignment of least predicted time, and the others up to `near` times it, `most` in all, the best
-    first."""
+    """Return the stage assignment of least predicted time and those that take up to `near` times as long, at most
+    `most` in all, the best first."""
     chain = _Chain(costs)
     limit_s = near * min(_predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
     # What a narrow search finds is what the exact one has to beat.
@@ -162,11 +166,11 @@ def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> lis
 
 
 def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
-    """The best `most` stage assignments that take up to `limit_s`.
+    """Return the best `most` stage assignments that take up to `limit_s`.
 
-    For each state, which is what is valid where and the side that ran last, the best `most` ways to it are kept: no
-    other way can be among the best of the whole. What cannot end in time is cut off. `widest`: so many states are kept
-    behind each stage, and what is found need not be the best.
+    A state is the set of valid copies and the side that ran last. The search keeps the best `most` ways to each state:
+    no other way can be among the best of the whole. It drops a way that cannot end in time. If `widest` is given, it
+    keeps at most that many states after each stage, and the result need not be the best.
     """
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
     ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
@@ -200,10 +204,10 @@ LEAST = 0.1
 
 
 def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
-    """Return seconds of the steps of a chain that add up to those of the whole, which ran without clock readings.
+    """Return seconds of the steps of a chain that add up to `whole_s`, the time of the chain without clock readings.
 
-    A reading costs the same behind every step, so each loses the same; if that leaves less than nothing of one, or the
-    readings cost nothing, the rest is in proportion.
+    A reading costs the same after every step, so each step loses the same seconds, down to 0. The seconds that remain
+    are scaled to the whole.
     """
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]
@@ -212,9 +216,11 @@ def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
 
 
 def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
-    """Return what a prediction takes for each stage on the CPU, and on the GPU (None: the host does it).
+    """Return the seconds of each stage on the CPU and on the GPU for a prediction. A stage of the host has None on the
+    GPU.
 
-    The stages of a side, and on a GPU with a clock of its own one launch and its wait, add up to that side alone.
+    The stages of the CPU add up to its chain. Those of a GPU with a clock of its own add up to its chain less one
+    launch and its wait, but at least to `LEAST` of what was read.
     """
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]

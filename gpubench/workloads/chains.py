@@ -1,5 +1,5 @@
-"""Child side: the stages of a network on one device, as one launch; the gate that judges them one by one; and where
-their time goes, alone and in the chain."""
+"""Child side: the stages of a network on one device as one launch, the check of each stage, and the times of the
+stages, alone and in the chain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StageCase(NamedTuple):
 
 
 def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """The stages as resident cases of the session, in the best implementation that it has for each."""
+    """Return the stages as resident cases of the session, each in the best implementation that the session has."""
     stages = []
     for stage in op.stages:
         params = dict(stage.params(case.params))
@@ -62,12 +62,13 @@ def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
 
 
 def runs_by_stage(op: Op, case: Case) -> bool:
-    """Whether the case runs stage by stage; the library implementation runs the expression of the whole."""
+    """Tell whether the case runs stage by stage. The library implementation runs the expression of the whole
+    instead."""
     return bool(op.stages) and case.implementation == "tuned"
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Why a workload cannot run here, or None."""
+    """Return why a workload cannot run here. Returns None if it can."""
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
@@ -83,7 +84,8 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 def _writing(session: Session, stage_case: StageCase) -> StageCase:
-    """Return the implementation of a library call that writes to a given array, where that call is the kernel."""
+    """Return the stage as a tuned case if its kernel is a library call, so that the call writes to a given array.
+    Return any other stage unchanged."""
     stage, op, case = stage_case
     if case.implementation != "library" or op.kernel(session.device.backend, case.dtype) is None:
         return stage_case
@@ -92,7 +94,7 @@ def _writing(session: Session, stage_case: StageCase) -> StageCase:
 
 
 class Chain:
-    """The stages of one workload and the buffers between them, which stay as long as the workload does."""
+    """The stages of one workload and the buffers between them. The buffers stay as long as the workload."""
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
@@ -102,9 +104,9 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Let each stage choose its kernel. What is remembered needs no data; trials run on what the stages before
-        made, and no stage runs behind the last one that needs them. Raises TrialsNeeded where this is no time for
-        trials."""
+        """Let each stage choose its kernel. A remembered choice needs no data. Trials of a stage use the results of the
+        stages before it; no stage runs after the last one that needs trials. Raises TrialsNeeded if trials are needed
+        but forbidden."""
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)
@@ -121,7 +123,7 @@ class Chain:
                 self._session.sync()
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
-        """The first stage of each case whose kernel has to be found by trials."""
+        """Return the numbers of the stages whose kernel has to be found by trials: the first stage of each case."""
         waiting: set[int] = set()
         seen: set[str] = set()
         for number, (_, op, case) in enumerate(self._stage_cases):
@@ -141,7 +143,7 @@ class Chain:
             self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """All stages as one launch. Where the buffers are those of before it is that of before: a copying call builds
+        """Return all stages as one launch. The same buffers give the same launch, so that a copying call builds
         nothing. Raises BuildError and DeviceOutOfMemory."""
         held = (*inputs, *each(output))
         key = tuple(map(id, held))
@@ -152,7 +154,7 @@ class Chain:
         return self._launches[key][0]
 
     def _build(self) -> None:
-        """Build what the stages need, side by side. Raises BuildError."""
+        """Build the kernels of the stages, several at a time. Raises BuildError."""
         own = {case.id: (op, case) for _, op, case in self._stage_cases if op.host is None}
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))
@@ -166,7 +168,7 @@ class Chain:
         return launch
 
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
-        """The launch of each stage and where its result lies. Raises BuildError and DeviceOutOfMemory."""
+        """Return the launch of each stage with the buffer of its result. Raises BuildError and DeviceOutOfMemory."""
         values = self.values(inputs, output)
         return [self._step(number, values) for number in range(len(self._stage_cases))]
 
@@ -185,7 +187,7 @@ class Chain:
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
-        """Every value by its name; those between stages are taken at the first call."""
+        """Return the buffer of every value by its name. The first call allocates the buffers between the stages."""
         for operand in self._op.between:
             if operand.name not in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
@@ -194,7 +196,7 @@ class Chain:
         return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
 
     def spoil(self, sentinel: float) -> None:
-        """Fill what lies between the stages with sentinels: a stage that reads what nobody wrote fails."""
+        """Fill the buffers between the stages with sentinels, so that a stage that reads an unwritten value fails."""
         for operand in self._op.between:
             if operand.name in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
@@ -203,8 +205,9 @@ class Chain:
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
-        """Judge each stage by the float64 reference of what the device itself gave it. Raises what `fail` makes of the
-        check and of the stage's name. A state is as the last stage left it: what others added is not this one's."""
+        """Judge each stage by the float64 reference of the values that the device itself gave it. Raises the error that
+        `fail` makes of the check and the stage's name. A state is read as the last stage left it, so that a stage is
+        judged only by what it adds itself."""
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
         # In float64, once: every turn of a repeat reads them.
@@ -251,15 +254,14 @@ _TIMES = (
 
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Take rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
-    alone; but for the first few none is begun after `limit_s`. Returns None where the case has no stages, or the
-    session cannot time them. Readings of the host's clock cost nothing: there the stamped chain is the whole, as two
-    calls on a CPU may differ by half.
+    """Time the stages in rounds. A round times the stamped chain, the plain chain with one clock reading and with none,
+    an empty launch and each stage alone. No round begins after `limit_s`, except the first few, which may take twice as
+    long. Returns None if the case has no stages, or if the session cannot time them. If the clock is the host's,
+    readings cost nothing and the stamped chain is the whole: two calls on a CPU may differ by half.
 
-    All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
-    not. The first round is thrown away, unless there is no time for another. What is short, a stage alone or a call of
-    the plain chain, runs twice, and the second time counts: its operands are then in the caches, as for any case with
-    resident data.
+    The times of one round are taken close together, so that their medians add up. The first round is thrown away if
+    there is another. A short stage alone and a short call of the plain chain run twice, and the second time counts: the
+    operands are then in the caches, as for any case with resident data.
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
@@ -305,8 +307,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
-    """Return the seconds of a call up to its wait, and with it; behind another call where it is short: the first one
-    after another kind of work took a third longer on WebGPU."""
+    """Return the seconds of a call without its wait and with it. A short call runs twice, and the second time counts:
+    after another kind of work the first call took a third longer on WebGPU."""
     first = _time_call(session, launch)
     return first if first[1] >= LONG_S else _time_call(session, launch)
 
@@ -320,7 +322,8 @@ def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
-    """The plain chain of what the device does, as one step; what the host does before it is done."""
+    """Return the device's stages as one step, a chain without clock readings. The host's stages before it are done
+    already. Returns None if the device has no stages."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
     if not own or not isinstance(session, Chains):
         return None
@@ -328,7 +331,8 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
-    """Seconds of each step by itself, behind a run of its own where it is short."""
+    """Return the seconds of each step by itself. A short step runs twice, and the second time counts. Returns
+    `in_chain_s` if the session cannot read the steps."""
     alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
@@ -343,7 +347,8 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """For each name the seconds of every round: stages that share a name, such as those of a loop, are added up."""
+    """Return the seconds of every round for each name. Stages that share a name, such as those of a loop, are added
+    up."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)
@@ -354,7 +359,7 @@ def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[li
 
 
 class ChainWorkspace(Workspace):
-    """The workspace of a network on one device: beside inputs and outputs the values between its stages."""
+    """The workspace of a network on one device: inputs, outputs and the values between the stages."""
 
     @functools.cached_property
     def built(self) -> dict[str, Chain]:
@@ -371,7 +376,7 @@ class ChainWorkspace(Workspace):
         return self.built[case.implementation_id]
 
     def output(self, case: Case) -> Buffer | None:
-        """Return the output, full of sentinels as all between the stages is."""
+        """Return the output. The output and all values between the stages are full of sentinels."""
         output = super().output(case)
         self.spoil_between(case)
         return output
@@ -391,7 +396,7 @@ class ChainWorkspace(Workspace):
 
     @staticmethod
     def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
-        """Return why the session cannot run the stages, or None."""
+        """Return why the session cannot run the stages. Returns None if it can."""
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
@@ -400,7 +405,7 @@ class ChainWorkspace(Workspace):
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The stage assignment of each side alone; what the host does stays there."""
+        """The stage assignment of each side alone. The host's stages stay on the host."""
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:
@@ -410,13 +415,13 @@ class ChainWorkspace(Workspace):
             chain.check(self.buffers, output, Wrong)
 
     def spoil_between(self, case: Case) -> None:
-        """Fill what lies between the stages with sentinels."""
+        """Fill the buffers between the stages with sentinels."""
         chain = self.chain(case)
         if chain is not None:
             chain.spoil(self.sentinel)
 
     def release_between(self) -> None:
-        """Give back what lies between the stages."""
+        """Give the buffers between the stages back."""
         for chain in self.built.values():
             chain.release()
         self.built.clear()
@@ -426,5 +431,6 @@ class ChainWorkspace(Workspace):
         return time_stages(timed, session, limit_s)
 
     def assign_stages(self, timed: Timer, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Return what each stage takes on each side, and what that promises. Returns None if a side cannot time it."""
+        """Return the times of each stage on each side, and the times predicted from them. Returns None if a side cannot
+        time its stages."""
         return assign_stages(timed, session, limit_s)

@@ -1,4 +1,4 @@
-"""The cases of a workload whose stages are timed: the ends of its sizes, once for each device and session."""
+"""Times of the stages of workloads, at the smallest and the largest sizes, once for each device and session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FALL = 4
 
 
 class StageCompanion(Companion):
-    """The stages of workloads, timed at the smallest size and at the largest ones."""
+    """The companion that times the stages of workloads at the smallest size and at the largest sizes."""
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
         """Time the stages once for each device."""

@@ -1,18 +1,19 @@
 """The networks: a perceptron for pictures of 28 x 28 (784 inputs, 512 hidden, 10 classes), the block of a transformer,
 and a small GPT that reads a prompt and writes.
 
-mlp_forward: class probabilities of n pictures. mlp_backward: the gradients of all weights, from what the forward pass
-left. mlp_step: the loss on n labelled pictures, and the gradients of all weights; they stay on the device, where the
-optimiser is, and the loss of each picture comes down. The formulas hold for any hidden values and any gradient.
+mlp_forward: the class probabilities of n pictures. mlp_backward: the gradients of all weights, from the values of the
+forward pass; its formulas hold for any hidden values and any gradient. mlp_step: the loss on n labelled pictures and
+the gradients of all weights. The gradients stay on the device, where the optimiser is; the loss of each picture is
+copied to the host.
 
-ffn: the two layers behind the attention of a transformer, width -> 4 width -> width, gelu between them.
-multi_head_attention: attention of n tokens with its projections, and x added; `attention` is the core alone.
-transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice.
+ffn: the two layers after the attention of a transformer, width -> 4 width -> width, with gelu between them.
+multi_head_attention: attention of n tokens with its projections, plus x; `attention` is the core alone.
+transformer_block: one layer of a GPT: norm, attention, norm, two layers; attention and layers each add their input.
 
-inference: a GPT reads a prompt of n tokens and writes 16 more, each one its best guess at that place. The host cuts the
-text into tokens; the rest is one launch. `prefill` reads the whole prompt, `decode` writes a token a step, over the
-keys and values that it keeps. The place and the token stay on the device: no step waits for the host. The weights are
-random, and the head is not the table turned round: with that, such a model repeats one token, which would hide a
+inference: a GPT reads a prompt of n tokens and writes 16 more, each its best guess. The host cuts the text into tokens;
+the rest is one launch. `prefill` reads the whole prompt; `decode` writes one token a step, with the keys and values of
+earlier tokens that it keeps. Place and token stay on the device, so that no step waits for the host. The weights are
+random, and the head is not the transposed table: with that head such a model repeats one token, which would hide a
 decoder that is stuck.
 """
 
@@ -40,7 +41,7 @@ def width(params: Params) -> int:
 
 
 def all_tokens(params: Params) -> int:
-    """Return as many tokens as the size says."""
+    """Return n, the number of tokens."""
     return params["n"]
 
 
@@ -56,12 +57,12 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
 
 
 def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
-    """From k widths of a token to m."""
+    """Return a function that gives the params of a product from k widths of a token to m widths."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 
 class Turn(NamedTuple):
-    """One of several blocks."""
+    """The names and the number of tokens of one block among several."""
 
     at: str = ""  # ends the names of the values between its stages
     layer: str = ""  # ends those of its weights
@@ -73,8 +74,8 @@ ONLY = Turn()
 
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
-    """y = x + attention(x), or attention(norm(x)) with the weights of a norm, which is made with queries, keys and
-    values."""
+    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` names the weights of a
+    norm. One stage computes the norm with queries, keys and values."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -88,7 +89,8 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
 
 
 def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
-    """One layer: y = a + ffn(norm(a)), a = x + attention(norm(x)). Each norm is made with the product behind it."""
+    """Return the stages of one layer: y = a + ffn(norm(a)), a = x + attention(norm(x)). One stage computes each norm
+    with the product after it."""
     at, layer, tokens, _ = turn
     a = f"a{at}"
     return (
@@ -146,7 +148,7 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """A gradient of weights: a sum over the rows of the batch."""
+    """Return a function that gives the params of a weight gradient: a product that sums over the rows of the batch."""
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 
 
@@ -210,7 +212,7 @@ def _length(params: Params) -> int:
 
 
 def _seen(params: Params) -> int:
-    """Tokens that the one of a step sees."""
+    """Return the number of tokens that the new token of a step attends to."""
     return params["n"] + params["step"] + 1
 
 
@@ -231,7 +233,7 @@ def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
 
 
 def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
-    """The token with the largest logit behind the last one."""
+    """Return the stages that choose the next token: the one with the largest logit after the last token."""
     return (
         Stage("head", "norm_linear_last", (x, "scale", "shift", "head"), (z,),
               lambda params: {"n": tokens(params), "width": width(params), "vocabulary": bpe.ENTRIES}),
@@ -285,8 +287,9 @@ GPT_WEIGHTS: dict[str, Values] = {
 
 
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
-    """Return, by one pass over the prompt and the device's own tokens, how far the logit of each token lies below the
-    largest one, over the largest number among them. Of the prompt each id has to be right."""
+    """Return how far the logit of each written token lies below the largest logit, over the largest absolute logit. One
+    pass over the prompt and the device's own tokens gives the logits. A wrong id in the prompt, or an id that does not
+    exist, gives infinity."""
     by_name = dict(zip(GPT_WEIGHTS, weights, strict=True))
     shortfall = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
     shortfall[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf

@@ -1,8 +1,9 @@
 """Assigned networks: does it pay to run each stage on the CPU or on the GPU? If not, which side wins, and why?
 
-The stage assignment was chosen in the sessions that hold a sweep; the gain comes from the others. Each side alone was
-timed beside every block, in the same process, so that the gain is paired; a case of one side that does the same and is
-faster counts instead (docs/hybrid.md)."""
+The sessions that hold a sweep chose the stage assignment; the other sessions give the gain. Each side alone was timed
+beside every block in the same process, so that the gain is paired. A faster case of one side that computes the same
+counts in place of that side (docs/hybrid.md).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def list_mismatches(analysis: Analysis) -> list[str]:
 def _judge(
     run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
 ) -> Assignment | None:
-    """Return None for a split, and where no session has both sides alone. `cases` are those of the workload."""
+    """Return the row of an assigned case. Returns None for a split, and if no session timed both sides alone. `cases`:
+    all cases of the workload."""
     main = main_blocks(run, outcome)
     assignment = next(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
@@ -147,7 +149,8 @@ def _judge(
 
 
 def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
-    """Return where that side alone ran: the faster case, the GPU of the two, or the fastest CPU beside it."""
+    """Return the device on which `side` ran alone: that of the faster case; else the GPU of the shared case, or the
+    fastest CPU among `cases`."""
     if alone.id is not None:
         return alone.id.rpartition("@")[2]
     if side == "gpu":
@@ -157,7 +160,7 @@ def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: 
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
-    """Return one side alone: the stage assignment, or a faster case that has its result on the host, too."""
+    """Return one side alone: its stage assignment, or a faster case that has its result on the host, too."""
     same = is_cpu if side == "cpu" else is_gpu
     comparable = side == "cpu" or not result.case.resident
     single = fastest_alone((case for case in cases if comparable and same(case, result)), beside.sessions)
@@ -190,7 +193,7 @@ _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg
 
 
 def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
-    """Return what the stages leave of a prediction, and nothing where only rounding is left."""
+    """Return the seconds of a prediction that belong to no stage. Return 0 if only rounding is left."""
     rest = 1 - sum(stage.share for stage in stages)
     return predicted_s * rest if rest > 1e-9 else 0.0
 
@@ -207,7 +210,8 @@ def _trials(
 
 
 def _reason_against(contest: Contest, assignment_times: AssignmentTimes | None) -> AssignmentReason | None:
-    """Return the first that holds: what forbids a verdict, what the prediction says, then what came of it."""
+    """Return the first reason that holds: an objection to any verdict, then one from the prediction, then one from the
+    measured gain. Returns None if the stage assignment pays."""
     objection = contest.objection()
     if objection is None or objection:
         return objection
@@ -245,7 +249,8 @@ REASONS: dict[AssignmentReason, str] = {
 
 @section("hybrid", order=95)
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw a table for each workload, size, regime and device: for a terminal at the largest size of each."""
+    """Draw a table for each workload, size, regime and device. A terminal shows only the largest size of each
+    workload."""
     rows = shown = assignments(analysis)
     if not options.every_size:
         by_name = group_by(rows, lambda call: series_name(call.case.case))
@@ -307,7 +312,7 @@ def _verdict(call: Assignment) -> str:
 
 
 def _csv_stages(call: Assignment) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield the stages; `predicted_s` is what each was predicted to take."""
+    """Yield a row for each stage; `predicted_s` is its part of the predicted time."""
     for stage in call.stages if call.predicted_s is not None else ():
         share = {"predicted_s": stage.share * (call.predicted_s or 0.0)}
         yield {"stage": stage.stage, "runs_on": stage.runs_on, **share}

@@ -1,6 +1,6 @@
 """The time breakdown of a workload: its stages alone and in the chain, and whether they add up to the whole.
 
-The section shows it stage by stage: for a terminal at the largest size of each, in full at all.
+The section lists the stages: on a terminal at the largest size of each workload, in full at all sizes.
 """
 
 from __future__ import annotations
@@ -123,15 +123,16 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
 
 
 def _whole_s(times: StageTimes) -> list[float]:
-    """Return the calls that the stages explain: by the host's clock those in which they were read."""
+    """Return the seconds of the calls that the stages explain. If the clock is the host's, the stages were read in
+    these calls."""
     return times.span_s if times.clock == "host" else times.wall_s
 
 
 def _recording_s(
     timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
 ) -> float:
-    """How long the device waits for what is recorded; 0 where nothing is for a call. The host records while the device
-    works, and while both wait for each other, as they do around an empty launch."""
+    """Return how long the device waits for the host to record commands; 0 if a call records none. The host also records
+    while the device works and during the wait of an empty launch: that time does not count."""
     recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
@@ -145,8 +146,8 @@ def _recording_s(
 def _without_readings(
     read: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
 ) -> list[float]:
-    """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
-    clock readings cost, of which each launch of a stage has one."""
+    """Return the stages' seconds without clock readings. If the device's stages exceed their part of the plain chain's
+    span, each launch of a stage loses the cost of one reading."""
     readings = [each for each in read if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
@@ -157,9 +158,9 @@ def _without_readings(
 
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """How often the workload of that name has each stage, and those that the host does; once and none of an op that
-    is not here. A stage that the op had at the time and has no longer, as a norm that is now made with the product
-    behind it, is taken to have run as often as the one behind it."""
+    """Return how often the workload has each stage, and the stages that the host does. If the op is not installed, each
+    stage counts once and the host does none. A stage that the op no longer has, such as a norm now computed with the
+    product after it, counts as often as the stage after it."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -195,7 +196,7 @@ def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[
 
 
 def _typical(sessions: Iterable[list[float]]) -> float:
-    """Median over the sessions of their medians."""
+    """Return the median of the sessions' medians."""
     return median([median(values) for values in sessions])
 
 
@@ -223,8 +224,8 @@ LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 
 @section("stages", order=140, help="Where the time of a network goes")
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw a table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
-    one."""
+    """Draw a table for each workload, size and device that is no CPU, with the fastest CPU beside it. If only CPUs were
+    timed, draw the fastest."""
     groups = group_by(stages(analysis), lambda breakdown: (series_name(breakdown.case.case), breakdown.n))
     if not options.every_size:
         largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
@@ -281,7 +282,7 @@ def _stamping(breakdown: Stages, unit: str) -> str:
 
 
 def _rates(breakdown: Stages, cpu: Stages | None) -> str:
-    """`tokens/s: prefill 310,000 (CPU 66,000), decode 5,900 (CPU 3,100)`."""
+    """Return a text such as `tokens/s: prefill 310,000 (CPU 66,000), decode 5,900 (CPU 3,100)`."""
     on_cpu = cpu.tokens_per_s if cpu is not None else {}
     parts = [
         f"{part} {_count(rate)}" + (f" (CPU {_count(on_cpu[part])})" if part in on_cpu else "")
@@ -291,7 +292,7 @@ def _rates(breakdown: Stages, cpu: Stages | None) -> str:
 
 
 def _count(rate: float) -> str:
-    """Three digits of it."""
+    """Return the rate with three significant digits."""
     return f"{float(f'{rate:.2e}'):,.0f}"
 
 
@@ -300,7 +301,8 @@ def _short(breakdown: Stages) -> str:
 
 
 def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
-    """The time, where it is wanted the stage's alone, and the share of the whole."""
+    """Return the cells of a stage: its time in the chain, its time alone if `alone` is set, and its share of the
+    whole."""
     seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
     entry = next((stage for stage in breakdown.stages if stage.stage == label), None)
@@ -312,8 +314,7 @@ def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Ce
 
 
 def seconds_of(breakdown: Stages) -> dict[str, float]:
-    """Seconds of all that a table lists, in its order: stages, launch, recording if there is any, rest and the
-    whole."""
+    """Return the seconds of every line of a table, in order: stages, launch, recording if there is any, rest, whole."""
     recording = {RECORDING: breakdown.recording_s} if breakdown.recording_s else {}
     stages = {stage.stage: stage.chain_s for stage in breakdown.stages}
     return (
@@ -336,8 +337,8 @@ CAPTION = (
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw a stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
-    `decode.heads`, have one colour, and stand in the order in which they run."""
+    """Draw a stacked bar for each device and size. Stages of two parts with the same name, as `prefill.heads` and
+    `decode.heads`, have one colour. The stages stand in the order in which they run."""
     import altair
 
     seconds = altair.X(
@@ -383,7 +384,7 @@ def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
 
 
 def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield the stages; `time_s` is that in the chain."""
+    """Yield a row for each stage; `time_s` is its time in the chain."""
     for stage in breakdown.stages:
         yield {"stage": stage.stage, "time_s": stage.chain_s, "stage_alone_s": stage.alone_s}
 

@@ -1,12 +1,12 @@
-"""Training: three steps of the perceptron or of a transformer's block, each on a batch of its own, with the update of
-the weights; and that block with the gradients of all that it reads.
+"""Training: three steps of the perceptron or of a transformer's block, each on its own batch and with an update of the
+weights; and one step of that block with the gradients of all that it reads.
 
-mlp_sgd, transformer_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch is the three steps:
-weights and moments go from step to step on the device, and the next launch begins with the same weights again. So no
-number drifts however often a launch is timed, and float64 can judge what three steps leave.
+mlp_sgd, transformer_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch makes all three
+steps: weights and moments go from step to step on the device. Each launch begins with the same weights, so that no
+number drifts however often a launch is timed, and float64 can judge the result.
 
-Adam's mean square begins with small numbers in place of 0: from 0 the first step is the rate times the sign of the
-gradient, and where a gradient is nearly 0 round-off decides that.
+Adam's mean square begins with small numbers in place of 0. From 0 the first step would be the rate times the sign of
+the gradient, and round-off decides the sign of a gradient that is nearly 0.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
 def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
-    """One pass over a weight; `{w}` stands for it in the names of values."""
+    """Return the stage that makes one pass over a weight; `{w}` in the names of values stands for the weight."""
 
     def own(params: Params) -> Params:
         extents = shape(params)
@@ -82,14 +82,14 @@ def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
 
 
 def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
-    """Return the shape that the first stage with that weight gives it."""
+    """Return the function that gives the shape of a weight in the first stage that reads it."""
     stage = next(stage for stage in stages if weight in stage.reads)
     operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
     return lambda params: operand.shape(stage.params(params))
 
 
 def _of_step(value: str) -> str:
-    """Return the name of a value in a step; a sign behind it stands for what the next step begins with."""
+    """Return the name of a value in a step. A `+` at its end means the value with which the next step begins."""
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
@@ -103,8 +103,9 @@ def _steps(stages: Sequence[Stage], update: Update, weights: Iterable[str]) -> R
 
 
 def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[str, Array]:
-    """Return all values of a training in float64. `margin`, in relative round-off, moves what the ReLU's gradient
-    compares with 0: up, so that each hidden value near it lets its gradient through, or down."""
+    """Return all values of a training in float64. `margin`, in relative round-off, shifts the values that the ReLU's
+    gradient compares with 0. Shifted up, each hidden value near 0 lets its gradient through; shifted down, none
+    does."""
     values = dict(zip((operand.name for operand in op.inputs), arrays, strict=True))
     for stage in op.stages:
         own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
@@ -117,9 +118,10 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def _swing(op_name: str, value: str) -> Callable[..., Array]:
-    """Return by how much a value may be off where hidden values are so near to 0 that round-off decides their sign: the
-    distance between two trainings, in which all of them let their gradient through, or none. It is the largest one of a
-    column, and counts four times: of several such values one may go this way and one that."""
+    """Return a function that gives the slack of `value` for hidden values so near to 0 that round-off decides their
+    sign. The slack is four times the distance between two trainings: one lets the gradients of all such values through,
+    the other none. The distance is the largest of a column; the factor is for several such values that go different
+    ways."""
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
@@ -140,18 +142,19 @@ _distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
 
 
 def _largest(xp: Array, distance: Array) -> Array:
-    """Return the largest distance of each hidden unit or class, or of a vector."""
+    """Return the largest distance in each column (a hidden unit or a class), or in a vector."""
     return xp.max(xp.abs(distance), axis=0, initial=0.0)
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
-    """The scale of what three updates leave: no gradient is larger than what it is the gradient of times its input."""
+    """Return the scale of the weights after three updates: the largest number that the first one reads as a weight or a
+    moment. No gradient exceeds the gradient that it is made of, times its input."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 
 def sign_slack(gradient: str) -> Callable[..., Array]:
-    """Return by how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign,
-    hence whether anything flows back through them."""
+    """Return a function that gives the slack of dw1 or db1 for hidden values so near to 0 that round-off decides their
+    sign, hence whether a gradient flows back through them."""
 
     def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
         w1, b1, w2, b2 = weights
@@ -185,7 +188,7 @@ def _training(
     *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
     moments: Mapping[str, Values] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Three steps of `stages` and of the `update` of all weights."""
+    """Return the op of three training steps: each runs `stages`, then the `update` of all weights."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
         stages=(_steps(stages, update, weights),),
@@ -237,8 +240,8 @@ def _norm(params: Params) -> Params:
 
 
 def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
-    """The gradients of a product of k widths by the weights `wNAME`, from `dMADE`: of the weights, of the bias `bNAME`,
-    and of `read`."""
+    """Return the stages that compute the gradients of a product from k widths to m: of its weights `wNAME`, of its bias
+    `bNAME` and of its input `read`. They read `dMADE`, the gradient of the product."""
     return (
         Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
               lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),
@@ -249,7 +252,8 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """The gradients of a norm, and of `read`, which it shares with what is added behind it."""
+    """Return the stages that compute the gradients of a norm and of its input `read`. `residual`: the gradient that
+    reaches `read` past the norm, through the sum after it."""
     normed = f"dn{number}"
     return (
         Stage(

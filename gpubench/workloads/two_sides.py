@@ -1,8 +1,8 @@
-"""Child side: networks on two sides. Each stage runs where the stage assignment says, values are copied to a side that
-lacks them; and what the stages take on each side, what copies take, and what that promises.
+"""Child side: networks on two sides. Each stage runs where the stage assignment says, and a value is copied to a side
+that lacks it. The module also times the stages on each side and the copies, and predicts times from them.
 
-A value is in host memory, on the GPU or on both. What is there is not copied again: a weight goes up once, an input
-once after each upload, a result of a stage once after each run. Stages in a row on one side are one chain of that side.
+A value is in host memory, on the GPU or on both. A valid copy is not made again: a weight goes up once, an input once
+after each upload, the result of a stage once after each run. Consecutive stages on one side are one chain.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the stage assignment of each side alone, by its name; what the host does stays there."""
+    """Return the stage assignment of each side alone, by the side's name. The host's stages stay on the host."""
     hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
     return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
-    """Take rounds of both chains with clock readings, of one copy of each value there and back, and of an empty launch.
-    All of a round are neighbours in time, so that medians add up. Returns None if a side cannot time its stages."""
+    """Time both chains with clock readings, a copy of each value there and back, and an empty launch, in rounds. The
+    times of a round are taken close together, so that medians add up. Returns None if a side cannot time its stages."""
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):
@@ -94,8 +94,8 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
 
 
 def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCosts:
-    """Return what the planner needs, by medians. A device without stamps has a launch and its wait in each stage
-    already."""
+    """Return the medians that the planner needs. On a device without stamps each stage already holds a launch and its
+    wait."""
     places = {
         operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
@@ -118,8 +118,8 @@ _SPARE, _BOUND = 8, 4
 
 
 class Value:
-    """One operand, or what lies between two stages. `places` are the sides whose copy is valid; `uploaded`: no stage
-    has written it since it was uploaded."""
+    """One operand, or a value between two stages. `places`: the sides whose copy is valid. `uploaded`: no stage has
+    written the value since its upload."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -135,7 +135,7 @@ class Value:
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
-        """Return `array`, never the caller's own: a launch writes to it."""
+        """Return the host's copy in memory of its own, never the caller's array: a launch writes to it."""
         if not self._own:
             import numpy as np
 
@@ -145,7 +145,7 @@ class Value:
         return self._array
 
     def hold(self, host: Array) -> None:
-        """Stand for this array from now on: by reference, unless a launch writes here."""
+        """Take the array as the value: by reference, or as a copy if a launch writes here."""
         if self._own:
             self._array[...] = host
         else:
@@ -153,7 +153,7 @@ class Value:
         self.places, self.uploaded = CPU, True
 
     def forget(self) -> None:
-        """Let the caller's array go."""
+        """Let the caller's array go; no copy is valid any more."""
         if not self._own:
             self._array = None
         self.places, self.uploaded = "", False
@@ -176,7 +176,7 @@ class TwoSideSession(
     protocols.Chains,
     protocols.Tunes,
 ):
-    """A GPU's session and the CPU's for one workload; `place` says which stages run where."""
+    """A GPU's session and the CPU's session for one workload; `assign` says which stages run where."""
 
     def __init__(self, device: Device, gpu: Session, cpu: Session, op: Op) -> None:
         self.device, self.limits = device, gpu.limits
@@ -197,7 +197,7 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what runs here
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """A stage that both sides have."""
+        """Return why a stage cannot run here. Returns None if both sides have it."""
         if op.stages:
             return Unsupported(
                 "an assigned workload has the tuned implementation alone", reason="no-implementation"
@@ -212,7 +212,7 @@ class TwoSideSession(
         self.assignment = assignment
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
-        """Each side chooses its own kernel."""
+        """Let each side choose its own kernel."""
         for letter in (GPU, CPU):
             side = self.side(letter)
             if isinstance(side, protocols.Tunes):
@@ -220,7 +220,7 @@ class TwoSideSession(
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
-        """Both sides have to build it; each is bound to its own copies when it runs."""
+        """Build a stage on both sides. When it runs, a side uses its own copies of the values."""
         launch = StageLaunch(op, case, inputs, output)
         built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
         launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
@@ -228,7 +228,7 @@ class TwoSideSession(
         return launch
 
     def compile_on(self, letter: str, stage: StageLaunch) -> Launch:
-        """The stage on one side; a plain library call makes an array of its own, which the chain copies."""
+        """Build a stage on one side. A plain library call makes an array of its own, which the chain copies."""
         side = self.side(letter)
         case = side_case(stage.op, stage.case, stage.case.params, side)
         inputs = [self.buffer(letter, value) for value in stage.reads]
@@ -246,7 +246,7 @@ class TwoSideSession(
         return side.chain(steps, steps[-1][1])
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """The stages in order; what the GPU does is enqueued, what the CPU does has ended."""
+        """Run the stages in order. On return the GPU's work is enqueued and the CPU's work has ended."""
         if not isinstance(launch, AssignedLaunch):
             self.gpu.run(launch, repeat)
             return
@@ -255,7 +255,7 @@ class TwoSideSession(
         self._ran = launch
 
     def sync(self) -> None:
-        """Wait, and have the result on the host."""
+        """Wait, and copy the result to the host."""
         if self._ran is not None:
             launch, self._ran = self._ran, None
             for value, travels in zip(each(launch.output), self._home, strict=False):
@@ -272,7 +272,7 @@ class TwoSideSession(
         return self.cpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Value:
-        """A value that nobody has; memory of a side is taken when it is needed there."""
+        """Return a value without a valid copy. A side takes memory when the value is needed there."""
         for value in self._spare:
             if (value.shape, value.dtype) == (shape, dtype):
                 self._spare.remove(value)
@@ -291,11 +291,11 @@ class TwoSideSession(
             value.device = None
 
     def upload(self, buffer: Value, host: Array) -> None:
-        """Refer to the array; it goes up when a stage on the GPU reads it."""
+        """Refer to the array; it is copied to the GPU when a stage there reads it."""
         buffer.hold(host)
 
     def download(self, buffer: Value, host: Array) -> None:
-        """From the host's copy, or from the GPU's straight to where it is wanted."""
+        """Copy the value to `host`: from the host's copy if it is valid, else directly from the GPU."""
         if CPU in buffer.places or not buffer.places:
             host[...] = buffer.array
         else:
@@ -307,7 +307,7 @@ class TwoSideSession(
         return way
 
     def buffer(self, letter: str, value: Value) -> Buffer:
-        """The value's memory on a side, whatever it holds."""
+        """Return the value's memory on a side, whatever it holds."""
         if letter == CPU:
             return self.cpu.view(value.array)
         if value.device is None:
@@ -315,7 +315,7 @@ class TwoSideSession(
         return value.device
 
     def target(self, letter: str, output: Buffer) -> Buffer:
-        """The memory of what a stage writes."""
+        """Return the memory on a side to which a stage writes."""
         if letter == CPU:
             for value in each(output):
                 value.own()
@@ -323,7 +323,7 @@ class TwoSideSession(
         return buffers if isinstance(output, tuple) else buffers[0]
 
     def on(self, letter: str, value: Value) -> Buffer:
-        """The value's memory on a side, valid: copied where it is not there."""
+        """Return the value's memory on a side with a valid copy, which is made if the side lacks it."""
         buffer = self.buffer(letter, value)
         if letter not in value.places:
             if letter == GPU:
@@ -336,8 +336,9 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what a prediction is made of
 
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
-        """Built once for the rounds of them. Each side runs its chain before it is read, or the times were those of
-        threads that sleep and of caches that hold the other's work."""
+        """Return the times of each side's chain, which is built once for all rounds. Each side runs its chain before it
+        is read; otherwise its threads would sleep and the caches would hold the other side's data. Returns None if a
+        side cannot time its stages."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
             self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
@@ -355,7 +356,7 @@ class TwoSideSession(
         return None if reading is None else SideReading(reading, whole_s)
 
     def bound(self, letter: str, steps: protocols.Steps) -> list[Step]:
-        """The steps as those of one side."""
+        """Return the steps, built for one side."""
         return [
             (self.compile_on(letter, launch), self.target(letter, output))
             if isinstance(launch, StageLaunch)
@@ -364,7 +365,8 @@ class TwoSideSession(
         ]
 
     def copy_times(self, buffer: Value) -> tuple[float, float]:
-        """Both copies end with a wait. What is on either side does not change: it is sent there and back."""
+        """Return the seconds of an upload and of a download of a value, each with its wait. The value goes there and
+        back, so that no copy changes."""
         self.on(CPU, buffer)
         device = self.buffer(GPU, buffer)
         self.gpu.sync()
@@ -386,17 +388,17 @@ class TwoSideSession(
         return self.gpu.clock()
 
     def close(self) -> None:
-        """The sides are closed by the session that assigned this one between them."""
+        """Do nothing: the session that made this one closes both sides."""
 
     def forget(self) -> None:
-        """Give back what is spare."""
+        """Give back spare memory and the chains that were timed."""
         self._ran = self._timed = None
         while self._spare:
             self._drop(self._spare.pop())
 
 
 class AssignedLaunch(Launch):
-    """Stages with their values; the segments of each stage assignment are made when it is run first."""
+    """Stages with their values. The segments of a stage assignment are made at its first run."""
 
     def __init__(self, session: TwoSideSession, steps: protocols.Steps, output: Buffer) -> None:
         self._session, self._steps = session, steps
@@ -405,7 +407,8 @@ class AssignedLaunch(Launch):
         self.staging = session.way.staging
 
     def run(self, assignment: str) -> None:
-        """Once, in order. protocols.Steps that are not the whole workload run on the GPU: a kernel is being chosen."""
+        """Run the stages once, in order. Steps that are not the whole workload run on the GPU: a kernel is being
+        chosen."""
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:
@@ -433,7 +436,7 @@ class AssignedLaunch(Launch):
 
 
 class Segment:
-    """Stages in a row on one side."""
+    """Consecutive stages on one side."""
 
     def __init__(self, session: TwoSideSession, letter: str) -> None:
         self._session, self.letter = session, letter
@@ -446,8 +449,8 @@ class Segment:
         self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
 
     def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
-        """One more stage; `written` are the values that stages before it wrote. A state that nobody has written yet
-        need not travel."""
+        """Add a stage; `written` are the values that earlier stages wrote. A state that no stage has written yet is not
+        copied, unless the op keeps its state."""
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state
@@ -458,7 +461,7 @@ class Segment:
         self._uses |= made | {id(value): value for value in launch.reads}
 
     def __call__(self) -> None:
-        """Copy what is not there, and run."""
+        """Copy the values that this side lacks, and run the stages."""
         for value in self._reads:
             if self.letter not in value.places:
                 self._session.on(self.letter, value)

@@ -1,8 +1,8 @@
 """Workloads: ops made of other ops, one after the other, as a network is made of layers.
 
-A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. What a stage
-writes and another one reads stays on the device. Such bytes are not compulsory: fusing saves them. A state is what
-several stages add to, one after the other, as the keys and values of the tokens so far.
+A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. A value that one
+stage writes and another reads stays on the device. Its bytes are not compulsory: fusing the stages saves them. A state
+is a value that several stages add to, one after the other, as the keys and values of the tokens so far.
 """
 
 from __future__ import annotations
@@ -64,12 +64,14 @@ def workload(
     judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
-    """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has, `state` which values stages add to, `judged` the tolerance of an output that has one of its own, or the
-    slack that kinks on the way to it add to the usual one. What else is `declared` is the op's own: name, summary,
-    params, sizes, options, the gradients that ranks average, and `fits`, which says why there is no shape though each
-    stage has one. Repeats are written out. Raises ValueError where a value has two shapes, is read before it is
-    written, or is written twice."""
+    """Return the op that runs `stages` in order, with repeats written out.
+
+    `inputs` and `weights` say how their values are drawn, `outputs` which role each output has, `state` which values
+    stages add to. `judged` gives an output a tolerance of its own, or the slack that kinks on the way to it add to the
+    usual tolerance. `declared` are the op's own fields: name, summary, params, sizes, options, the gradients that ranks
+    average, and `fits`, which says why there is no shape though each stage has one. Raises ValueError if a value has
+    two shapes, is read before it is written, or is written twice.
+    """
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
@@ -109,16 +111,16 @@ class _Stages:
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
 
     def blas(self) -> tuple[str, ...]:
-        """The backends that leave a stage to their BLAS: next to a product the other stages take little."""
+        """Return the backends that leave a stage to their BLAS. Beside a product the other stages take little time."""
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
-        """Return the dtypes of every stage on the device."""
+        """Return the dtypes that every stage on the device has."""
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Every value is there before it is read, is written once, and has one shape."""
+        """Check that every value is there before it is read, is written once, and has one shape. Raises ValueError."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -147,12 +149,12 @@ class _Stages:
                         raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
     def _uses(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
-        """(value, operand of the stage's op), in order."""
+        """Return pairs of a value and its operand of the stage's op, in order."""
         return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
-        """The first use of each value."""
+        """The first stage that uses each value, with the operand."""
         uses: dict[str, tuple[Stage, Operand]] = {}
         for stage in self.stages:
             for value, operand in self._uses(stage):
@@ -160,19 +162,19 @@ class _Stages:
         return uses
 
     def operand(self, value: str, **declared: Any) -> Operand:
-        """The value as an operand of the workload: its shape and its dtype are those of its first use."""
+        """Return the value as an operand of the workload, with the shape and the dtype of its first use."""
         stage, operand = self.first[value]
         return Operand(
             value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
         )
 
     def role(self, value: str) -> Role:
-        """Return the role of an input: whether the host reads it, or it flows."""
+        """Return the role of an input: `host` if the host reads it, else `activation`."""
         roles = {operand.role for stage in self.stages for name, operand in self._uses(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
     def depth(self, value: str) -> int:
-        """Stages on the longest way to a value."""
+        """Return the number of stages on the longest way to a value."""
         depths: dict[str, int] = {}
         for stage in self.stages:
             after = 1 + max(depths.get(name, 0) for name in stage.reads)
@@ -182,9 +184,10 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Its own, or that of the stage that writes the value, and some units for each stage before it, on its largest
-        scale or the value's largest number. What is small because a sum cancels, or by a softmax, has the error of the
-        numbers that it was made of. The stages are judged one by one beside this."""
+        """Return the declared tolerance; else that of the stage that writes the value, with some units more for each
+        stage before it. Its scale is the larger of that stage's largest scale and the value's largest number: a number
+        that is small because a sum cancels, or by a softmax, has the error of the numbers that it was made of. The
+        check of each stage by itself is made elsewhere."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -210,7 +213,7 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """The wanted values, by a formula of each stage's op, one stage after the other."""
+        """Return the values `names_out`, computed stage by stage with a formula of each stage's op."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
@@ -227,7 +230,7 @@ class _Stages:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """The dtype of a state: its own, or that of the case, which the other values have."""
+        """Return the dtype of a state: its own; else the dtype of the case."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
@@ -237,12 +240,12 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return what the first stage says that has no shape."""
+        """Return why the first stage without a shape has none. Returns None if all stages have shapes."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Library calls without fast code: the slowest stage's."""
+        """Return the rates of library calls without fast code, of the slowest stage."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
@@ -251,7 +254,7 @@ class _Stages:
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
-    """Return zeros where the other array is: PyTorch would take memory of the host."""
+    """Return zeros on the device of `beside`: without it PyTorch would take host memory."""
     if hasattr(beside, "new_zeros"):
         return beside.new_zeros(shape, dtype=dtype)
     return xp.zeros(shape, dtype=dtype)
