@@ -1,8 +1,8 @@
-"""The mathematics of times over size: one curve of each contender, and where two curves cross.
+"""The mathematics of times over size: one curve for each contender, and the size where two curves cross.
 
-A `TimedSizes` holds what was timed of one contender; `fit` turns those of a run into `TimeCurve`s, and `compare` turns
-the curves of two sides into a `Threshold`. Measuring, the analysis and all above them use
-this room. It has pure functions of numbers, and knows no files, ops or devices.
+A `TimedSizes` holds the times of one contender. `fit` turns the `TimedSizes` of a run into `TimeCurve`s, and `compare`
+turns the curves of two sides into a `Threshold`. Measuring, the analysis and all packages above them use this package.
+It has pure functions of numbers, and knows no files, ops or devices.
 """
 
 from gpubench.curves.relatives import TimedSizes, fit

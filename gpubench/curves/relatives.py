@@ -1,4 +1,5 @@
-"""Fit the curves of one run: contenders of one device whose ops move the same bytes share what they have in common."""
+"""Fit the curves of one run. Contenders of one device whose ops move the same bytes are relatives: their curves share a
+common part."""
 
 from __future__ import annotations
 
@@ -45,9 +46,10 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `relation`: its dtype, device, implementation and regime, by id. `moved`: by
-        size the bytes of a launch, and those of them that it writes; empty if params beside the size shape it, and it
-        shares nothing. Who writes next to nothing reduces, in launches of its own: such ops share among themselves."""
+        """Return the times of a contender. `relation`: its dtype, device, implementation and regime, by id. `moved`:
+        for each size, the bytes that a launch moves and the bytes that it writes. `moved` is empty if other params
+        shape the bytes; the contender then shares nothing. An op that writes next to nothing is a reduction, with
+        launches of its own: reductions share only among themselves."""
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
@@ -59,7 +61,7 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
 
 class WalkRates(NamedTuple):
-    """Variance of a walk for each unit of ln(n)."""
+    """The variance that a walk gathers for each unit of ln(n)."""
 
     height: float  # of its height
     bend: float  # of its slope
@@ -75,7 +77,7 @@ OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
 
 class Own(NamedTuple):
-    """How far one op lies from its relatives."""
+    """The distance of one op from its relatives."""
 
     level: float  # standard deviation of its level; of a launch, of its fixed cost
     slope: float  # standard deviation of its slope; of a launch, of its cost a byte
@@ -103,14 +105,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
-    """Return the bytes that a launch moves for each unit of n; 0 where that is no constant."""
+    """Return the bytes that a launch moves for each unit of n; 0 if the ratio is not constant."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
 
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
-    """The curve of each contender that has a time; `only` chooses some, which all others may still be relatives of."""
+    """Fit the curve of each contender that has a time. `only` selects the curves to return; all contenders serve as
+    relatives."""
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
         if item.traffic > 0 and item.relation is not None:
@@ -140,9 +143,9 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve that makes the points of a contender the most likely, alone or beside its relatives.
+    """Return the curve under which the points of a contender are most likely, alone or beside its relatives.
 
-    A GPU whose time follows no launch cost plus bytes (matmul) is a line, as a CPU's is.
+    The candidates include a line, which fits a CPU, and a GPU whose time is no launch cost plus bytes (matmul).
     """
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
@@ -154,9 +157,9 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
-    """A walk of which nothing was known before these points; it begins at `low`, by default the first of them.
+    """Fit a walk to the points, without other knowledge. It begins at `low`, by default the first point.
 
-    The place of each step is left open, and the variances are as the points show them.
+    The place of each step is left open, and the points' own unevenness scales their variances.
     """
     scaled = _scale(places, *_unevenness(places))
     steps = len(places) > 2
@@ -169,16 +172,17 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Return the points with larger variances where they lie further off than they should, with smaller ones where
-    they lie nearer: `misfit` is their sum of squares over the variance that is expected, of so many `degrees`."""
+    """Return the points with scaled variances: larger if the points scatter more than expected, smaller if less.
+    `misfit` is the sum of their squared deviations over the expected variance, with this number of `degrees` of
+    freedom."""
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]
 
 
 def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
-    """Return how far the points lie off the lines between their neighbours (misfit, degrees): by the median, so that a
-    step does not count."""
+    """Return how far the points lie off the lines between their neighbours (misfit, degrees). A median is used, so that
+    a step does not count."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -193,7 +197,8 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    """Return the curves that lie off the common one of the relatives, in each way of OWN that these can tell."""
+    """Return the candidate curves that deviate from the relatives' common curve, one for each entry of OWN for which
+    there are enough points."""
     result = []
     # An op lies further from the mean of its relatives than from their true curve.
     apart = math.sqrt(1 + 1 / len(relatives))
@@ -217,7 +222,7 @@ def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
-    """The points of all relatives, near ones as one; each relative lies off the mean by its own part."""
+    """Merge the points of all relatives that lie close together. Each relative also deviates from the mean by `own`."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
     for point in every:
@@ -229,7 +234,7 @@ def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
 
 
 def _together(near: Sequence[Point], level: float) -> Point:
-    """Points that lie close as one, each brought to the middle along the usual slope between them."""
+    """Merge close points into their weighted mean; `level` is each relative's own deviation."""
     weights = [1 / (point.variance + level**2) for point in near]
     total = sum(weights)
     x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
@@ -252,13 +257,14 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
 
 
 def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
-    """Condition the prior; where the points lie further off than they should, or nearer, so do their variances."""
+    """Condition the prior on the points. Their variances grow if they scatter more than expected, and shrink if
+    less."""
     misfit = Conditioned(prior, places).misfit
     return Conditioned(prior, _scale(places, misfit, max(0, len(places) - free)))
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
-    """The a and b of a launch that fit best, in seconds: a profile over b / a, which is refined twice."""
+    """Return the best-fitting a and b of a launch, in seconds. The search runs over b / a and is refined twice."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]

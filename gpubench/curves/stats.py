@@ -1,8 +1,8 @@
 """Statistics of timings: means of logarithms, intervals over sessions, noise measures, fits. Standard library only.
 
-Every function is pure: the same answer for the same values, whatever the order of sessions. "Sessions" are lists
-of block values, one list per session. Sessions and the blocks inside them are what is repeated; samples of one block
-share its luck, so they never stand for themselves (docs/statistics.md). Intervals are 95 % intervals.
+Every function is pure: equal values give equal answers, in any order of sessions. "Sessions" are lists of block values,
+one list per session. The repeated units are sessions and the blocks inside them. Samples of one block share its luck,
+so they never count as repetitions (docs/statistics.md). Intervals are 95 % intervals.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class IntervalLike(Protocol):
 
 
 class Spread(NamedTuple):
-    """The place of the samples, in their unit."""
+    """The location and spread of samples, in their unit."""
 
     minimum: float  # the least
     q1: float  # first quartile
@@ -69,7 +69,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """Return the median with the geometric mean of two middle values, so that median(1/r) = 1/median(r)."""
+    """Return the median, with the geometric mean of the two middle values, so that median(1/r) = 1/median(r)."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -91,13 +91,14 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def mad(values: Sequence[float]) -> float:
-    """Median absolute deviation from the median, unscaled."""
+    """Return the median absolute deviation from the median, unscaled."""
     middle = median(values)
     return median([abs(value - middle) for value in values])
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The least value, the quartiles, the MAD, and how many values lie more than 1.5 IQR beyond the quartiles."""
+    """Return the least value, the quartiles, the MAD, and the number of values more than 1.5 IQR beyond the
+    quartiles."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
     outliers = sum(1 for value in ordered if max(q1 - value, value - q3) > 1.5 * (q3 - q1))
@@ -109,7 +110,7 @@ FEW_QUARTILES = 1.15
 
 
 def spread_share(values: Sequence[float]) -> float:
-    """Interquartile range / median, as many such values would show it: the noise of one session."""
+    """Return interquartile range / median, corrected for few values: the noise of one session."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -140,7 +141,7 @@ def order_correlation(values: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 0, equal values sharing the mean of theirs."""
+    """Return ranks from 0; equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, start = [0.0] * len(values), 0
     while start < len(order):
@@ -155,7 +156,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(maxsize=512)
 def _median_rank(n: int) -> int:
-    """Return the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1: the interval is [x_(r), x_(n+1-r)]."""
+    """Return r of the interval [x_(r), x_(n+1-r)]: the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1."""
     if n > MOST_EXACT:
         return math.floor((n + 1 - Z * math.sqrt(n)) / 2)
     rank, below = 1, 1
@@ -165,7 +166,8 @@ def _median_rank(n: int) -> int:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Order-statistic interval of the median. Below 6 values it is [min, max], which covers less than 95 %."""
+    """Return the order-statistic interval of the median. Below 6 values it is [min, max], which covers less than 95
+    %."""
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
@@ -187,7 +189,7 @@ USUAL = Prior(LONG_BLOCK, USUAL_SESSION)
 
 
 def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
-    """The prior of a launch that takes so long on a device whose empty launch takes `overhead_s`."""
+    """Return the prior of a launch of `seconds` on a device whose empty launch takes `overhead_s`."""
     return Prior(
         SHORT_BLOCK if seconds < SHORT_S else LONG_BLOCK,
         LAUNCH_SESSION if seconds < 2 * overhead_s else USUAL_SESSION,
@@ -197,7 +199,7 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 def prior_quantile(p: float) -> float:
     """Return the value that Student's t with PRIOR_DEGREES degrees of freedom stays below with probability `p`.
 
-    The closed form of four degrees (Shaw 2006) is exact far out too, where many cases are tested together.
+    The closed form for four degrees (Shaw 2006) is exact far out too, where many cases are tested together.
     """
     alpha = 4 * p * (1 - p)
     root = math.cos(math.acos(math.sqrt(alpha)) / 3) / math.sqrt(alpha)
@@ -209,11 +211,11 @@ Z = 1.959964  # the 97.5 % quantile of the normal distribution
 
 @functools.lru_cache(maxsize=256)
 def student_quantile(p: float, degrees: int) -> float:
-    """Return the value that Student's t with so many degrees of freedom stays below with probability `p`, by its
+    """Return the value that Student's t with `degrees` degrees of freedom stays below with probability `p`, by an
     expansion around the normal quantile (Fisher and Cornish 1960).
 
-    The 97.5 % quantile is within 1 % from 2 degrees on, and 11 % too small at 1; from 4 on it is within 2 % for p from
-    0.0002 to 0.9998.
+    The 97.5 % quantile is within 1 % from 2 degrees on, and 11 % too small at 1. From 4 degrees on it is within 2 % for
+    p from 0.0002 to 0.9998.
     """
     z = NormalDist().inv_cdf(p)
     terms = (
@@ -229,8 +231,9 @@ PRIOR_DEGREES = 4
 
 
 def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
-    """(half-width of the interval of one value)^2 where its deviations have this sum of `squares` with so many
-    `degrees` of freedom, and the variance `prior` is expected; None: nothing is. Infinite where nothing is known."""
+    """Return (half-width of the interval of one value)^2. `squares` is the sum of squared deviations, with `degrees`
+    degrees of freedom. `prior` is the expected variance; None means that no variance is expected. Infinite if nothing
+    is known."""
     if prior is not None:
         squares += prior * (PRIOR_DEGREES - 2)
         degrees += PRIOR_DEGREES
@@ -253,12 +256,12 @@ LATE_SESSION = 4.0
 
 
 def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
-    """Return the times of those blocks of a case that nothing interrupted."""
+    """Return the block times of a case without interrupted blocks."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
 
 
 def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Return `uninterrupted` of each session of a case; nothing of a session in which all blocks were interrupted."""
+    """Return `clean_blocks` of each session of a case; empty for a session whose blocks were all interrupted."""
     shortest = [min(blocks) for blocks in sessions if blocks]
     latest = LATE_SESSION * median(shortest) if shortest else 0.0
     return [clean_blocks(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
@@ -271,13 +274,13 @@ def mean_log(values: Iterable[float]) -> float:
 
 
 def run_value(sessions: Iterable[Sequence[float]]) -> float:
-    """Return the time of a case: exp of the mean over sessions of their means of ln(block)."""
+    """Return the time of a case: exp of the mean over sessions of each session's mean ln(block)."""
     means = [mean_log(blocks) for blocks in sessions]
     return math.exp(math.fsum(means) / len(means))
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return (half-width of the mean of ln(block) of one session)^2: what its blocks tell."""
+    """Return (half-width of the mean of ln(block))^2 of one session, from its blocks and the prior."""
     expected = None if prior is None else prior.block**2
     squares = _squares([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
@@ -286,9 +289,9 @@ def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
     """Return the interval of exp(mean) over sessions with these means of logarithms.
 
-    `margins` has the squared half-width of each from its blocks, `between` the variance that is expected between
-    sessions. Below MIN_SESSIONS that variance stands beside the one seen; without it, one session knows its blocks
-    alone. From MIN_SESSIONS on the sessions alone tell.
+    `margins` has the squared half-width of each session from its blocks. `between` is the expected variance between
+    sessions. Below MIN_SESSIONS `between` is combined with the observed variance; if it is None, a single session has
+    only the margin of its blocks. From MIN_SESSIONS on only the sessions count.
     """
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
@@ -308,8 +311,8 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
 def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUAL) -> Interval:
     """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of ln(block).
 
-    Below 5 sessions the variance between sessions is that of those seen and of the prior. Without a prior it is that
-    of those seen alone, and one block tells nothing.
+    Below 5 sessions the variance between sessions combines the observed variance and the prior's. Without a prior it is
+    the observed variance alone, and a single block gives no interval.
     """
     margins = [_block_margin(blocks, prior) for blocks in sessions]
     return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
@@ -319,9 +322,10 @@ def ratio_interval(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     priors: tuple[Prior, Prior] | None = (USUAL, USUAL),
 ) -> Interval:
-    """Return the time of the baseline / that of the case with its interval, like `run_interval`.
+    """Return the ratio baseline time / case time with its interval, like `run_interval`.
 
-    `pairs` holds (blocks of the baseline, blocks of the case) of each session that measured both, `priors` theirs.
+    `pairs` holds (baseline blocks, case blocks) of each session that measured both; `priors` are the priors of baseline
+    and case.
     """
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
@@ -344,12 +348,12 @@ def _log_ratio(high: float, low: float) -> float:
 
 
 def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
-    """Return the kind of an interval that is made of two."""
+    """Return the interval kind of a combination of two: "sessions" only if both are."""
     return "sessions" if a == b == "sessions" else "prior"
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """exp of the mean logarithm; 0 where one of the values is. Raises ValueError on no values."""
+    """Return exp of the mean logarithm; 0 if a value is 0. Raises ValueError on no values."""
     if not values:
         raise ValueError("no values")
     return 0.0 if min(values) == 0 else math.exp(mean_log(values))
@@ -357,9 +361,9 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """In how many ways k of these ranks have the sum 0, 1, 2, ...
+    """Count the ways in which k of these ranks have the sum 0, 1, 2, ...
 
-    Each number holds the counts of all sums side by side, so that one shift and one addition serve them all.
+    One large integer holds the counts of all sums side by side, so that one shift and one addition update all of them.
     """
     width = len(ranks) + 1
     ways = [1] + [0] * k
@@ -371,7 +375,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Exact one-sided Mann-Whitney test: (p that `new` is larger, p that it is smaller). Ties share their ranks."""
+    """Return (p that `new` is larger, p that it is smaller) by the exact one-sided Mann-Whitney test. Ties share their
+    ranks."""
     doubled = [round(2 * rank) for rank in _ranks([*base, *new])]
     ways = _rank_sums(tuple(sorted(doubled)), len(new))
     seen = sum(doubled[len(base) :])
@@ -381,9 +386,9 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float
 def shift_ratio(
     base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
 ) -> tuple[float, float, float]:
-    """Hodges-Lehmann ratio new / base: (low, estimate, high), the interval that the rank test at `alpha` inverts to.
+    """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base, by inverting the rank test at `alpha`.
 
-    With too few sessions for `alpha` the interval is all that was seen.
+    With too few sessions for `alpha` the interval spans all observed ratios.
     """
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
@@ -402,8 +407,8 @@ _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 
 def growing_k(looks: int) -> float:
-    """How many robust standard deviations a suspect has to fall short by: among so many looks, chance alone finds one
-    in fewer than one fleet of twenty."""
+    """Return the number of robust standard deviations by which a suspect must fall short. With this k, chance alone
+    finds a suspect among `looks` in fewer than one fleet of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 
@@ -413,5 +418,6 @@ def robust_spread(rates: Sequence[float]) -> float:
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether the group is alike: with more suspects none of it is named."""
+    """Tell whether the group has few enough suspects. With more of them the group is not alike, and no member is
+    named."""
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

@@ -1,4 +1,5 @@
-"""From which size on one side is faster than the other, how sure that is, and what the choice of one curve may cost."""
+"""The size from which one side is faster than the other, how sure the size is, and the expected cost of choosing one
+curve."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ State = Literal["at", "always", "never", "unsure"]
 
 
 class Margin(NamedTuple):
-    """Both sides at one place."""
+    """The comparison of both sides at one size."""
 
     x: float  # ln n
     log_ratio: float  # ln(other / case), above 0 where the case is faster
@@ -28,7 +29,7 @@ class Margin(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """From which size on the case is faster than the other side."""
+    """The size from which the case is faster than the other side."""
 
     # at: it surely loses at the smallest size and wins at the largest; always, never: everywhere; else unsure
     state: State
@@ -47,15 +48,15 @@ def normal(z: float) -> float:
 
 
 class Side(tuple[TimeCurve, ...]):
-    """The curves of one side of comparisons, which keeps its fastest time at each x: what the CPU takes is asked for
-    again by every device and situation that it is compared with."""
+    """The curves of one side of comparisons. Each fastest time is kept, because every device and situation asks for the
+    CPU's times again."""
 
     @cached_property
     def _fastest(self) -> dict[float, Height]:
         return {}
 
     def fastest(self, x: float) -> Height:
-        """Return `fastest_at` x."""
+        """Return `fastest_at` x, computed once."""
         height = self._fastest.get(x)
         if height is None:
             height = self._fastest[x] = fastest_at(self, x)
@@ -64,7 +65,7 @@ class Side(tuple[TimeCurve, ...]):
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
     """Return the break-even from which the fastest of `case` beats the fastest of `other`; None without a common size.
-    Both are looked at in steps of ln(n)."""
+    Both are compared at steps of ln(n)."""
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
@@ -77,7 +78,7 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
-    """Return other / case at n, between the places where both were looked at; None outside of them."""
+    """Return other / case at n, interpolated between the compared sizes; None outside of them."""
     x, places = math.log(n), threshold.margins if threshold is not None else ()
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
@@ -87,7 +88,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """The ends of the sizes, as ln(n), that both sides were timed between."""
+    """Return the range of ln(n) in which both sides were timed."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),
@@ -95,7 +96,7 @@ def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tupl
 
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
-    """Both sides at x = ln(n)."""
+    """Compare both sides at x = ln(n)."""
     own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
@@ -104,8 +105,8 @@ def margin_at(case: Side, other: Side, x: float) -> Margin:
 
 
 def _settle(height: Height, case: Side, other: Side) -> Height:
-    """The height without its step where the same side clearly wins at both ends of the step's gap: there it does not
-    matter where the step lies."""
+    """Remove the step from `height` if the same side clearly wins at both ends of the step's gap: the place of the step
+    then does not matter."""
     if not height.jump:
         return height
     low, high = _common_sizes(case, other)
@@ -116,7 +117,8 @@ def _settle(height: Height, case: Side, other: Side) -> Height:
 
 
 def differences(own: Height, others: Height) -> list[tuple[float, float]]:
-    """(probability, mean) of theirs less ours, where each is before its step, or behind it."""
+    """Return (probability, mean) of ln(other / own) for each pair of branches: each side is before or behind its
+    step."""
     return [
         (our_chance * their_chance, their_mean - our_mean)
         for our_chance, our_mean in own.branches()
@@ -125,8 +127,8 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """The least of several ln(seconds) at x, of the contenders that were timed around it (Clark 1961, two at a time).
-    A step is that of the fastest one."""
+    """Return the minimum of several ln(seconds) at x, over the contenders timed around x (Clark 1961, two at a time).
+    The step is the fastest contender's."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -155,7 +157,7 @@ LEAST_VARIANCE = 1e-9
 
 
 def threshold_of(margins: Sequence[Margin]) -> Threshold:
-    """Return the break-even that margins at rising sizes tell."""
+    """Return the break-even that margins at rising sizes give."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]
@@ -177,8 +179,8 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Return where the last stretch from loss to win begins, and whether the case surely wins below it: then it begins
-    at the surest loss above the last such win."""
+    """Return the index where the last stretch from loss to win begins, and whether the case surely wins below it. If
+    so, the stretch begins at the surest loss above the last sure win; else at 0."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False
@@ -201,7 +203,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return where `rising` passes `share`; minus infinity if it begins above it, infinity if it never does."""
+    """Return where `rising` passes `share`; minus infinity if it begins above `share`, infinity if it never passes."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
@@ -223,17 +225,18 @@ COST_STEP = math.log(1.5)
 
 
 class HasTimes(Protocol):
-    """A contender that tells its expected time at a size."""
+    """A contender with an expected time at each size."""
 
     def seconds(self, n: int) -> float | None:
-        """Return None at sizes that it knows nothing of."""
+        """Return the expected time, or None at a size where it is unknown."""
 
 
 T = TypeVar("T", bound=HasTimes)
 
 
 def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
-    """Return the contender with the least expected time at n, and that time; None and infinity if none knows n."""
+    """Return the contender with the least expected time at n, and the time. Return None and infinity if no contender
+    knows n."""
     best, least = None, math.inf
     for contender in contenders:
         seconds = contender.seconds(n)
@@ -243,16 +246,16 @@ def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
 
 
 class Doubt(NamedTuple):
-    """How likely a choice is wrong, and the time that it is expected to lose, as a share."""
+    """The risk of a choice."""
 
     wrong: float  # the probability that the choice is wrong
     cost: float  # the time that it is expected to lose, as a share
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the doubt of `choice` at x = ln(n), beside rivals that were timed on both sides of x.
+    """Return the doubt of `choice` at x = ln(n) against rivals that were timed on both sides of x.
 
-    It is that of a call in another run: the offsets of whole curves and the scatter of single sizes count.
+    The doubt is for a call in another run: offsets of whole curves and the scatter of single sizes count.
     """
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
@@ -269,7 +272,7 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
-    """Return the stretches of sizes between `low` and `high` in which the fastest curve is expected to lose more than
+    """Return the ranges of sizes between `low` and `high` where the fastest curve's expected loss exceeds
     HIGHEST_COST."""
     if not curves or not 0 < low < high < math.inf:
         return ()
@@ -287,7 +290,7 @@ def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[
 
 
 def _cost(curves: Sequence[TimeCurve], x: float) -> float:
-    """Return the share of time that the fastest curve is expected to lose at x = ln(n)."""
+    """Return the expected loss of the fastest curve at x = ln(n), as a share of the time."""
     there = [curve for curve in curves if curve.first - 1e-9 <= x <= curve.last + 1e-9]
     best = min(there, key=lambda curve: curve.mean(x), default=None)
     return 0.0 if best is None else doubt(best, [curve for curve in there if curve is not best], x).cost

@@ -1,8 +1,8 @@
 """The time of one contender over the size, with its uncertainty: points, and Gaussian processes over x = ln(size).
 
-They say what is believed of ln(seconds) before and after some points are known.
+A process describes the belief about ln(seconds) before and after some points are known.
 
-A process answers two questions about places that it has prepared: the mean at one, and its covariances with others.
+A process answers two questions about prepared places: the mean at a place, and its covariances with other places.
 Preparing a place once, and asking about many others at once, makes the answers cheap.
 """
 
@@ -26,12 +26,12 @@ LEAST_PIVOT = 1e-12
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """The sum of the products; of vectors of unequal length, of the beginning of the longer one."""
+    """Return the dot product; the longer vector is cut to the shorter one."""
     return sum(map(mul, a, b), 0.0)
 
 
 def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
-    """The lower triangular L with L L' = `matrix`, its rows as long as they are; only the lower half is read."""
+    """Return the lower triangular L with L L' = `matrix`, row i with i + 1 entries. Only the lower half is read."""
     rows: list[list[float]] = []
     for i, values in enumerate(matrix):
         case: list[float] = []
@@ -43,7 +43,7 @@ def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
 
 
 def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
-    """The x with L x = `right`."""
+    """Return the x with L x = `right`."""
     x: list[float] = []
     for case, value in zip(lower, right, strict=True):
         x.append((value - dot(x, case)) / case[len(x)])
@@ -51,16 +51,16 @@ def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 class Process(Protocol):
-    """A belief about a curve. What `place` returns is opaque to others; only the same process understands it."""
+    """A belief about a curve. The result of `place` is opaque; only the same process understands it."""
 
     def place(self, x: float) -> Any:
         """Prepare x = ln(size)."""
 
     def mean(self, place: Any) -> float:
-        """The expected ln(seconds) there."""
+        """Return the expected ln(seconds) at a place."""
 
     def covariances(self, place: Any, others: Sequence[Any]) -> list[float]:
-        """The covariance of ln(seconds) at a place with that at each of the others."""
+        """Return the covariances of ln(seconds) at a place with ln(seconds) at each of `others`."""
 
 
 # Between two sizes further apart than this factor nothing is known of a curve's shape.
@@ -70,7 +70,7 @@ SURE_STEP = 7.0
 
 
 class Warp(NamedTuple):
-    """How much a walk may move up to each place."""
+    """The variance that a walk gathers up to each place."""
 
     knots: tuple[float, ...]  # places
     heights: tuple[float, ...]  # at the knots; straight in between and beyond
@@ -82,25 +82,25 @@ class Warp(NamedTuple):
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp like `even`; where the time between two points changes by more than slopes and chance tell, the
-        whole excess may be one step, which may lie anywhere in the gap."""
+        """Return a warp like `even`, with steps. If the time between two points changes more than slopes and chance
+        explain, the whole excess may be one step, anywhere in the gap."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
         return cls(tuple(point.x for point in points), tuple(heights))
 
     def at(self, x: float) -> float:
-        """The variance that a walk from the first knot has gathered at x; never negative."""
+        """Return the variance that a walk from the first knot has gathered at x; never negative."""
         i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
         (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
         return max(low + (high - low) * (x - a) / (b - a), 0.0)
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """Return how much ln(seconds) rises from point `i` to the next beyond the slopes below and above.
+    """Return the rise of ln(seconds) from point `i` to the next, beyond the slopes below and above.
 
-    0 where its square is not `sure` times the variance that chance explains, or where the gap beside it rises more: a
-    single point that lies off is no step. 0 also in a gap that is too wide for the slopes beside it to tell.
+    Return 0 if the squared rise is at most `sure` times the variance of chance, or if a neighbouring gap rises more: a
+    single outlier is no step. Return 0 also if the gap is too wide to judge by the slopes beside it.
     """
     if points[i + 1].x - points[i].x > WIDEST:
         return 0.0
@@ -116,8 +116,8 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """How far the level above a gap lies over that below it, less the slope beside it, or at an end less STEEP; and the
-    variance of that. Points within LEVEL tell a level together."""
+    """Return the rise over a gap beyond the slope beside it (at an end, beyond STEEP), and the variance of the rise.
+    Points within LEVEL are averaged into one level on each side."""
     low, high = points[i], points[i + 1]
     gap = high.x - low.x
     rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
@@ -152,8 +152,8 @@ STEEP = 1.2
 
 
 class Walk:
-    """A straight line of unknown level and slope, and a random walk of its height (`warp`) and of its slope (`bend`,
-    variance for each unit of x). Standard deviations: `level` at `low`, and `slope`."""
+    """A straight line of unknown level and slope, plus a random walk of its height (`warp`) and of its slope (`bend`,
+    variance for each unit of x). `level` is the standard deviation at `low`; `slope` is the slope's."""
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
         self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
@@ -177,9 +177,9 @@ class Walk:
 
 
 class LaunchTime:
-    """ln(a + b n): a device that takes `fixed_s` to start and `per_n_s` for each unit, both unknown by the relative
-    standard deviations `fixed` and `per_n`, and a small `walk` beside it. `power`: ln((a^p + (b n)^p)^(1/p)), nearer to
-    the larger of both the larger it is."""
+    """The curve ln(a + b n): a device takes `fixed_s` to start and `per_n_s` for each unit. Both have relative standard
+    deviations, `fixed` and `per_n`; a small `walk` is added. With `power` p the curve is ln((a^p + (b n)^p)^(1/p)); the
+    larger p is, the nearer it lies to the larger of a and b n."""
 
     def __init__(
         self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
@@ -204,7 +204,7 @@ class LaunchTime:
 
 
 class Deviating:
-    """A curve that lies off a common one: by as much as another process, independent of it, varies about its mean."""
+    """A curve that deviates from a common process by an independent process with mean 0."""
 
     def __init__(self, common: Process, own: Process) -> None:
         self._common, self._own = common, own
@@ -221,7 +221,8 @@ class Deviating:
 
 
 class Conditioned:
-    """A process after some points are known. `likelihood`: ln of the density of these points, before they were."""
+    """A process after some points are known. `likelihood`: ln of the prior density of these points, up to a
+    constant."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
         self.prior = prior
@@ -251,7 +252,7 @@ class Conditioned:
         return [value - dot(place[1], solved) for value, (_, solved) in zip(before, others, strict=True)]
 
     def at(self, x: float) -> tuple[float, float]:
-        """The mean and the variance of ln(seconds) at x."""
+        """Return the mean and the variance of ln(seconds) at x."""
         place = self.place(x)
         return self.mean(place), max(0.0, *self.covariances(place, [place]))
 
@@ -261,14 +262,14 @@ Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds 
 
 
 class Scatter(NamedTuple):
-    """Expected standard deviations of calls, by their length."""
+    """Expected standard deviations of calls, by the length of the call."""
 
     short: float  # below 50 us
     middle: float  # below 1 ms
     long: float  # from 1 ms on
 
     def of(self, log_seconds: float) -> float:
-        """The one for a call that takes exp(`log_seconds`)."""
+        """Return the standard deviation for a call that takes exp(`log_seconds`)."""
         return self.short if log_seconds < LOG_SHORT else self.middle if log_seconds < LOG_LONG else self.long
 
 
@@ -292,7 +293,7 @@ FARTHEST = 2.5
 
 
 class Point(NamedTuple):
-    """One size of a curve."""
+    """One timed size of a curve."""
 
     x: float  # ln n
     y: float  # the mean of ln(seconds)
@@ -300,7 +301,7 @@ class Point(NamedTuple):
 
 
 def kind_of(device_kind: str, regime: str) -> Kind:
-    """The kind of a call on a device of this kind (`cpu`, or any other) in a regime, by its id."""
+    """Return the kind of a call: on a device of kind `device_kind` (`cpu` or any other), in a regime given by id."""
     if device_kind == "cpu":
         return "cpu"
     if copies(regime) or regime.startswith(IN_PLACE):
@@ -309,7 +310,7 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """One point for each size that has a block, ascending. Blocks that were interrupted are left out."""
+    """Return one point for each size that has a block, ascending. Interrupted blocks are left out."""
     result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
@@ -319,7 +320,7 @@ def points(kind: Kind, blocks: Blocks) -> list[Point]:
 
 
 def _log_sessions(sessions: Sequence[Sequence[float]]) -> list[list[float]]:
-    """ln(seconds) of the blocks of each session that nothing interrupted."""
+    """Return ln(seconds) of the uninterrupted blocks of each session."""
     return [[math.log(value) for value in session] for session in clean_sessions(sessions)]
 
 
@@ -338,8 +339,8 @@ def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
 
 
 def offset_variance(kind: Kind, blocks: Blocks) -> float:
-    """The variance of the offset of a whole curve: the expected one of a single session, mixed with how far the
-    sessions lie apart over all sizes that they share."""
+    """Return the variance of the offset of a whole curve. The expected variance of a session is combined with the
+    distances between sessions, over the sizes that all sessions measured."""
     apart: dict[int, list[float]] = {}
     count = max((len(sessions) for sessions in blocks.values()), default=1)
     for sessions in blocks.values():
@@ -366,7 +367,7 @@ NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
 
 
 class Height(NamedTuple):
-    """ln(seconds) at one size."""
+    """The belief about ln(seconds) at one size."""
 
     mean: float  # within a gap it goes straight from one end to the other
     variance: float  # of the mean
@@ -375,7 +376,7 @@ class Height(NamedTuple):
     gap: tuple[float, float] = (0.0, 0.0)  # its ends
 
     def branches(self) -> list[tuple[float, float]]:
-        """(probability, mean) of the curve behind and before its step; one pair where there is none."""
+        """Return (probability, mean) of the curve behind its step, then before it; one pair if there is no step."""
         if not self.jump:
             return [(1.0, self.mean)]
         before = self.mean - self.share * self.jump
@@ -383,7 +384,7 @@ class Height(NamedTuple):
 
 
 class TimeCurve:
-    """ln(seconds) over ln(n) between the smallest and the largest size that was timed, never beyond.
+    """The curve of ln(seconds) over ln(n), only between the smallest and the largest timed size.
 
     `offset`: the variance by which another run would shift the whole curve.
     """
@@ -396,7 +397,8 @@ class TimeCurve:
 
     @cached_property
     def _grid(self) -> tuple[list[float], list[float], list[float]]:
-        """The places at which the curve is computed, the points and some between them; means and variances there."""
+        """Return the places where the curve is computed (the points and some places between them), with means and
+        variances."""
         places = [self.first]
         for point in self.points[1:]:
             start = places[-1]
@@ -407,7 +409,7 @@ class TimeCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        """The step that each gap between two points holds; GPUs have none."""
+        """Return the step in each gap between two points; 0 for GPUs."""
         narrow = [b.x - a.x <= NARROW for a, b in itertools.pairwise(self.points)]
         return [
             step(self.points, i, SURE_NARROW_STEP if narrow[i] else SURE_STEP) if self.kind == "cpu" else 0.0
@@ -416,17 +418,18 @@ class TimeCurve:
 
     @property
     def first(self) -> float:
-        """ln of the smallest size."""
+        """Return ln of the smallest size."""
         return self.points[0].x
 
     @property
     def last(self) -> float:
-        """ln of the largest size."""
+        """Return ln of the largest size."""
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Whether sizes that lie close enough to each other were timed on both sides of x, or relatives tell the shape
-        between them: of launches and bytes, not of a CPU, which leaves its caches at its own sizes."""
+        """Tell whether the curve's shape is known around x. Either timed sizes lie close enough on both sides of x,
+        or relatives give the shape between them. Relatives do so for GPUs only: a CPU leaves its caches at its own
+        sizes."""
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
@@ -435,7 +438,7 @@ class TimeCurve:
         return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
     def mean(self, x: float) -> float:
-        """The mean of `at`, where every microsecond counts; at its ends beyond them."""
+        """Return the mean of `at`, fast; beyond the timed sizes, the mean at the nearest end."""
         grid, means, _ = self._grid
         i = bisect_right(grid, x)
         if i == 0 or i == len(grid):
@@ -445,7 +448,8 @@ class TimeCurve:
     def pull(self, x: float) -> float:
         """Return how far ln(seconds) at x lies off `mean` because of sizes timed within NEAR.
 
-        At one of these it is the time measured there; between two near ones it goes from the one to the other.
+        At a timed size the sum is the measured time. Between two near sizes the pull goes straight from one to the
+        other.
         """
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]
@@ -458,13 +462,14 @@ class TimeCurve:
         return pull
 
     def case_variance(self, x: float) -> float:
-        """The variance by which a single size lies off the curve in a run."""
+        """Return the variance by which a single size lies off the curve in one run."""
         return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:
-        """ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside.
+        """Return the belief about ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside the timed
+        sizes.
 
-        It is computed at the points and at a few places between them, and goes straight between those.
+        It is computed at the points and at a few places between them, and interpolated linearly.
         """
         grid, means, variances = self._grid
         if not grid[0] - 1e-9 <= x <= grid[-1] + 1e-9:

@@ -195,7 +195,8 @@ METAL = re.compile(r":metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
-    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists elsewhere."""
+    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists elsewhere. Make a
+    device if Metal lists none; warn if it lists several."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
@@ -210,7 +211,8 @@ def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
     """Assign records of one enumeration, vendor and kind to the devices that they fit. A device id is missing in the
-    record or in the device. If the devices are of several models, no record is tied to a device by a guess."""
+    record or in the device. If the devices are of several models, no record is tied to a device: each device gets an
+    anonymous record, or a warning names the records."""
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
@@ -253,7 +255,8 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
-    """Tell whether the record may be about the device: equal vendors, and no differing device id."""
+    """Tell whether the record may be about the device: equal vendors, and no differing device id. A chip's GPU of
+    unknown vendor fits any record of an API."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP

@@ -1,6 +1,6 @@
 """The document for people and scripts: a compact picture, Markdown, shell variables, or every fact with its source.
 
-On a terminal memory is a bar; the picture does without colour, width and Unicode.
+On a terminal memory is a bar. The picture needs neither colour nor width nor Unicode.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class MachinePart(NamedTuple):
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """The part with the lines that say something."""
+    """Make a part of its non-empty lines."""
     return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
 
 
 def machine_line(machine: Machine) -> str:
-    """One line: CPU model, usable of logical CPUs, RAM, each GPU with its memory."""
+    """Describe the machine in one line: CPU model, usable of logical CPUs, RAM, each GPU with its memory."""
     cpu = machine.cpu
     gpus = [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
     parts = [
@@ -80,8 +80,8 @@ def machine_line(machine: Machine) -> str:
 
 
 def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
-    """The machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice leads. `explain` lists
-    every fact instead of the sections."""
+    """Render the machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice comes first.
+    `explain` lists every fact instead of the sections."""
     if format == "env":
         return "\n".join(
             f"{key}={shlex.quote('' if value is None else str(value))}"
@@ -114,7 +114,7 @@ def spell(text: str) -> str:
 
 
 def sections(machine: Machine) -> Iterator[MachinePart]:
-    """The mode, CPU, RAM, each GPU, and what is no GPU."""
+    """Yield the sections: mode, CPU, RAM, each GPU, GPU links, other devices, missing libraries."""
     yield _mode(machine)
     yield _cpu(machine)
     yield _ram(machine)
@@ -218,7 +218,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """The clocks that are known, in words."""
+    """Return the known clocks in words."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -229,7 +229,7 @@ def _cache_size(size: int) -> str:
 
 
 def _blas_lines(machine: Machine) -> Iterator[str]:
-    """Each BLAS with its threads; or how to see it."""
+    """Yield a line for each BLAS with its threads, or a line on how to see them."""
     cpu = machine.cpu
     for blas in cpu.blas.value or ():
         odd = f": {cpu.available.value} CPUs are usable!" if misfits(blas, cpu) else ""
@@ -256,12 +256,12 @@ def _ram(machine: Machine) -> MachinePart:
 
 
 def _fill_level(total: int | None, free: int | None) -> float | None:
-    """How full a memory is, 0 to 1."""
+    """Return how full a memory is, from 0 to 1; None if unknown."""
     return 1 - min(1.0, free / total) if total and free is not None else None
 
 
 def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    """The NUMA nodes with their CPUs and memory, the first ones of many."""
+    """Yield a line for each of the first NUMA nodes, with CPUs and memory; then the count if there are more."""
     for node in nodes[:MOST_NODES]:
         cpus = node.cpus.value
         parts = (
@@ -275,7 +275,7 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """One section per GPU, with its own clock; three and more that differ in nothing but their address are one."""
+    """Yield one section per GPU, with its clock. Three or more GPUs that differ only in address share one section."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
 
     def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
@@ -304,7 +304,8 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
-    """Return what is known, what is usable, then why not; `now`: with the current clock, which is one GPU's own."""
+    """Return the known facts, then reasons against use, then the verdict. `now` adds the current clock, which differs
+    between GPUs of one section."""
     driver, link, compute, power = gpu.driver, gpu.link, gpu.compute, gpu.power
     usable = gib(gpu.memory.usable_bytes.value)
     facts = (
@@ -367,7 +368,7 @@ def _chosen_numbers(machine: Machine) -> str:
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:
-    """The numbers of the GPUs with these ids, as a list."""
+    """List the numbers of the GPUs with these ids."""
     return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 
@@ -379,7 +380,7 @@ _REGIMES: dict[str, str] = {
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """ "matmul float32: GPU from n = 320 copied at every call": a line per op, dtype and other params."""
+    """Return lines such as "matmul float32: GPU from n = 320 copied at every call", one per op, params and dtype."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
@@ -415,7 +416,7 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """The advice and the parts as text; `bars` for memory."""
+    """Draw the advice and the parts as text. `bars` draws memory as bars."""
     import shutil
 
     ascii = ascii or not _unicode()
@@ -453,7 +454,8 @@ LEGEND = {
 
 
 def matrix(gpus: Sequence[Gpu]) -> list[str]:
-    """Rows of a small table, one GPU each, with its path to each other GPU; empty where nothing is known of a pair."""
+    """Return a small table, one row per GPU, with its path to each other GPU, and a legend. Empty if no path is
+    known."""
     words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
     shown = {word for line in words for word in line} - {"-", "?"}
     if not shown:

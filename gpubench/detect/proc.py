@@ -1,9 +1,9 @@
-"""/proc/cpuinfo in its many forms: x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC; and the control
-groups of this process, v1, v2 and mixed: quota, CPU set, memory limit over the whole ancestry.
+"""/proc/cpuinfo in its many forms (x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC), and the control
+groups of this process (v1, v2 and mixed): quota, CPU set and memory limit over the whole ancestry.
 
-A name such as `user-1000.slice` or `docker-4f0c...9a.scope` is made of public words (user, slice, docker, scope)
-and of parts that belong to somebody. In the document such a part is `*`, as in a shell pattern; in a recording
-it is a number, the same one wherever it stands, so that the recording still is a machine.
+A name such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker, scope) and private
+parts, which belong to somebody. The document writes a private part as `*`, as in a shell pattern. A recording writes it
+as a number, everywhere the same number, so that the recording is still a consistent machine.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
 
 
 class CpuInfo(NamedTuple):
-    """The lines of the file, with keys in lower case: kernels spell them differently."""
+    """The lines of the file, with keys in lower case, because kernels differ in spelling."""
 
     cpus: dict[int, dict[str, str]]  # the lines of each block, by its CPU number
     common: dict[str, str]  # all other lines
 
     def any(self, key: str) -> str | None:
-        """The value of `key` in the first block that has it; a placeholder is none."""
+        """Return the value of `key` in the first block that has it; placeholders do not count."""
         return next(self.values(key), None)
 
     def values(self, key: str) -> Iterator[str]:
-        """The values of `key` in all blocks, without placeholders."""
+        """Yield the values of `key` in all blocks, without placeholders."""
         for block in (*self.cpus.values(), self.common):
             if (value := block.get(key)) and not is_placeholder(value):
                 yield value
 
 
 def parse(text: str) -> CpuInfo:
-    """Blocks of one /proc/cpuinfo. Raises ValueError if not one line has the form `key : value`."""
+    """Parse the blocks of one /proc/cpuinfo. Raises ValueError if no line has the form `key : value`."""
     cpus: dict[int, dict[str, str]] = {}
     common: dict[str, str] = {}
     block = common
@@ -95,7 +95,7 @@ def parse(text: str) -> CpuInfo:
 
 
 def arch(info: CpuInfo, version: str = "") -> str | None:
-    """The machine's architecture from the form of the file; `version` is the text of /proc/version."""
+    """Return the machine's architecture, from the form of the file; `version` is the text of /proc/version."""
     for key, form, name in _ARCHITECTURES:
         if (value := info.any(key)) and re.match(form, value, re.I):
             return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
@@ -115,7 +115,7 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """The maker: the kernel's word, or the name behind Arm's implementer code."""
+    """Return the maker: the kernel's name for it, else the name of Arm's implementer code, else a name by CPU model."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -126,9 +126,9 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """The kept flags that all CPUs have in common, in a fixed order; None if no flags are listed.
+    """Return the kept flags that all CPUs share, in a fixed order; None if no flags are listed.
 
-    Blocks of CPUs beyond `online` are left out, unless the file numbers the CPUs otherwise.
+    Blocks of CPUs outside `online` are left out, unless the file uses another numbering.
     """
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
@@ -143,19 +143,19 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
 
 
 def keep_flags(flags: Iterable[str]) -> list[str]:
-    """The flags that matter for speed, in a fixed order. macOS calls the first AVX `avx1.0`."""
+    """Return the flags that matter for speed, in a fixed order. macOS calls the first AVX `avx1.0`."""
     spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
     return [flag for flag in _KEPT if flag in spelled]
 
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
-    """Arm's `CPU part` of each online CPU ("0xd85"); empty if one is missing."""
+    """Return Arm's `CPU part` of each online CPU ("0xd85"); empty if a CPU has none."""
     table = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
     return table if all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in table.values()) else {}
 
 
 def drop_numbers(info: CpuInfo) -> CpuInfo:
-    """Return the same blocks under numbers that are no CPU's: nobody knows which CPU each is about."""
+    """Renumber the blocks with negative numbers, because it is unknown which CPU each block describes."""
     return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
 
 
@@ -211,14 +211,14 @@ class Mount(NamedTuple):
 
 
 class Level(NamedTuple):
-    """One group on the way up."""
+    """One control group on the way up to the mount point."""
 
     folder: str  # its path
     v2: bool  # which files to expect
 
 
 class Groups(NamedTuple):
-    """The way from the own group up to the mount point, by controller."""
+    """The groups from the process's own group up to the mount point, by controller."""
 
     cpu: list[Level]  # for the quota
     cpuset: list[Level]  # for CPUs and NUMA nodes
@@ -227,7 +227,7 @@ class Groups(NamedTuple):
 
 
 def read_groups(root: Root) -> Groups:
-    """Find the own group in every hierarchy."""
+    """Find the process's own group in every hierarchy."""
     tables = {path: root.read(path) for path in (MOUNTINFO, *MOUNTS)}
     mounts = next(
         (parsed for path, reading in tables.items() if (parsed := parse_table(path, reading.text or ""))), []
@@ -245,9 +245,9 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """The cgroup and cpuset lines of a table of mounts; others and spoiled ones are place out.
+    """Parse the cgroup and cpuset lines of a table of mounts; other lines and spoiled lines are left out.
 
-    /proc/mounts does not tell the mounted group.
+    /proc/mounts does not name the mounted group.
     """
     mounts = []
     for line in text.splitlines():
@@ -261,7 +261,7 @@ def parse_table(path: str, text: str) -> list[Mount]:
 
 
 def parse_own(text: str) -> dict[str, str]:
-    """Path of the own group by controller; "" is the v2 hierarchy."""
+    """Return the path of the process's own group by controller; the key "" is the v2 hierarchy."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         parts = line.split(":", 2)
@@ -272,7 +272,7 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
-    """CPUs that may be used on average: the smallest quota of the ancestry."""
+    """Return the CPUs that may be used on average: the smallest quota of the ancestry."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
     facts = [
@@ -288,7 +288,7 @@ def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """NUMA nodes of the nearest group that names any."""
+    """Return the NUMA nodes of the nearest group that names any."""
     return _public(_nearest(root, groups, _MEMS))
 
 
@@ -300,7 +300,7 @@ class MemoryBounds(NamedTuple):
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
-    """Memory limits over the ancestry, in bytes."""
+    """Return the memory limits over the ancestry, in bytes."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
@@ -317,13 +317,13 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
 
 
 def _public(fact: Fact[Any]) -> Fact[Any]:
-    """The fact without users and containers in its source: documents are passed on."""
+    """Mask users and containers in the fact's source, because documents are passed on."""
     folder, slash, name = (fact.source or "").rpartition("/")
     return msgspec.structs.replace(fact, source=mask(folder) + slash + name) if fact.source else fact
 
 
 def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
-    """The fact with the smallest value; absent where none has a value."""
+    """Return the fact with the smallest value; absent if no fact has a value."""
     stated = [fact for fact in facts if fact.value is not None]
     return min(stated, key=lambda fact: cast("float", fact.value), default=missing("absent"))
 
@@ -390,19 +390,20 @@ def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
 
 
 def is_table(text: str | None) -> bool:
-    """Whether every line has the form of a mount; a table without lines is one too."""
+    """Tell whether every line has the form of a mount. An empty table counts as one."""
     return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 
 
 def plausible(path: str) -> bool:
-    """Whether a kernel may have written the path."""
+    """Tell whether the path is short and flat enough to come from a kernel."""
     return len(path) <= LONGEST_PATH and path.count("/") <= DEEPEST_PATH
 
 
 def _lost_way(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """The spoiled file for which the own group below a mount of `controller` is unknown; None if it is known."""
+    """Return the spoiled file that should name the own group below a mount of `controller`. None means that the group
+    is known."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
@@ -418,7 +419,7 @@ def _lost_way(
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:
-    """Own group first, mount point last, for each hierarchy that carries `controller`."""
+    """Yield the own group first and the mount point last, for each hierarchy that carries `controller`."""
     for mount in mounts[:MOST_MOUNTS]:
         v2 = mount.kind == "cgroup2"
         if not v2 and controller not in mount.controllers:
@@ -434,27 +435,27 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 
 
 def _below(path: str, root: str) -> str:
-    """`path` as seen from the mounted group; "" for the mount point itself, also when outside of it."""
+    """Return `path` relative to the mounted group; "" for the mount point itself and for paths outside of it."""
     path, root = path.rstrip("/"), root.rstrip("/")
     inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
     return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""
 
 
 class Numbers(dict[str, int]):
-    """Private parts by order of appearance; equal parts get equal numbers."""
+    """Private parts in order of appearance; equal parts get equal numbers."""
 
     def rename(self, path: str) -> str:
-        """`path` with a number in place of each private part."""
+        """Replace each private part of `path` by its number."""
         return _replace_private(path, lambda part: str(self.setdefault(part, len(self) + 1)))
 
 
 def mask(path: str) -> str:
-    """`path` with `*` in place of each private part."""
+    """Replace each private part of `path` by `*`."""
     return _replace_private(path, lambda _part: "*")
 
 
 def _replace_private(path: str, change: Callable[[str], str]) -> str:
-    """Within each name of the path, a run of parts that are no public words is replaced as a whole."""
+    """Replace each private run in the names of the path. A run is a sequence of parts that are no public words."""
 
     def replace(public: bool, run: str) -> str:
         core = run.strip("/.,:@_-")  # separators at the ends of a run join it to public words

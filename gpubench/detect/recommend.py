@@ -1,6 +1,6 @@
-"""Which mode is best: by the static rule, or by measured results once this machine has any.
+"""The best mode: by the static rule, or by measured results once this machine has any.
 
-The analysis reads what a result says (`analysis.winners`); here it becomes a mode.
+`analysis.winners` reads a result; this module turns the result into a mode.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
-    """Mode, devices and reasons for a machine whose GPUs are known; `override` is the user's choice."""
+    """Return mode, devices and reasons by the static rule; `override` is the mode that the user chose."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
     objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
     rejected = [(gpu, code) for gpu, code in objections if code is not None]
@@ -95,7 +95,7 @@ def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommen
 
 
 def at_least(size: int, gib: int) -> bool:
-    """Whether a device of `size` bytes counts as one of `gib` GiB."""
+    """Tell whether a device of `size` bytes counts as a device of `gib` GiB."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -108,7 +108,7 @@ _SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "i
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
-    """Why a GPU is no candidate: the first rule that holds."""
+    """Return the code of the first rule that excludes the GPU, or None for a candidate."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor = gpu.vendor.value or ""
@@ -151,7 +151,7 @@ def _no_gpu(machine: Machine) -> Reason:
 
 
 class Verdict(NamedTuple):
-    """A mode by what was measured."""
+    """The mode that the measurements give."""
 
     mode: Mode  # where to compute
     code: str  # of the reason
@@ -159,9 +159,9 @@ class Verdict(NamedTuple):
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
-    """Return the recommendation by the newest result of this machine below `results` that tells the mode.
+    """Return the recommendation by the newest result below `results` that is of this machine and decides the mode.
 
-    What newer ones say of themselves becomes a note. Where none tells, `advice` stands with these notes.
+    Newer results that do not decide add notes. If no result decides, `advice` is returned with these notes.
     """
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
@@ -208,9 +208,9 @@ def apply_results(machine: Machine, advice: Recommendation, results: Path, read:
 def decide(
     machine: Machine, advice: Recommendation, evidence: Measured, gpus: Sequence[str]
 ) -> Recommendation | None:
-    """Return `advice` with the mode that the evidence of `gpus` gives, on these unless it is the CPU.
+    """Return `advice` with the mode that `evidence` gives. The devices are `gpus`, or none if the mode is cpu.
 
-    Returns None if the evidence does not tell the mode.
+    Returns None if the evidence does not decide the mode.
     """
     verdict = judge(evidence, advice.mode)
     if verdict is None:
@@ -227,9 +227,9 @@ def decide(
 
 
 def judge(evidence: Measured, static: Mode) -> Verdict | None:
-    """Return the mode by what was measured, None where that does not tell it. `static` is the mode without it.
+    """Return the measured mode, or None if the evidence does not decide it. `static` is the mode without measurements.
 
-    Queued calls decide nothing: who queues many calls and waits once knows it, and most programs do not.
+    Queued calls decide nothing: a user who queues many calls and waits once knows it, and most programs do not.
     """
     best = _best_split(evidence.splits)
     if best is not None:
@@ -254,7 +254,7 @@ _UNSURE = ("noise", "selected-in-sample", "throttled", "software")
 
 
 def _lost(splits: Sequence[MeasuredSplit]) -> bool:
-    """Return whether a split gained nothing for sure: evidence against sharing the work."""
+    """Tell whether a split surely gained nothing, which is evidence against sharing the work."""
     return any(split.reason is not None and split.reason not in _UNSURE for split in splits)
 
 
@@ -267,12 +267,12 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
 
 
 def _from_host(regimes: Container[str]) -> str:
-    """Return the situation of data in host memory: copied, or in place where that alone was measured."""
+    """Return the regime of data in host memory: copied, or in place if only in place was measured."""
     return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
 
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
-    """The winner of each situation that was measured, by its regime."""
+    """Return the winner of each measured regime."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
@@ -296,7 +296,8 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 
 def _both_situations(evidence: Measured) -> str:
-    """`GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x 820`."""
+    """Describe both regimes: `GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x
+    820`."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]
@@ -339,7 +340,7 @@ _NONE_WAITED = "no call that is waited for was measured with the data on the GPU
 
 
 def _say_what_is_missing(evidence: Measured) -> str:
-    """Say what is missing in a file that compares a CPU with a GPU and tells no mode."""
+    """Say what is missing in a file that compares a CPU with a GPU but does not decide the mode."""
     waited = _situations(evidence).get(WAITED)
     if waited is not None and waited.note:
         return f"of calls that are waited for, with the data on the GPU, {waited.note}"
@@ -354,7 +355,8 @@ def _say_what_is_missing(evidence: Measured) -> str:
 
 
 def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
-    """Return the note on a file of this machine with another driver, or on another machine's that the user named."""
+    """Return the note on a file of this machine with another driver, or on a file of another machine that the user
+    named. None for other files."""
     if likeness.same and likeness.drivers:
         what = "; ".join(dict.fromkeys(likeness.drivers.values()))
         text = f"{path.name} was measured with another driver ({what}): measure again with `gpubench run`."
@@ -367,7 +369,8 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
 
 
 def _lacking(head: Run) -> str | None:
-    """Say why a run cannot tell the mode, where its head shows it: the rest need not be read."""
+    """Say why a run cannot decide the mode, if its head shows that already; the body is then not read. Else return
+    None."""
     kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"
@@ -386,7 +389,7 @@ def _read(path: Path, read: Reader) -> Measured | str:
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Say what the code means and what helps, with the variable or the device node of this GPU."""
+    """Explain the code and its remedy, with the variable or the device node of this GPU."""
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
         return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
@@ -398,6 +401,6 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Return False for NVML that found no driver where there is no NVIDIA GPU: it is asked without evidence."""
+    """Return False if NVML found no driver and there is no NVIDIA GPU, because NVML may be asked without evidence."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

@@ -1,6 +1,6 @@
-"""Save exactly the files that detection reads as a recorded machine for `--sysroot`.
+"""Recordings: exactly the files that detection reads, saved as a machine for `--sysroot`.
 
-Serial numbers, names of hosts and users, and whatever else is not read, are left out.
+Serial numbers, names of hosts and users, and everything that is not read are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPOILED = "?"  # stands for a line that is none: reading it must fail as before
 
 
 def save_recording(target: Path, sysroot: Path | None) -> None:
-    """Record this machine, or the one under `sysroot`, as a folder or as `target` ending in .tar.gz.
+    """Record this machine, or the machine under `sysroot`. `target` is a folder, or an archive if it ends in .tar.gz.
 
     Raises InputError if `target` exists already or cannot be written.
     """
@@ -54,7 +54,7 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
 
 
 def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) -> None:
-    """The names of the devices that are there, where the machine has a newer pci.ids than ours."""
+    """Record the machine's own pci.ids files, cut down to the names of its devices."""
     before = set(trace.files)
     books(root)
     devices = {
@@ -65,7 +65,7 @@ def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) 
 
 
 def folders(trace: TouchedFiles) -> list[str]:
-    """Folders that were listed, and those of their entries that are counted by name."""
+    """Return the listed folders, and their entries that are counted by name."""
     paths = set(trace.folders)
     for folder, names in trace.folders.items():
         paths |= {f"{folder}/{name}" for name in names if _COUNTED.fullmatch(name)}
@@ -89,7 +89,7 @@ def _pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the same machine, with numbers in place of names of users, pods and containers."""
+    """Return the same files with numbers in place of names of users, pods and containers."""
     numbers = Numbers()
     # The first ones fix the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))
@@ -115,7 +115,7 @@ def clean(trace: TouchedFiles) -> TouchedFiles:
 
 
 def clean_text(path: str, text: str, numbers: Numbers) -> str:
-    """The part of a file that detection reads."""
+    """Return the part of a file that detection reads."""
     if path == "/proc/version":
         words = re.match(r"Linux version \S+", text)
         hints = [word for word in ("microsoft", "ppc64le") if word in text.lower()]
@@ -143,7 +143,8 @@ def _own_line(line: str, numbers: Numbers) -> str:
 
 
 def _table(path: str, text: str, numbers: Numbers) -> str:
-    """The control groups' lines, with the options that count; a spoiled table stays one."""
+    """Rewrite a table of mounts: only the control groups' lines, with the options that count. A spoiled table stays
+    spoiled."""
     lines = [] if proc.is_table(text) else [_SPOILED]
     for mount in parse_table(path, text):
         point, root = (_escape(numbers.rename(part)) for part in (mount.point, mount.root))

@@ -1,4 +1,4 @@
-"""Facts from each vendor's own files: amdgpu's and Intel's in its folder, NVIDIA's in /proc, AMD's KFD."""
+"""Facts from each vendor's own files: the device folders of amdgpu and Intel's drivers, NVIDIA's /proc, AMD's KFD."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIB = 1 << 30
 
 
 def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
-    """Read the files of amdgpu in a device folder; only the totals while the GPU sleeps."""
+    """Read the files of amdgpu in a device folder; only the memory totals while the GPU sleeps."""
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
@@ -43,9 +43,10 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
 
 
 def clock(text: str, mark: str = "") -> int | None:
-    """The highest step, in hertz, of a table of lines such as "1: 2371Mhz *", of those that end in `mark`.
+    """Return the highest clock, in hertz, of a table of lines such as "1: 2371Mhz *". Only lines that end in `mark`
+    count.
 
-    Raises ValueError.
+    Raises ValueError for other lines.
     """
     step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
@@ -53,7 +54,7 @@ def clock(text: str, mark: str = "") -> int | None:
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
-    """The power limits in watts, of the device's own sensors."""
+    """Read the power limits, in watts, from the device's own sensors."""
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
@@ -86,7 +87,8 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
-    """Discrete cards have a board and a maker of memory; an APU has a small carve-out and a large window."""
+    """Return discrete if the card reports a board or a maker of memory, integrated for a small carve-out beside a large
+    window on RAM. Else the kind is missing."""
     for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
         if root.read(f"{folder}/{name}").text:
             return make_fact("discrete", f"{folder}/{name}")
@@ -116,8 +118,8 @@ _DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
 def intel_facts(
     root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
-    """Facts of one device folder; `card` is its /sys/class/drm/cardN, where i915 keeps the local memory; the
-    device's own folder has the same card as drm/cardN."""
+    """Read the facts of one device folder. i915 keeps the local memory in `card`, its /sys/class/drm/cardN, which is
+    also drm/cardN in the device folder."""
     folder = function.folder
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
@@ -145,7 +147,8 @@ def intel_facts(
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
-    """Memory of its own, then the id, then, on a real machine, its place in the processor's own part of bus 0."""
+    """Return the kind: by memory of its own, else by id, else, on a real machine, by the address of the processor's GPU
+    on bus 0."""
     if local.value is not None:
         return make_fact("discrete", local.source)
     device_id = function.record.device_id
@@ -160,7 +163,7 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
-    """xe: the sum over the tiles, all or nothing."""
+    """Return the sum over the tiles of xe; missing if a tile's size is missing."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
@@ -174,7 +177,7 @@ NVIDIA_FOLDER = "/proc/driver/nvidia"
 
 
 def read_gpus(root: Root) -> list[DeviceRecord] | None:
-    """One record per folder of /proc/driver/nvidia/gpus; None if that cannot be listed."""
+    """Return one record per folder of /proc/driver/nvidia/gpus; None if the folders cannot be listed."""
     names = root.names(f"{NVIDIA_FOLDER}/gpus")
     if names is None:
         return None
@@ -183,7 +186,7 @@ def read_gpus(root: Root) -> list[DeviceRecord] | None:
 
 
 def driver_version(text: str) -> str:
-    """ "535.183.01" of the NVRM line. Raises ValueError."""
+    """Parse "535.183.01" from the NVRM line. Raises ValueError."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     if not match:
         raise ValueError("no version")
@@ -191,7 +194,7 @@ def driver_version(text: str) -> str:
 
 
 def parse_information(text: str) -> dict[str, str]:
-    """Lines `Name:  value`. Raises ValueError if there is none."""
+    """Parse lines `Name:  value`. Raises ValueError if there is no such line."""
     pairs = [line.partition(":") for line in text.splitlines()]
     table = {key.strip(): value.strip() for key, colon, value in pairs if colon and value.strip()}
     if not table:
@@ -200,7 +203,7 @@ def parse_information(text: str) -> dict[str, str]:
 
 
 def parse_numa(text: str) -> tuple[int, int] | None:
-    """NUMA node and bytes; None where the memory is no node. Raises ValueError."""
+    """Return NUMA node and bytes; None if the memory is no node. Raises ValueError."""
     table = parse_information(text)
     node = matching(r"-?\d{1,5}", lambda match: int(match[0]))(table.get("Node", ""))
     if node < 0:
@@ -209,14 +212,14 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
-    """The kind, unless the chip's GPU shares the memory of the CPU."""
+    """Return the kind: discrete, or not_probed if the chip's GPU may share the memory of the CPU."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}
 
 
 def find_soc(root: Root, platform: Platform) -> Fact[str]:
-    """The chip that the firmware names, if it is one whose GPU shares the CPU's memory."""
+    """Return the chip that the firmware names, if its GPU shares the CPU's memory; else absent."""
     tree = root.fact("/proc/device-tree/model", lambda text: text if _SOC.search(text) else None)
     product = platform.dmi_product
     if tree.value is None and product.value is not None and _SOC.search(product.value):
@@ -225,7 +228,7 @@ def find_soc(root: Root, platform: Platform) -> Fact[str]:
 
 
 class NumaNodes(NamedTuple):
-    """The nodes that GPUs call their memory."""
+    """The NUMA nodes that hold GPU memory."""
 
     known: frozenset[int]  # their numbers
     unread: Fact[int] | None  # what a GPU says that cannot tell its node
@@ -234,7 +237,7 @@ class NumaNodes(NamedTuple):
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
     """Return the nodes of the files `numa_status`.
 
-    The driver writes one for each GPU or for none: one that is gone is spoiled.
+    The driver writes a file for each GPU or for none. If only some files are missing, they count as spoiled.
     """
     facts = [record.facts["memory.numa_node"] for record in records or ()]
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
@@ -273,7 +276,7 @@ _NO_ATOMICS, _NO_PEER_ACCESS = 0b1100, 0b10000
 
 
 class KfdNode(NamedTuple):
-    """One node of AMD's KFD."""
+    """One node of AMD's KFD topology."""
 
     number: int  # in the topology
     said: Fact[dict[str, int]]  # its properties
@@ -281,12 +284,12 @@ class KfdNode(NamedTuple):
 
     @property
     def table(self) -> dict[str, int]:
-        """The properties; empty if they cannot be read."""
+        """Return the properties; empty if they cannot be read."""
         return self.said.value or {}
 
     @property
     def address(self) -> Address:
-        """Function 0: in partitioned modes the low digits are a partition number."""
+        """Return the address with function 0, because the low digits are a partition number in partitioned modes."""
         location = self.table.get("location_id", 0)
         return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
 
@@ -296,7 +299,7 @@ class KfdNode(NamedTuple):
 
     @property
     def gpu(self) -> tuple[str, object]:
-        """The key that the nodes of one GPU have in common."""
+        """Return the key that the nodes of one GPU share."""
         unique = self.table.get("unique_id", 0)
         return ("uuid", unique) if unique else ("address", self.address)
 
@@ -336,8 +339,8 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
 
 
 def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
-    """The GPUs of which a node that cannot be read may be a partition: the nodes of one GPU follow each other, and the
-    neighbours' partition numbers tell whether one is missing there. Empty if it is none."""
+    """Return the GPUs of which an unreadable node may be a partition. The nodes of one GPU follow each other, and the
+    neighbours' partition numbers show whether a partition is missing there. Empty if the node is no partition."""
     below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
     above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
     if below and above and below.gpu == above.gpu:
@@ -352,7 +355,8 @@ def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
 
 
 def _unread(node: KfdNode) -> DeviceRecord:
-    """A GPU of which the properties cannot be read: other files say that it is one, and how much memory it has."""
+    """Make the record of a GPU whose properties cannot be read. Other files say that it is a GPU, and how much memory
+    it has."""
     facts: dict[str, Fact[Any]] = {
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,
@@ -361,7 +365,7 @@ def _unread(node: KfdNode) -> DeviceRecord:
 
 
 def properties(text: str) -> dict[str, int]:
-    """Lines `name number` of a properties file. Raises ValueError if there is none, or one is no such line."""
+    """Parse lines `name number` of a properties file. Raises ValueError for an empty file or another line."""
     lines = [line.split() for line in text.splitlines()]
     if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
         raise ValueError("not a properties file")
@@ -369,12 +373,12 @@ def properties(text: str) -> dict[str, int]:
 
 
 def gfx(version: int) -> str | None:
-    """ "gfx942" of 90402: major in decimal, minor and stepping in hex."""
+    """Convert 90402 to "gfx942": major in decimal, minor and stepping in hex."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
 
 
 def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
-    """One GPU; at least one of its nodes can be read."""
+    """Make the record of one GPU; at least one of its nodes is readable."""
     nodes = sorted(nodes, key=lambda node: node.number)
     lead = next(node for node in nodes if node.table)
     table, source = lead.table, lead.said.source
@@ -403,7 +407,7 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
 
 
 def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
-    """All or nothing: a partial sum would be a wrong size."""
+    """Add the values; missing if a value is missing, because a partial sum would be a wrong size."""
     unknown = [fact for fact in facts if fact.value is None]
     return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
 
@@ -420,7 +424,7 @@ def _banks(root: Root, folder: str) -> Fact[int]:
 
 
 def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
-    """The paths of each GPU, given the nodes of each; partitions of one GPU have none to each other."""
+    """Return the paths of each GPU, given the nodes of each GPU; partitions of one GPU have no paths to each other."""
     owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):

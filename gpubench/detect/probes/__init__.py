@@ -1,4 +1,5 @@
-"""Probes that load native libraries. Each runs in a child process of its own: they have hung whole machines."""
+"""Probes that load native libraries. Each probe runs in its own child process, because such libraries have hung whole
+machines."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ FactJson = dict[str, Any]
 
 
 class ProbeFailure(Exception):
-    """The library is missing or refuses; `status` and `error_code` go into the provider's entry."""
+    """A missing or refusing library; `status` and `error_code` go into the provider's entry."""
 
     def __init__(self, status: Status, error_code: str, hint: str) -> None:
         super().__init__(hint)
@@ -26,7 +27,7 @@ class ProbeFailure(Exception):
 
 @contextlib.contextmanager
 def require(what: str, extra: str = "") -> Iterator[None]:
-    """Run the imports of a probe. Raises ProbeFailure with the command that installs them where one fails.
+    """Run the imports of a probe. If an import fails, raise ProbeFailure with the command that installs the package.
 
     A half-installed wheel raises OSError and worse.
     """
@@ -38,7 +39,7 @@ def require(what: str, extra: str = "") -> Iterator[None]:
 
 
 def fact(value: Any, status: Status = "unsupported") -> FactJson:
-    """Return the fact of a value; `status` says why there is none."""
+    """Return the fact of a value; `status` says why there is no value."""
     return {"value": value, "status": status if value is None else "ok"}
 
 
@@ -49,9 +50,10 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of all devices, then again after the check of each: a kernel on a sick device may never return.
+    """Yield the records of all devices before and after the check of each device: a kernel on a sick device may never
+    return.
 
-    A device that does not tell hides no other; the hint has its `name` and its number.
+    A device that cannot be described hides no other device; the hint names it by `name` and number.
     """
     described, lost = [], []
     for number, device in enumerate(devices):

@@ -3,7 +3,8 @@ Intel, the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo
 
 CuPy creates a context and obeys CUDA_VISIBLE_DEVICES. Opening a render node wakes its GPU.
 
-`python -m gpubench.detect.probes.libraries NAME [OPTIONS]` writes one JSON object as its message, whatever they print.
+`python -m gpubench.detect.probes.libraries NAME [OPTIONS]` writes JSON objects as its messages, whatever a library
+prints.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def probe_blas() -> dict[str, Any]:
 def probe_cpuinfo() -> dict[str, Any]:
     """Return `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each level of cache in bytes.
 
-    It sleeps a second and forks.
+    py-cpuinfo sleeps a second and forks.
     """
     with require("py-cpuinfo is not installed"):
         from cpuinfo import get_cpu_info
@@ -63,13 +64,14 @@ def probe_cpuinfo() -> dict[str, Any]:
 
 
 def _hertz(clock: Any) -> int | None:
-    """`hz_advertised` is a pair of whole hertz and their decimals."""
+    """Return the whole hertz of `hz_advertised`, a pair of whole hertz and decimals; None if there are none."""
     whole = clock[0] if isinstance(clock, list | tuple) and clock else None
     return whole if isinstance(whole, int) and whole > 0 else None
 
 
 def _bytes(size: Any) -> int | None:
-    """A size is a number of bytes or a text such as "256 KB", by the system that py-cpuinfo asked."""
+    """Convert a cache size to bytes. py-cpuinfo gives a number of bytes or a text such as "256 KB", depending on the
+    system."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size if size > 0 else None
     number, _, unit = size.strip().partition(" ") if isinstance(size, str) else ("", "", "")
@@ -84,7 +86,7 @@ _NO_DEVICE, _OLD_DRIVER = 100, 35
 
 
 def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the records, then again after each check: a kernel on a sick device may never return."""
+    """Yield the records, then again after the check of each device: a kernel on a sick device may never return."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
@@ -102,7 +104,7 @@ def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]
 
 
 def _is_hip(cupy: Any) -> bool:
-    """Whether this CuPy was built for ROCm."""
+    """Tell whether this CuPy was built for ROCm."""
     return bool(getattr(cupy.cuda.runtime, "is_hip", False))
 
 
@@ -140,7 +142,7 @@ def _text(raw: object) -> str:
 
 
 def _too_old(cupy: Any, capability: int) -> bool:
-    """Whether the compiler that CuPy uses says itself that it no longer serves such a device."""
+    """Tell whether CuPy's compiler no longer serves the device, by the compiler's own list."""
     try:
         served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
     except Exception as error:  # a CuPy or CUDA without the call says nothing
@@ -150,7 +152,7 @@ def _too_old(cupy: Any, capability: int) -> bool:
 
 
 def _check_cuda(cupy: Any, index: int) -> bool:
-    """2 x + 1 over 0..999, compared element by element on the host."""
+    """Compute 2 x + 1 over 0..999 and compare it element by element on the host."""
     try:
         with cupy.cuda.Device(index):
             got = (cupy.arange(1000, dtype=cupy.float32) * 2 + 1).tolist()
@@ -176,7 +178,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the records, then again after each check: one adapter's driver may hang, or end the process."""
+    """Yield the records, then again after the check of each adapter: a driver may hang or end the process."""
     with require("wgpu is not installed, or does not load"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()
@@ -204,7 +206,7 @@ def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
 
 
 def _check_adapter(adapter: Any) -> bool:
-    """2 x + 1 over 0..999, compared element by element on the host."""
+    """Compute 2 x + 1 over 0..999 and compare it element by element on the host."""
     import array
 
     import wgpu
@@ -247,8 +249,8 @@ _MOST_BYTES = 1 << 16
 
 
 def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
-    """One record per node: `nodes` name a render node, its address and its driver. They are asked side by side, and one
-    that has not answered within `limit_s`, or that refuses, costs its own record and stands in the hint."""
+    """Return one record per render node; `nodes` gives name, address and driver of each. The nodes are asked side by
+    side. A node that refuses, or does not answer within `limit_s`, gets no record and is named in the hint."""
     try:
         import fcntl
     except ImportError as error:
@@ -290,7 +292,7 @@ def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
 
 
 def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
-    """Facts of struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises struct.error."""
+    """Return the facts of struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises struct.error."""
     units, flags = struct.unpack_from("=I", info, 48)[0], struct.unpack_from("=Q", info, 136)[0]
     vram = struct.unpack_from("=Q", memory, 0)[0]
     fused = bool(flags & _AMD_FUSION)
@@ -306,7 +308,7 @@ def request(direction: int, number: int, size: int) -> int:
 
 
 def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Two queries of DRM_IOCTL_AMDGPU_INFO."""
+    """Ask amdgpu with two queries of DRM_IOCTL_AMDGPU_INFO."""
 
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
@@ -318,7 +320,7 @@ def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
-    """DRM_IOCTL_I915_QUERY."""
+    """Ask i915 with DRM_IOCTL_I915_QUERY."""
 
     def query(length: int, target: int) -> int:
         item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, length, 0, target))
@@ -329,7 +331,7 @@ def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
-    """DRM_IOCTL_XE_DEVICE_QUERY."""
+    """Ask xe with DRM_IOCTL_XE_DEVICE_QUERY."""
 
     def query(length: int, target: int) -> int:
         command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, length, target))
@@ -340,9 +342,9 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
-    """Facts of the memory regions of Intel's drivers. Asked twice: with length 0 the kernel tells the length.
+    """Return the facts of the memory regions of an Intel driver. The first query has length 0 and returns the length.
 
-    Raises OSError for a length that makes no sense, and struct.error for an answer that is cut.
+    Raises OSError for an impossible length, and struct.error for a truncated answer.
     """
     length = query(0, 0)
     if not 0 < length <= _MOST_BYTES:
@@ -368,7 +370,8 @@ _SIZE = "HardwareInformation.qwMemorySize"
 
 
 def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
-    """Return the facts of each model by its vendor and device id. Two entries of one model that differ tell nothing."""
+    """Return the facts of each model by vendor and device id. Where two entries of a model differ in a fact, the fact
+    is dropped."""
     entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
     for values in _adapters():
         match = _IDS.match(str(values.get("MatchingDeviceId", "")))
@@ -392,7 +395,7 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """The values of each entry, by their names."""
+    """Yield the values of each adapter's entry by name."""
     try:
         import winreg
     except ImportError:
@@ -419,8 +422,8 @@ def _adapters() -> Iterator[dict[str, Any]]:
 def main(arguments: list[str]) -> None:
     """Run one probe. OPTIONS is a JSON object of keyword arguments.
 
-    A probe of several devices gives several answers: each replaces the one before, and one that is `partial` stands
-    only where no other follows.
+    A probe of several devices writes several messages. Each message replaces the previous one; a `partial` message
+    counts only if no other follows.
     """
     messages = Messages()
     name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}

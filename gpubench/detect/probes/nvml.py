@@ -1,6 +1,6 @@
-"""NVML: what NVIDIA GPUs are, how they are linked, how they run and who is on them, without creating a context.
+"""NVML: identity, links, state and users of NVIDIA GPUs, without creating a context.
 
-Each field has its own try: what a card does not tell costs nothing else.
+Each field is read on its own: a field that a card does not report costs no other field.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _MIG_ON, _ATS = 1, 2
 
 
 class GpuTarget(Protocol):
-    """A device by the driver's own names for it."""
+    """A device under the driver's own names."""
 
     @property
     def device_id(self) -> str:
-        """Its id in the run."""
+        """Return the device's id in the run."""
 
     @property
     def uuid(self) -> str | None:
-        """The GPU's uuid, with or without dashes and prefix."""
+        """Return the GPU's uuid, with or without dashes and prefix."""
 
     @property
     def pci(self) -> str | None:
-        """Its PCI address."""
+        """Return the device's PCI address."""
 
 
 GpuReader = Callable[[], Mapping[str, Any]]
 
 
 class Handle:
-    """The object of calls of the binding: a GPU, a MIG instance, or the system where `first` is empty."""
+    """The object that NVML calls refer to: a GPU, a MIG instance, or the system if `first` is empty."""
 
     def __init__(self, nvml: Any, *first: Any) -> None:
         self.nvml = nvml
@@ -65,7 +65,7 @@ class Handle:
         self.errors: dict[int, Exception] = {}  # by NVML's code
 
     def ask(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> FactJson:
-        """Return the fact of one call, whose answer `read` turns into a value, or the status behind its error."""
+        """Return the fact of one call: `read` turns the answer into a value, an error gives the status."""
         try:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
@@ -77,7 +77,7 @@ class Handle:
             return fact(None)
 
     def value(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Return the value of `ask`."""
+        """Return the value of `ask`; None after an error."""
         return self.ask(name, *more, read=read)["value"]
 
     @property
@@ -86,25 +86,25 @@ class Handle:
 
     @property
     def bdf(self) -> str | None:
-        """The PCI address as NVML writes it."""
+        """Return the PCI address as NVML writes it."""
         return text(getattr(self.value("nvmlDeviceGetPciInfo"), "busId", None))
 
     @property
     def partitioned(self) -> bool:
-        """Whether the GPU is cut into MIG instances."""
+        """Tell whether the GPU is cut into MIG instances."""
         return bool(self.value("nvmlDeviceGetMigMode", read=lambda mode: mode[0] == _MIG_ON))
 
 
 def text(value: Any) -> str | None:
-    """Older bindings give bytes."""
+    """Decode bytes, which older bindings return, to text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield the records after each GPU, then all of them with their links: a call on a sick GPU may never return.
 
-    `addresses`: PCI addresses of the GPUs that files show bound to the driver. The `why_not` of a GPU that NVML counts
-    and cannot reach says so. Raises ProbeFailure if NVML cannot start.
+    `addresses`: PCI addresses of the GPUs that files show bound to the driver. A GPU that NVML counts but cannot reach
+    has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start.
     """
     nvml = nvml or library()
     try:
@@ -143,7 +143,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
 
 
 def library() -> Any:
-    """The binding. Raises ProbeFailure where it is not installed."""
+    """Return the NVML binding. Raises ProbeFailure if it is not installed."""
     # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
     with contextlib.suppress(OSError):
         ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
@@ -153,7 +153,8 @@ def library() -> Any:
 
 
 def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
-    """The GPUs by index, and the errors of those that refuse their handles. Raises what keeps NVML from starting."""
+    """Start NVML; return the GPUs by index, and the errors of GPUs that refuse a handle. Raises the error that keeps
+    NVML from starting."""
     nvml.nvmlInit()
     handles: dict[int, Handle] = {}
     refused: dict[int, Exception] = {}
@@ -166,7 +167,7 @@ def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
 
 
 def _unreachable(index: int, error: Exception) -> dict[str, Any]:
-    """The record of a GPU that NVML counts and cannot reach."""
+    """Make the record of a GPU that NVML counts but cannot reach."""
     code = getattr(error, "value", -1)
     size = {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
     return {
@@ -177,7 +178,7 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
 
 
 def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
-    """Give the records that say neither address nor uuid the addresses that no record has, if they are as many."""
+    """Give the unused addresses to the records without address and uuid, if both are equal in number."""
     reached = {address(record["bdf"]) for record in records}
     free = [bdf for bdf in addresses if address(bdf) not in reached]
     nameless = [record for record in records if not record["bdf"] and not record["uuid"]]
@@ -195,7 +196,7 @@ def _watts(milliwatts: int) -> float:
 
 
 def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
-    """The record of one GPU. Raises the driver's error where it does not even tell which GPU this is."""
+    """Make the record of one GPU. Raises the driver's error if it gives neither uuid nor address."""
     ask, nvml = handle.ask, handle.nvml
     pci = handle.value("nvmlDeviceGetPciInfo")
     record = {
@@ -229,7 +230,8 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
 
 
 def _memory(handle: Handle) -> dict[str, Any]:
-    """Total, free and reserved of the v2 call; the older call has no `reserved`. A total of 0 is no answer."""
+    """Return total, free and reserved bytes of the v2 call. The older call has no `reserved`. A total of 0 counts as
+    missing."""
     version = getattr(handle.nvml, "nvmlMemory_v2", None)
     total = fact(None)
     if version is not None:
@@ -247,7 +249,7 @@ def _memory(handle: Handle) -> dict[str, Any]:
 
 
 def throttle_words(handle: Handle) -> list[str]:
-    """Why the clocks are lower than they could be, in the words of nvidia-smi."""
+    """Return the reasons why the clocks are held down, in the words of nvidia-smi."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         mask = handle.value(name)
         if isinstance(mask, int):
@@ -256,7 +258,7 @@ def throttle_words(handle: Handle) -> list[str]:
 
 
 def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
-    """MIG instances: memory from the instance's own handle."""
+    """Return the records of the MIG instances; memory comes from the instance's own handle."""
     records = []
     count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
     for index in range(count or 0):
@@ -317,7 +319,7 @@ def _links(handle: Handle) -> CardLinks:
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
-    """Return by address the paths of each GPU to the others. MIG instances have none."""
+    """Return the paths of each GPU to the others, by address. GPUs in MIG instances have none."""
     placed = {
         at: (handle, _links(handle))
         for handle in handles
@@ -353,12 +355,13 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """A function for each device that reads it now; `absent` gets the reason why the others have none."""
+    """Return, for each device that NVML finds, a function that reads its current state. `absent` receives the reason
+    for each other device."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """The handle of each device; `absent` gets the reason why the others have none."""
+    """Return the handle of each device that NVML finds. `absent` receives the reason for each other device."""
     handles: dict[int, Handle] = {}
     try:
         handles, refused = _start(nvml or library())
@@ -378,7 +381,7 @@ def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: An
 
 
 def _is_target(handle: Handle, target: GpuTarget) -> bool:
-    """Compare by uuid or by address, never by name. A partition's uuid is none of a GPU's: its address is."""
+    """Compare by uuid or by address, never by name. A partition's uuid matches no GPU; its address does."""
     own = handle.uuid
     if own and target.uuid and uuid_key(own) == uuid_key(target.uuid):
         return True
@@ -400,10 +403,11 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 
 
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
-    """Count by device id: processes that compute on the GPU, those that draw, and bytes in use, as NVML tells them.
+    """Count, by device id, the processes that compute on the GPU, the processes that only draw, and the bytes in use.
 
-    Processes of other containers are in no list; the memory that they hold is counted. A GPU in partitions is left out:
-    who is on another partition disturbs nobody. So is memory that is the system's too, which holds its files.
+    NVML lists no processes of other containers, but counts their memory. A GPU in partitions is left out, because users
+    of another partition do not disturb. Memory that the GPU shares with the system counts as 0, because it also holds
+    the system's files.
     """
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
