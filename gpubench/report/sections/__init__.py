@@ -1,4 +1,4 @@
-"""One module a noun of a report: its table, its chart and its rows of JSON, derived by the analysis.
+"""Sections of a report, one module each. A section defines its table, its chart and its JSON rows from the analysis.
 
-`contents` and the exporters put them together; sections know no renderer.
+`contents` and the exporters combine the sections; sections know no renderer.
 """

@@ -1,5 +1,4 @@
-"""The answer on one screen: a sentence, the two sides, a table of two situations, and what limits it; or why
-no GPU was compared with a CPU."""
+"""The answer on one screen: a sentence, the two sides, a table of two situations, and its limits."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the screen as it is for a terminal and for plain text; in full as sentences and a table."""
+    """Draw the screen for terminals and plain text; in a full report draw sentences and a table."""
     # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
     screen = make_screen(analysis, options, alone=alone)
@@ -105,9 +104,8 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return what a run ends with. `saved`: the files; `more`: the sections that `--full` adds; `height`: lines of the
-    terminal, above which the sentence is repeated as the last line. A run without files names no command that reads
-    one."""
+    """Return the screen at the end of a run. `saved`: the files; `more`: sections that `--full` adds; `height`: lines
+    of the terminal; a longer screen repeats the sentence as its last line. Without files no command is named."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
@@ -132,8 +130,8 @@ def brief_answer(analysis: Analysis) -> str:
 def answer_sentences(
     analysis: Analysis, backend: str | None = None, regimes: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return what the run says in words: of the machine, then of splits and stage assignments that pay. `backend` and
-    `regimes`: of these instead of the fastest GPU backend and of the two situations of the table."""
+    """Return the answer in words, then the splits and stage assignments that pay. `backend` and `regimes` replace the
+    fastest GPU backend and the two situations of the table."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     return (
         *_first_lines(analysis, answered, regimes or answered.regimes)[0],
@@ -142,7 +140,7 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return at most 24 lines of a table of at most 16 rows, none wider than `width` but for the name of a file."""
+    """Return at most 24 lines if the table has at most 16 rows. Only the name of a file may be wider than `width`."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -178,7 +176,7 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the parts of the screen. `alone`: nothing follows that says more; `backend`: as for `answer`."""
+    """Return the parts of the screen. `alone`: no section with more details follows; `backend`: as for `answer`."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -216,8 +214,8 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return what a wing says of a run without a GPU beside a CPU, else the answer and the split that pays most, in
-    wordings that get shorter."""
+    """Return the first sentences in wordings of falling length: the answer and the best split. Without a comparison: a
+    wing's sentences, else the reason."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -244,7 +242,7 @@ def _first_lines(
 
 
 def answer_table(answered: MachineAnswer) -> Table | None:
-    """Return None if nothing has a time."""
+    """Return the table of the answer, or None if nothing has a time."""
     if answered.absence is not None:
         if answered.times:
             return times_table(answered)
@@ -257,7 +255,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Two sizes of one op fit one glance."""
+    """Return the limit of lines, which is smaller for one or two named sizes of one op."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -265,13 +263,13 @@ def _most_lines(answered: MachineAnswer) -> int:
 
 
 def _short_command(options: RenderOptions) -> str:
-    """Return the command as it fits into a line with an option; the last line of a screen has it whole."""
+    """Return the command, shortened if it leaves no room for an option; the screen's last line has it whole."""
     named = options.command or "gpubench report"
     return named if columns(named) + _OPTION_ROOM <= options.width else "gpubench report FILE"
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return how to see the rest; the other GPU backends where there is room."""
+    """Return the commands that show more, with the other GPU backends if there is room."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -279,7 +277,7 @@ def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
-    """Say what other code than the user's text gives: on the CPU, and on both sides at their best."""
+    """Say how fast code other than the user's runs: on the CPU, and with the best code on both sides."""
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
@@ -299,7 +297,7 @@ def _best_code(answered: MachineAnswer) -> list[str]:
 
 
 def _on_host(answered: MachineAnswer) -> list[str]:
-    """Say what takes its time on the CPU whatever the mode."""
+    """Name the ops that no GPU can run, with their CPU times."""
     times = [
         f"{winner.op} {format_seconds(winner.plain_s or winner.best_s)} at "
         f"{named_size_text(winner.n, winner.extent)}"
@@ -309,7 +307,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Say why plain NumPy is slower even where it computes as fast; nothing where no other implementation wins."""
+    """Say that plain NumPy allocates its results, for ops where another implementation wins; else nothing."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -324,8 +322,8 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Name ops and sizes for which the time did not suffice; nothing for an interrupted run, whose last line counts
-    them."""
+    """Name ops and sizes that were not measured for lack of time. An interrupted run returns nothing: its last line
+    counts them."""
     if not run.complete:
         return []
     if not (answered.rows or answered.implementations or answered.times):
@@ -347,7 +345,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Say where two sides pay, as far as that was measured."""
+    """Say where a split over CPU and GPU pays, or that none pays; nothing if no split was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -365,8 +363,8 @@ _WORDINGS = (
 
 
 def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
-    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in one line: the first
-    wording that is not too long. Nothing where neither side has a time."""
+    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.` in the first wording that fits
+    into one line. Return an empty text if neither side has a time."""
     timed: list[AnswerRow | BestImplementation | GpuTimes] = [
         *answered.rows,
         *answered.implementations,
@@ -401,7 +399,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """Say what broke in one session alone: the case has a number, and the run ends as one that failed."""
+    """Say which cases failed in some sessions only: they have a number, but the run counts as failed."""
     return [
         printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
@@ -410,7 +408,7 @@ def _lost(analysis: Analysis) -> list[str]:
 
 
 def _shared_gpus(run: Run) -> list[str]:
-    """Name GPUs on which others computed meanwhile: their times are too long."""
+    """Name the GPUs that another process used during the run, so their times are too long."""
     answered = [item for item in run.warnings if item.code == OTHER_USERS and item.severity == "warning"]
     places = dict.fromkeys(printable(str(item.data.get("devices", "a GPU"))) for item in answered)
     return [f"Another process computed on {place}: times there are too long." for place in places]
@@ -422,7 +420,7 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Say where the files are; of an interrupted run how to go on with the first."""
+    """Say where the files are; for an interrupted run, say how to resume from the first file."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
@@ -452,7 +450,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
 def _notes(
     analysis: Analysis, answered: MachineAnswer, options: RenderOptions, *, alone: bool
 ) -> list[tuple[int, str]]:
-    """Return what a reader can do without, as it is shown, each with its rank."""
+    """Return notes that a reader can do without, each with its rank."""
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
@@ -478,7 +476,7 @@ def _notes(
 
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
-    """Return how sure the break-evens are, after how many sessions and seconds."""
+    """Return how precise the break-evens are, and the numbers of sessions and seconds."""
     # One op shows all its situations, a table of many two of them.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
@@ -489,7 +487,7 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Return how closely the break-evens are known, up or down: `Break-evens: 9 within 1.5x, 5 within 2x.`"""
+    """Count the break-evens by their precision: `Break-evens: 9 within 1.5x, 5 within 2x.`"""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
@@ -500,7 +498,7 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
-    """Say why cells are `?`; the situation goes, as what holds of one often holds of both."""
+    """Say why cells are `?`, by reason; situations are not named, because a reason often holds for both."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.why))
         for entry in answered.rows
@@ -531,7 +529,7 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return why there is no comparison, with the names of ops, and without."""
+    """Return why there is no comparison, in two wordings: with the names of ops, and without."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         others = (
@@ -555,7 +553,7 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return which CPU implementations win: how the sentence goes on."""
+    """Return endings of that sentence: which ops have a faster CPU implementation."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -580,7 +578,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return what was looked for and not found, by the words of the run; empty without such words."""
+    """Return the backends that were looked for but gave no GPU, with reasons; empty if there is none."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")
@@ -597,5 +595,5 @@ def looked_for(run: Run) -> str:
 
 
 def _software(name: str) -> str:
-    """Return `llvmpipe: not a GPU`, without the versions in brackets behind its name."""
+    """Return `llvmpipe: not a GPU`, without the versions in brackets after the name."""
     return f"{shorten(name.partition(' (')[0], 30)}: not a GPU"

@@ -1,5 +1,8 @@
-"""The tables of the final screen: two situations of all ops, the situations of one op, sizes that were asked for, the
-CPU's implementations where there is no GPU, and times alone where no CPU was timed. Each has its narrower forms."""
+"""The tables of the final screen.
+
+There is a table for two situations of all ops, for the situations of one op, for named sizes, for CPU implementations
+without a GPU, and for GPU times without a CPU. Each table has narrower forms.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,16 @@ from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 def bare_table(
     columns: Iterable[Column], rows: Iterable[Iterable[Cell]], narrower: Table | None = None
 ) -> Table:
-    """Return a table as the answer has it."""
+    """Return a table in the style of the answer."""
     return Table(tuple(columns), tuple(map(tuple, rows)), narrower=narrower, bare=True)
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """Return a row for each op: `pays from` and the gain in two situations. The size of the gains stands in the
-    heading, and beside a gain of another size; where most are of other sizes, each row has its own."""
+    """Return a row for each op: `pays from` and the gain in two situations.
+
+    The heading has the most common size of the gains; a gain at another size has its size beside it. If most gains have
+    other sizes, each row has its own size.
+    """
     counted: Extent = "plain" if all(entry.extent == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
     common = {regime: _commonest(answer, regime) for regime in answer.regimes}
@@ -67,7 +73,7 @@ def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
-    """Return whether most gains are of another size than the commonest one of their situation."""
+    """Return whether most gains are at another size than the most common size of their situation."""
     at_common = [
         entry.elements(gain.n) == n
         for regime, n in common.items() for entry in answer.rows if (gain := _gain_of(entry, regime))
@@ -76,8 +82,7 @@ def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bo
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
-    """Return the gain, and its size where it is not the one that is `common` already; a matrix counts by its elements
-    there."""
+    """Return the gain, with its size if the size is not `common`. The size of a matrix is compared by its elements."""
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
@@ -90,7 +95,8 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the op of each row, with its dtype where there are several, and the GPU where there are several."""
+    """Return the columns and cells that name each row: the op, the dtype if there are several, and the GPU if there are
+    several."""
     dtypes = len({entry.dtype for entry in answer.rows}) > 1
     names = [[Cell(_series_label(entry, dtypes=dtypes))] for entry in answer.rows]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
@@ -109,12 +115,12 @@ def _series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: b
 
 
 def _order(regime: str) -> tuple[int, str]:
-    """Return the order: queued, waited, N calls a copy, copied."""
+    """Return the sort key of a situation: queued, waited, N calls a copy, copied."""
     return ({QUEUED: 0, WAITED: 1, ALWAYS: 3}.get(regime, 2), regime)
 
 
 def one_op_table(entry: AnswerRow) -> Table:
-    """Return a row for each situation of one op, with the time behind the gain."""
+    """Return a row for each situation of one op, with the GPU time behind the gain."""
     gains = [cell.gain for cell in entry.cells.values() if cell.gain is not None]
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
@@ -135,12 +141,12 @@ def one_op_table(entry: AnswerRow) -> Table:
 
 
 def _top_text(n: int, extent: Extent) -> str:
-    """Return `n = 16 M`, `side = 4096`."""
+    """Return the largest size with its name: `n = 16 M`, `side = 4096`."""
     return f"side = {n}" if extent == "side" else f"n = {size_text(n, extent)}"
 
 
 def sizes_table(answer: MachineAnswer) -> Table:
-    """Return a row for each size that was asked for."""
+    """Return a row for each requested size."""
     # Where numba would be faster and does not work, the CPU is not at its best.
     cpu = "CPU" if any(code.weaker for code in answer.cpu) else "best CPU"
     columns, names = _names(answer)
@@ -173,8 +179,11 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
 
 
 def implementations_table(answer: MachineAnswer) -> Table:
-    """Return the fastest implementations of the CPU, without a GPU. Several ops have a row each, their sizes side by
-    side; of one op, or at sizes that were asked for, each size has a row, with the time of plain NumPy."""
+    """Return the fastest CPU implementations of a run without a GPU.
+
+    Several ops have one row each, with their sizes side by side. For one op, or for requested sizes, each size has a
+    row with the time of plain NumPy.
+    """
     ops = {
         (implementation.op, implementation.dtype, *implementation.params.items())
         for implementation in answer.implementations
@@ -232,7 +241,7 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op under the size of a heading; another size is written."""
+    """Return the cells of one op below a heading's size; a different size is written into the cell."""
     if implementation is None:
         return [Cell("-"), Cell("")]
     tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"
@@ -254,7 +263,7 @@ def _measured_size(implementation: BestImplementation | GpuTimes) -> str:
 
 
 def times_table(answer: MachineAnswer) -> Table:
-    """Return what a call takes on each GPU, where no CPU was timed."""
+    """Return the time of a call on each GPU, for a run without CPU times."""
     regimes = sorted({regime for entry in answer.times for regime in entry.seconds}, key=_order)
     gpus = device_names(dict.fromkeys(entry.device_id for entry in answer.times))
     dtypes = len({entry.dtype for entry in answer.times}) > 1
@@ -301,7 +310,7 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what all wings add. `alone`: no GPU was held against a CPU."""
+    """Return the parts of all wings as one. `alone`: no GPU was compared with a CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

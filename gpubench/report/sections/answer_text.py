@@ -1,4 +1,4 @@
-"""The words of the final screen: sizes, cells, gains, and the sentence that stands first."""
+"""The words of the final screen: sizes, cells, gains and the first sentence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told wit
 
 
 def rough_size_text(n: float) -> str:
-    """Return about so many elements, with one digit: `0.7 M`, `60 K`."""
+    """Return a number of elements rounded to one digit: `0.7 M`, `60 K`."""
     unit, scale = next(((unit, scale) for unit, scale in SIZE_UNITS if n >= scale / 2), ("", 1))
     digits = 10 ** math.floor(math.log10(n / scale))
     value = round(n / scale / digits) * digits
@@ -52,7 +52,7 @@ def rough_size_text(n: float) -> str:
 
 
 def asked_size_text(n: int, extent: Extent) -> str:
-    """Return a size that was asked for, as it was: `1.1 K`, `16 M`; `1,000,000` where K and M do not give it back."""
+    """Return a requested size without rounding: `1.1 K`, `16 M`; `1,000,000` if K and M would change the number."""
     if extent == "side" or (extent == "plain" and n < 10_000):
         return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
@@ -64,13 +64,13 @@ def asked_size_text(n: int, extent: Extent) -> str:
 
 
 def named_size_text(n: int, extent: Extent) -> str:
-    """Return the same as `asked_size_text`, with what is counted: `n = 1 K`, `side 1024`."""
+    """Return a requested size with its name: `n = 1 K`, `side 1024`."""
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the times of software adapters, which stand in no table of the screen: those of the first
-    ops at their largest size."""
+    """Return a sentence with the times of software adapters: the first ops at their largest size. No table of the
+    screen has these times."""
     timed = [
         x for x in analysis.shown_of(analysis.compared) if x.device_kind == "software" and x.time is not None
     ]
@@ -86,7 +86,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
-    """Return `text` in the colour of its cell; what is said stands in the words."""
+    """Return `text` in the colour for the kind of `cell`; the words alone are sufficient."""
     kind = "open" if cell is None else cell.kind
     tones: dict[str, Tone] = {
         "wrong": "bad",
@@ -97,15 +97,15 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
 
 
 def factor_text(factor: float, within: float = 0.0) -> str:
-    """Return `14x`, `2.1x`: two digits; `~14x` where it may be off by a larger share than CLOSE_GAIN."""
+    """Return `14x` or `2.1x` with two digits; `~14x` if the factor may be off by more than CLOSE_GAIN."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
     return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
 
 
 def gain_text(gain: Gain) -> str:
-    """Return `GPU 14x`, `CPU ~2.1x`: the winner and its factor; `about equal`; `GPU ~1.5x ?` where the other may
-    win, `about equal ?` where either may."""
+    """Return the winner and its factor: `GPU 14x`, `CPU ~2.1x`, or `about equal`. With doubt about the winner return
+    `GPU ~1.5x ?` or `about equal ?`."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
         return f"about equal{doubt}"
@@ -122,14 +122,14 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
 
 
 def with_own_names(answer: MachineAnswer, run: Run) -> MachineAnswer:
-    """Return the answer with users' functions by their own names."""
+    """Return the answer with users' functions named as in their source."""
     names = {op: name for op, name in own_names(run.selection.ops).items() if op != name}
     renamed: MachineAnswer = each_text(answer, lambda text: names.get(text, text)) if names else answer
     return renamed
 
 
 def series_text(entry: AnswerRow | BestImplementation | GpuTimes) -> str:
-    """Return the op, with the params beside its size."""
+    """Return the op, followed by its params other than the size."""
     return with_params(entry.op, entry.params)
 
 
@@ -142,10 +142,11 @@ MOST_DTYPES = 3
 def machine_sentences(
     answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
 ) -> list[str]:
-    """Return what a GPU gains over all ops: a sentence for each dtype, at most three, each op at the largest size
-    measured. `regimes`: the situations, if not those of the table.
+    """Return the GPU's gains over all ops, each at its largest measured size: one sentence per dtype, at most three.
+    `regimes`: the situations, if not those of the table.
 
-    Rows of the first GPU count, without wrong results and what has no number."""
+    Only rows of the first GPU count, without wrong or failed results.
+    """
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
     for dtype in dtypes[:MOST_DTYPES]:
@@ -163,7 +164,7 @@ def machine_sentences(
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return how many ops the first GPU wins at their largest size, and how many have a gain."""
+    """Return how many ops the first GPU wins at their largest size, and how many ops have a gain."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     cells = [entry.cells[regime] for entry in rows if regime in entry.cells]
     gains = [cell.gain for cell in cells if cell.gain and cell.kind not in ("wrong", "failed")]
@@ -171,8 +172,8 @@ def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
 
 
 def brief_text(answer: MachineAnswer) -> str:
-    """Return what a GPU gains in a few words: `GPU wins 14 of 14, 1 of 14 copied`; of one op
-    `matmul: from ~230², from 982² copied`."""
+    """Return the GPU's gains in a few words: `GPU wins 14 of 14, 1 of 14 copied`; for a single op `matmul: from ~230²,
+    from 982² copied`."""
     first = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     texts = []
     for regime in answer.regimes:
@@ -196,7 +197,8 @@ class _Clauses(msgspec.Struct, frozen=True):
     thresholds: bool  # sizes were searched, not named
 
     def sentence(self, regimes: Sequence[str]) -> str:
-        """Return all clauses; the first names the GPU, the next call it `it`."""
+        """Return all clauses as a sentence. The first clause says `the GPU`; later clauses say `it` if the GPU was the
+        last subject."""
         clauses, subject = [], "the GPU"
         for regime in regimes:
             clause = self._clause(regime, subject)
@@ -206,7 +208,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return ("; ".join(clauses) or "no op was timed on both sides") + "."
 
     def least(self, regimes: Sequence[str]) -> str:
-        """Return the counts alone."""
+        """Return the sentence with counts only."""
         counts = []
         for regime in regimes:
             gains = self._gains(regime)
@@ -216,7 +218,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """Return the gains by the place of the row."""
+        """Return the valid gains by the index of their row."""
         cells = {i: entry.cells.get(regime) for i, entry in enumerate(self.rows)}
         return {
             i: cell.gain for i, cell in cells.items() if cell and cell.gain and cell.kind not in ("wrong", "failed")
@@ -253,7 +255,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
     def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:
-        """Return who wins; `cpu` lose at the top of their ladders."""
+        """Return how many ops the GPU wins, with names if there are few. `gpu` and `cpu`: rows that each side wins at
+        the largest size."""
         if len(gpu) == total:
             return self._all(gpu)
         count = f"{len(gpu)} of {total}"
@@ -280,8 +283,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return from about how many elements on half of those that win do so, of a matrix its elements; empty where
-        that is not known."""
+        """Return from about how many elements the GPU wins half of its ops; a matrix counts by its elements. Return an
+        empty text if that is not known."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.extent == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -295,7 +298,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely break-even in elements; infinity where none is known."""
+    """Return the most likely break-even in elements, or infinity if it is not known."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -303,7 +306,8 @@ def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
 
 
 def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return what one op gains: a clause for each situation, and up to which size: above it nothing is claimed."""
+    """Return the gain of one op: a clause for each situation, and the largest measured size, above which nothing is
+    claimed."""
     cells = {regime: entry.cells[regime] for regime in regimes if regime in entry.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
     # Once, where all clauses have the same end.
@@ -317,8 +321,8 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
-    """Return the clause of one situation. Both ends of a break-even are written: no size between them is known to
-    win. `ends`: with the largest size."""
+    """Return the clause of one situation. It has both ends of a break-even, because no size between them is known to
+    win. `ends`: add the largest size."""
     size = cell_text(cell, entry.extent).removesuffix(", mixed")
     both = both_text(cell, entry.extent).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
@@ -352,7 +356,7 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
 
 
 def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return what one op gains at the sizes that were asked for: `the GPU wins at both sizes, 6.7x to 22x`."""
+    """Return the gain of one op at the requested sizes: `the GPU wins at both sizes, 6.7x to 22x`."""
     gains_by_regime = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
     clauses = [
         f"{situation_text(regime)}: {_sizes_clause(gains)}"
@@ -367,7 +371,8 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Return who wins at all of these sizes, and by how much; else the least and the largest gain."""
+    """Return the side that wins at all sizes, and its factors; if no side wins everywhere, the least and the largest
+    gain."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}
@@ -384,8 +389,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Say which sessions lack functions, then for each function that does not run on NumPy its smallest such size; each
-    with the reason."""
+    """Return sentences on failing functions, with reasons: first sessions that lack functions, then the smallest size
+    at which each function fails on NumPy."""
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
@@ -405,8 +410,8 @@ def raising_functions(run: Run) -> list[str]:
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:
-    """Name the user's functions that were not measured: one with its reason, several by their names. `command` shows
-    why; empty where that follows."""
+    """Name the user's functions that were not measured: a single function with its reason, several only by name.
+    `command` shows the reasons; it is empty if the reasons follow below."""
     messages = [
         printable(warning.message)
         for warning in run.warnings
@@ -420,7 +425,7 @@ def left_out_functions(run: Run, command: str) -> list[str]:
 
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
-    """Return `GPU 14x` at the largest size if sizes were named, else `the GPU pays from 23 K`."""
+    """Return the gain at the largest size, `GPU 14x`, if the user named sizes; else `the GPU pays from 23 K`."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.extent)
@@ -428,7 +433,7 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence if a case with one of these times, whose ratio stands first, is unstable; else nothing."""
+    """Return a sentence if an unstable case has one of these times (of the first ratio); else an empty text."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""

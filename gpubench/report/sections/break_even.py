@@ -1,5 +1,5 @@
-"""The break-even table and that of the gains, with a column for each situation; every ratio with both times; and how
-many calls repay a copy."""
+"""The tables of break-evens and of gains, with a column for each situation; the table of all ratios with both times;
+and the table of calls that repay a copy."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ MANY_SIZES = 6  # of an op: from here on, sizes of which a search measured a sma
 
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
-    """Draw the gains; in full, and for who chose the section, a row for each ratio with both times, too. A reader who
-    chose an order gets these rows alone, as they stand in the analysis."""
+    """Draw the gains. A full report, or a user who chose the section, also gets a row for each ratio with both times. A
+    user who chose an order gets only these rows, in the order of the analysis."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -107,7 +107,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows at sizes of the plan: of an op with many, without those at which a search looked at a part."""
+    """Return the rows at planned sizes. For an op with many sizes, drop sizes that a search measured for only a part of
+    the cases."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -117,7 +118,8 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return what tells whose time of the CPU it is, if more than one backend measured the CPU."""
+    """Return a function from a case to its CPU device id as text; the text is empty if only one backend measured the
+    CPU."""
     timed = {
         ratio.case.device_id
         for ratio in analysis.cases
@@ -158,8 +160,8 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
 
 
 def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a row for each op, size and device, with all situations beside each other; a narrower form leaves the
-    intervals out."""
+    """Return a row for each op, size and device, with all situations side by side. The narrower form has no
+    intervals."""
     rows = rows if options.every_size else _usual_sizes(rows)
     data = regimes(ratio.case.case for ratio in rows)
     lines = group_by(rows, lambda ratio: (ratio.case.case.series, ratio.case.case.n, ratio.case.case.device_id))
@@ -192,8 +194,8 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return all of `rows` with both times and their implementations: by op, device, situation and size, or in their
-    order where a reader chose one."""
+    """Return a row for each of `rows`, with both times and their implementations. The rows are sorted by op, device,
+    situation and size, unless the user chose an order."""
     library = _library_ratios(analysis, rows)
     whose, unit = _whose(analysis), options.time_unit
     columns = heads(
@@ -237,7 +239,7 @@ def _side_text(side: CaseResult, unit: str) -> str:
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
-    """Return what a table of software adapters says that they are."""
+    """Return the title of a table of software adapters, which says that they are no GPUs; else an empty text."""
     adapters = dict.fromkeys(
         ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
     )
@@ -245,8 +247,8 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 
 
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
-    """Return the library-to-library ratios by workload, regime and device. There are none where every headline is that
-    ratio already: it would say everything twice."""
+    """Return the library-to-library ratios by workload, regime and device. Return nothing if every headline ratio is
+    already library-to-library, because the table would repeat it."""
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
@@ -260,7 +262,7 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
 
 
 def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
-    """Return the gain in the colour of the side that wins, where the interval says so."""
+    """Return the gain, in the colour of the winner if the interval excludes 1."""
     tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
     return Cell(gain_text(ratio, style) + mark(ratio.label), tone if ratio.headline else "muted")
 
@@ -342,7 +344,7 @@ _MOST_OPS = 4  # named with a reason
 
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the break-evens; in a narrow place without their intervals."""
+    """Draw the break-evens; the narrow form has no intervals."""
     names = own_names(curve.op for curve in analysis.break_even)
     curves = [msgspec.structs.replace(curve, op=names[curve.op]) for curve in analysis.break_even]
     if not curves:
@@ -352,7 +354,7 @@ def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | 
 
 
 def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
-    """Return a row for each op, dtype and device. What is the same in all rows stands in the title."""
+    """Return a row for each op, dtype and device. Values that all rows share stand in the title."""
     words = cell_text if short else both_text
     dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
     regimes = list(
@@ -386,8 +388,8 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
-    """Return `CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without
-    names; nothing if all have the same."""
+    """Return the fastest CPU code by op: `CPU, the fastest at each size: numba; add, dot: numba or PyTorch`. The code
+    of most ops comes first, without op names. Return an empty text if all ops have the same code."""
     groups: dict[str, list[str]] = {}
     for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
         bases = [point.baseline for curve in rows for point in curve.points]
@@ -399,7 +401,7 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
 
 
 def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
-    """Return what the cells mean; for `?` the reasons."""
+    """Return the meaning of the cells, with the reasons for `?`."""
     pairs = [(curve, threshold(curve)) for curve in curves]
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
     kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
@@ -434,8 +436,8 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the calls that repay a copy, with what a transfer, a call and the CPU cost; then what loading weights
-    costs."""
+    """Draw the number of calls that repay a copy, with the costs of a transfer, a call and the CPU; then the cost of
+    loading weights."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
@@ -458,7 +460,7 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
-    """Return what loading the weights costs, once."""
+    """Return the cost of loading the weights once."""
     columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
@@ -495,8 +497,8 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 
 def calls_text(result: Amortization) -> str:
-    """Return `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is
-    none."""
+    """Return the calls that repay a copy: `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` beyond the measured
+    number, `never`, or the reason for no number."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

@@ -1,5 +1,5 @@
-"""The cases themselves: all numbers of each, the chart of their times; where they ran; those without a number, by
-reason; and warnings with their advice."""
+"""Sections about the cases: all numbers of each case, the chart of times, the environment, cases without a number by
+reason, warnings with advice, noise and gates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @section("environment", order=190, help="Versions, devices and settings")
 def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw what was measured with: versions, devices, settings, recorded variables."""
+    """Draw the environment of the run: versions, devices, settings, recorded variables."""
     run = analysis.run
     tools = ", ".join(f"{name} {version}" for name, version in sorted(run.tool.items()))
     settings = run.settings
@@ -74,7 +74,7 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 @section("raw", order=200, usual=False, help="Every case with its id")
 def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw every case with its interval, and the kernel that its device took where it had a choice."""
+    """Draw every case with its interval, and with its kernel if the device had a choice of kernels."""
     unit = options.time_unit
     chosen = any(result.kernel for result in analysis.cases)
     columns = heads(
@@ -120,7 +120,7 @@ CAPTION = (
 
 @chart("speedup", order=10)
 def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw one line for each device and regime."""
+    """Draw the times, one line for each device and regime."""
     import altair
 
     unit = options.time_unit
@@ -152,7 +152,8 @@ _SIZE = re.compile(r"/n=(\d+)")
 
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Failures first, then what has no estimate, skips and cases that were not reached."""
+    """Draw the cases without a time by reason: failures first, then cases without an estimate, skips and cases that
+    were not reached."""
     groups = group_by(
         (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
     )
@@ -162,15 +163,15 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return what rows of a line share: a failure its own words; skips a reason that is the same for many sizes and
-    ops."""
+    """Return the key by which cases share a line: the own message of a failure, or the reason of a skip, which many
+    sizes and ops can share."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
 
 @section("warnings", order=180, help="What limits the numbers, with advice")
 def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw warnings with the cases they concern and an advice; in full as a table with more of the ids."""
+    """Draw warnings with their cases and advice; a full report has a table with more case ids."""
     warnings = merge_findings(findings(analysis))
     if options.full:
         columns = heads("warning", "meaning and advice")
@@ -184,7 +185,7 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """Return once what a file says of many cases or ops one by one."""
+    """Merge warnings that a file repeats for many cases or ops."""
     groups = group_by(
         findings,
         lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
@@ -199,7 +200,7 @@ def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
 
 
 def _joined_text(rows: Sequence[ReportWarning]) -> str:
-    """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    """Return the merged message: `14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
     if rows[0].code == _PLAIN:
         before, colon, _ = rows[0].message.partition(": ")
         return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
@@ -213,7 +214,8 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """The first `shown` ids, those that differ in size alone as one (`n=64..4096`), and how many more there are."""
+    """Return the first `shown` ids and the number of further ids. Ids that differ only in size count as one
+    (`n=64..4096`)."""
     sizes: dict[str, list[int]] = {}
     for case_id in ids:
         match = _SIZE.search(case_id)
@@ -250,7 +252,7 @@ def _warning_text(finding: ReportWarning) -> str:
 
 
 def _warning_lines(finding: ReportWarning) -> list[str]:
-    """Say what holds and what to do; in a second line one of the cases."""
+    """Return a line with the warning and its advice, and a second line with a case if the warning concerns cases."""
     count = f" ({_count(finding.ids)})" if finding.ids else ""
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
     lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
@@ -266,7 +268,7 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 @section("noise", order=170, usual=False, help="How far times scatter")
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw how far times scatter, by device and length of a launch."""
+    """Draw the scatter of times, by device and length of a launch."""
     scatters = components(analysis.run)
     columns = heads(
         "device", "launches", number("cases", 1), number("in a block"),
@@ -305,12 +307,13 @@ MOST_IDS = 5
 
 @section("gates", order=50, choice=False, help="How the gates ended")
 def gates_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw one line for each gate. Whoever asks for gates reads how they ended."""
+    """Draw one line for each gate, passed or failed."""
     return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)), asked=True)
 
 
 def gate_text(gate: ReportGate | Gate) -> str:
-    """`min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`, `slower: FAILED: matmul/n=64/...`."""
+    """Return the outcome of a gate: `min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`, `slower: FAILED:
+    matmul/n=64/...`."""
     name = gate_name(gate)
     least = "" if gate.least is None else f"{gate.least:g}x"
     below = f"below {least}: " if least else ""
@@ -323,7 +326,7 @@ def gate_text(gate: ReportGate | Gate) -> str:
 
 
 def gate_name(gate: ReportGate | Gate) -> str:
-    """Return the gate as it was asked for: `min-speedup matmul=5`, `noisy`."""
+    """Return the gate as the user wrote it: `min-speedup matmul=5`, `noisy`."""
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 

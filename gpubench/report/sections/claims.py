@@ -43,7 +43,7 @@ _IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
 
 @section("claims", order=160, help="Expectations of --claims beside what was measured", usual="end")
 def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row per claim; a narrow terminal leaves the times out. None where no claims were given."""
+    """Draw a row per claim; the narrow form has no times. Returns None without claims."""
     rows = claims(analysis)
     if not rows:
         return None
@@ -53,7 +53,7 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 @section("claims", order=30, together=True)
 def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Draw a row per claim, by the first file that measures it."""
+    """Draw a row per claim, answered by the first file that measures the claim. Returns None without claims."""
     answers = []
     for of_claim in zip(*map(claims, analyses), strict=True):
         measured = (i for i, claim in enumerate(of_claim) if claim.verdict != "not measured")
@@ -143,7 +143,7 @@ def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> _Hal
 
 
 def _beside_cells(claim: Speedup, unit: str) -> _Halves:
-    """Return what stands beside the claim above it, and decides nothing."""
+    """Return the cells of a comparison that is shown below its claim and does not decide the claim."""
     name = f"  {claim.case.case.op} n={claim.case.case.params['n']}"
     gain = gain_text(claim) + mark(claim.label) + _data(claim.case.id)
     return [name, "", gain, ""], ["", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit)]
@@ -170,8 +170,8 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 
 def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
-    """Return it with the situation of the kindest case: `GPU 54x [48, 62] queued`; a short break-even has no
-    interval."""
+    """Return the measured value with the situation of the most favourable case: `GPU 54x [48, 62] queued`. `short`: a
+    break-even without its interval."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where
@@ -182,15 +182,15 @@ def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bo
 
 
 def _data(*ids: str) -> str:
-    """Return ` waited`, ` queued`, ` copied`: where the data of these cases lies, ` mixed` where that differs;
-    nothing of the CPU's, which is at home."""
+    """Return the situation of the cases: ` waited`, ` queued`, ` copied`, or ` mixed` if they differ. CPU cases are
+    ignored, because their data is always on the host."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases of the table's numbers, but for those of the CPU, and for copies, which have words of their
-    own."""
+    """Return the cases behind the table's numbers, without CPU cases and without copied calls, which have their own
+    words."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 

@@ -59,7 +59,7 @@ REASONS: dict[HybridReason, str] = {
 
 @section("hybrid", order=90, help="Where splitting an op, or assigning stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row for each split, with its time, its gain, and what was ideal."""
+    """Draw a row for each split, with its time, its gain and the ideal gain."""
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
@@ -115,14 +115,14 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence for each op and dtype that is worth splitting or assigning: where the gain is largest."""
+    """Return a sentence with the largest gain for each op and dtype that is worth splitting or assigning."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return how the first sentence, on `entries` in `regimes`, goes on where a split or an assignment pays: its
-    largest gain. Returns an empty text where none pays."""
+    """Return the end of the first sentence: the largest gain of a split or an assignment. Returns an empty text if none
+    pays. `entries` and `regimes`: the content of the first sentence."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""
@@ -162,7 +162,7 @@ CAPTION = (
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw the sweep of the first session, one line for each device and situation."""
+    """Draw time over GPU share in the first session's sweep, one line for each device and situation."""
     import altair
 
     sweeps = [split for split in hybrids(analysis) if split.curve]
@@ -204,7 +204,7 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
 
 
 def _mark(split: Hybrid) -> ChartRow:
-    """Return the chosen share with the time of the better side: run value x gain."""
+    """Return the mark of the chosen share. The time of the better side alone is the split's time x its gain."""
     seconds = split.case.time.estimate if split.case.time is not None else 0.0
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {

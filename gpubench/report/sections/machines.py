@@ -50,14 +50,14 @@ _CHANGED = 0.05  # a smaller change has no colour
 
 
 def letter(index: int) -> str:
-    """Return `A` to `Z`, then `A1`, `B1` and so on: the name of a machine in the tables."""
+    """Return the name of a machine in the tables: `A` to `Z`, then `A1`, `B1` and so on."""
     name = chr(ord("A") + index % 26)
     return name if index < 26 else f"{name}{index // 26}"
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return `A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for. Machines of the
-    same words have the time of day and the host's tag, too."""
+    """Return `A: AMD EPYC 7763, ... (2026-11-20)` for each machine: its letter and its description. Machines with equal
+    descriptions also have the time of day and the host's tag."""
     words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
     texts = []
     for i, (text, side) in enumerate(zip(words, sides, strict=True)):
@@ -76,7 +76,7 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return on how many machines a GPU was compared, and where it wins every op."""
+    """Return how many machines compared a GPU, and on how many of them the GPU wins every op."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -116,7 +116,7 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
 
 
 def _break_evens(sides: Sequence[MachineRuns]) -> Table:
-    """Return where the GPU starts to win: a row per series and regime, a column per machine."""
+    """Return the sizes from which the GPU pays: a row per series and regime, a column per machine."""
     rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
     for i, side in enumerate(sides):
         for entry in side.newest.break_even:
@@ -133,7 +133,8 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
-    """Return the times at the largest size that all machines measured, with the speedup over the own CPU."""
+    """Return the times at the largest size that all machines measured, with the winner against each machine's own
+    CPU."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [_at(side.newest, name, n) for side in sides]
@@ -174,7 +175,7 @@ def _letters(sides: Sequence[MachineRuns]) -> tuple[Column, ...]:
 
 
 def _stacked_below(table: Table, sides: Sequence[MachineRuns], *, what: int) -> Table:
-    """Return `table` with a form for narrow places: a row per machine below the first `what` columns."""
+    """Return `table` with a narrow form: a row per machine, to the right of the first `what` columns."""
     columns = (*table.columns[:what], Column("machine"), Column("result"))
     rows = tuple(
         (*(entry[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), entry[what + i])
@@ -207,7 +208,7 @@ def _span(side: MachineRuns) -> str:
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    """Return a row for each case; those that surely changed come first, the largest change on top."""
+    """Return a row for each case. Cases with a sure change come first, the largest change on top."""
     steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
@@ -232,7 +233,7 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
 
 
 def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
-    """Return the sure changes of each case that has some, oldest first."""
+    """Return the sure changes by case, oldest first; a case without changes is left out."""
     return find_steps({entry.id: entry.times for entry in rows}, APART)
 
 
@@ -241,15 +242,16 @@ def _size(step: StepChange) -> float:
 
 
 def _step_text(side: MachineRuns, step: StepChange) -> str:
-    """Return `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: the first run behind the change, by its date and label."""
+    """Return `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: date and label of the first run after the change, and the
+    ratio."""
     run = side.runs[step.run].run
     label = f" {shorten(run.label, 12)}" if run.label else ""
     return f"{run.started_at[:10]}{label}: {ratio_text(Interval(step.low, step.ratio, step.high, 'sessions'))}"
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return times as bars of eight heights from the least to the greatest; times within 5 % of each other are
-    level."""
+    """Return times as bars of different heights from the least to the greatest time. All bars are level if all times
+    are within 5 %."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -260,7 +262,7 @@ def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
 
 
 def _percent(change: float) -> str:
-    """Return `+12%`, `-3%`, `0%`."""
+    """Return a factor as a change in percent: `+12%`, `-3%`, `0%`."""
     percent = round((change - 1) * 100)
     return f"{percent:+d}%" if percent else "0%"
 
@@ -284,7 +286,7 @@ _WIDE = 4
 
 
 class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines of one machine, with their words."""
+    """The chart of one machine's history, with its texts."""
 
     title: str  # line above the chart
     caption: str  # words below the chart, with the largest changes
@@ -292,7 +294,7 @@ class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return None for a single run, and where no case has two times."""
+    """Return the chart of a machine's history. Returns None for a single run, or if no case has two times."""
     rows = histories(side) if len(side.runs) > 1 else ()
     if not rows:
         return None
@@ -315,7 +317,8 @@ def _factors(times: Sequence[float | None]) -> list[float | None]:
 
 
 def _places(dates: Sequence[str]) -> list[float]:
-    """Return places from 0, the oldest, to 1, by time; evenly where the times cannot be read or are one."""
+    """Return the position of each run on the time axis, from 0 (oldest) to 1. The positions are evenly spaced if a date
+    cannot be read or all dates are equal."""
     seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
     if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
         return [i / (len(dates) - 1) for i in range(len(dates))]

@@ -1,6 +1,6 @@
-"""The map: who wins at which size, by op and situation, in characters and as Vega-Lite.
+"""The map: which side wins at which size, by op and situation, in characters and as Vega-Lite.
 
-A picture names the two sides, the machine, the dtypes and the date, since it travels without its report.
+A picture names the two sides, the machine, the dtypes and the date, because it is read without its report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEANING = (
 
 
 class MapRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One strip with the words beside it."""
+    """One strip of the map with its texts."""
 
     lane: MapLane  # op whose sizes the strip shows
     op: str  # name as shown
@@ -56,7 +56,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The break-even and the gain in words, for who points at it."""
+        """The break-even and the gain in words, for the tooltip."""
         what = f"{self.op} {self.side}".strip()
         if self.strip is None:
             return f"{what}: not measured"
@@ -66,7 +66,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MapView(msgspec.Struct, frozen=True, kw_only=True):
-    """A map to draw: a panel for each situation, side by side over one axis."""
+    """A map to draw: a panel for each situation, side by side, with one common axis."""
 
     title: str  # devices that are compared
     origin: tuple[str, ...]  # lines that say which run or machines it shows
@@ -75,7 +75,8 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
-    """Return the map of a run, of its fastest GPU backend or of `backend`; None if no GPU was timed beside a CPU."""
+    """Return the map of a run for its fastest GPU backend or for `backend`. Returns None if no GPU was compared with a
+    CPU."""
     ratios = fastest_map(analysis) if backend is None else ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
@@ -91,7 +92,8 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return a panel for each regime. `sides`: names beside the strips, and what the lanes know them by."""
+    """Return the rows of a panel for each regime. `sides`: pairs of the name beside a strip and its key in the
+    lanes."""
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
@@ -110,8 +112,8 @@ def _panels(
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
-    """Return the maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a
-    colon, and what it stands for. Returns None if fewer than two have a map."""
+    """Return the maps of several machines as one map, with a strip for each machine in every lane. `names`: texts such
+    as `A: AMD EPYC 7763`. Returns None if fewer than two machines have a map."""
     maps = [fastest_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
@@ -135,8 +137,8 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
-    """Return the lanes of an op on several machines as one. `sides`: the machine's name, the device that counts
-    there, and its lane."""
+    """Join the lanes of an op on several machines into one lane. `sides`: machine name, the device to show, and the
+    lane."""
     return MapLane(
         row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
         strips={
@@ -157,7 +159,7 @@ class MapPart(NamedTuple):
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
-    """Return so many parts of the axis, all alike on a log scale."""
+    """Divide the axis into `count` parts, equally long on a log scale."""
     low, high = ends.low, ends.high
     if high <= low:
         low, high, count = low * 0.96, high * 1.04, 1
@@ -175,8 +177,8 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Return position and text of what the axis names: its ends, and the powers of eight that leave them `room`. The
-    name of the last end lies before it, so it takes more."""
+    """Return position and text of the axis labels: both ends, and powers of eight at least `room` apart. The last label
+    lies to the left of its end, so it needs more room."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -189,7 +191,7 @@ def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
 
 
 def axis_text(rows: Iterable[MapRow]) -> str:
-    """Return what the axis counts; of ops of all kinds each has a size of its own."""
+    """Return what the sizes on the axis count; if ops count sizes differently, the text names both."""
     plain = [entry.lane.row.extent == "plain" for entry in rows]
     return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
@@ -208,7 +210,7 @@ _WORDS = (
 
 @section("map", order=40, usual=False, help="Who wins at which size, as a picture")
 def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the map, in full as a picture with its title; None without a GPU."""
+    """Draw the map; in a full report draw a picture with its title. Returns None without a GPU."""
     view = map_view(analysis)
     if view is None:
         return None
@@ -223,7 +225,7 @@ def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
 
 
 def draw_map(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
-    """Return the panels side by side, or below each other where that leaves too few cells for a lane."""
+    """Return the panels side by side, or below each other if a lane would have too few cells."""
     panels = [*view.panels.items()]
     labels = [f"{entry.op} {entry.side}".strip() for entry in panels[0][1]]
     margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
@@ -257,7 +259,7 @@ def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list
 
 
 def strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
-    """Return a character for each part of the axis, those of one side together."""
+    """Return a character for each part of the axis; neighbours in the same colour form one cell."""
     signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
     runs = itertools.groupby(signs, key=lambda sign: sign[1])
     return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
@@ -275,7 +277,7 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Return the groups, which stand two blanks apart, in as many lines as they need."""
+    """Wrap the text into lines; it breaks only between groups, which two blanks separate."""
     lines = [""]
     for group in text.replace("   ", "  ").split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
@@ -294,7 +296,7 @@ def _in_ascii(line: Line) -> Line:
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
-    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices the CPU alone.
+    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices only the CPU.
     `short`: without versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
@@ -326,7 +328,8 @@ _LABEL = "split(datum.label, '\\t')[{}]"  # a lane's key holds its number, its o
 
 
 def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
-    """Return a spec for each panel, as wide as what holds it; the first has the legend of the colours, so `long`."""
+    """Return a spec for each panel, as wide as its container. The first spec has the colour legend, of length
+    `long`."""
     return [
         _panel(name, rows, view.ends, legend=None if i else long)
         for i, (name, rows) in enumerate(view.panels.items())
@@ -334,12 +337,12 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
-    """Return a spec for each panel that stands in a table, whose rows name the ops and say the gains."""
+    """Return a spec for each panel inside a table; the table's rows give the names of ops and the gains."""
     return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
 def map_picture(view: MapView) -> ChartRow:
-    """Return the whole map as one spec, with its words, for where it travels without a page."""
+    """Return the whole map with its texts as one spec, for use outside a page."""
     specs = map_specs(view, _LEGEND)
     words = [*view.origin, *fill(MEANING, _LETTERS, "")]
     return {
@@ -351,7 +354,7 @@ def map_picture(view: MapView) -> ChartRow:
 def _panel(
     situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
 ) -> ChartRow:
-    """Return one panel, with a title, names and gains if it has a `situation`."""
+    """Return one panel. With a `situation` the panel has a title, names and gains."""
     step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
@@ -407,7 +410,7 @@ def _layer(rows: Sequence[ChartRow], mark: ChartRow, *encodings: ChartRow) -> Ch
 
 
 def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
-    """Return the names of the ops, or the gains: labels of an axis without a line."""
+    """Return the y encoding of the lanes; its labels are the names of the ops or the gains, without an axis line."""
     axis = {
         "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
         "labelPadding": 8,
@@ -416,7 +419,7 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
 
 
 def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
-    """Return the sizes below the lanes. A single one stands in the middle."""
+    """Return the encoding of sizes below the lanes. A single size stands in the middle."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
@@ -438,8 +441,8 @@ def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool)
 
 
 def _color(length: Any) -> ChartRow:
-    """Return the colours from the CPU's to the GPU's, with a legend if it has a length; the theme says which they
-    are."""
+    """Return the colour encoding from the CPU's to the GPU's colour, with a legend if `length` is set. The theme
+    chooses the colours."""
     look = {
         "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],
@@ -452,7 +455,7 @@ def _color(length: Any) -> ChartRow:
 
 
 def _rows(entry: MapRow, ends: RatioMap) -> Iterator[tuple[str, ChartRow]]:
-    """Yield what is drawn of a strip, with the layer that draws it."""
+    """Yield the pieces of a strip, each with the name of its layer."""
     parts = [
         part
         for part in _parts(entry.strip, ends, PIECES)

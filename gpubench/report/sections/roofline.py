@@ -1,4 +1,4 @@
-"""The roofline: the peaks of each piece of hardware, and how near every case with resident data comes to them."""
+"""The roofline: the peaks of each piece of hardware, and how close cases with resident data come to them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw every size where those are asked for; else the largest of each op, device and implementation."""
+    """Draw the roofline at every size if the options ask for it, else at the largest size of each op, device and
+    implementation."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -78,19 +79,19 @@ def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
 
 
 def rate(point: PeakShare) -> str:
-    """`4.05 TB/s` or `51.2 TFLOP/s`: that of the peak which limits the case."""
+    """Return `4.05 TB/s` or `51.2 TFLOP/s`, in the unit of the peak that limits the case."""
     compute = point.bound == "compute" or (point.bound is None and point.case.flops > 4 * point.case.bytes)
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
 
 
 def implementation_text(point: CaseResult) -> str:
-    """`lib`, `tuned`, or with a variant `tuned naive`."""
+    """Return `lib` or `tuned`, followed by the variant if there is one: `tuned naive`."""
     return IMPLEMENTATIONS[point.case.implementation] + (f" {point.case.variant}" if point.case.variant else "")
 
 
 def peak_texts(peak: Peaks) -> tuple[str, str, str]:
-    """Memory peak, compute peak and ridge point; `-` for what was not measured."""
+    """Return memory peak, compute peak and ridge point; `-` for a value that was not measured."""
     memory = "-" if peak.bytes_per_s is None else format_rate(peak.bytes_per_s, "B/s")
     compute = "-" if peak.flops_per_s is None else format_rate(peak.flops_per_s, "FLOP/s")
     return memory, compute, "-" if peak.ridge is None else f"{peak.ridge:.3g}"
@@ -102,7 +103,7 @@ def _kind(point: PeakShare) -> tuple[str, ...]:
 
 
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
-    """Name what has no peak, and the command that measures it."""
+    """Name the devices without a peak, and the command that measures it."""
     words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
     lacks: dict[str, list[Peaks]] = {}
     for peak in peaks:
@@ -153,7 +154,8 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
 
 
 def _traffic(peak: Peaks) -> str:
-    """Return what the copy behind the memory peak moves with what its device reads besides."""
+    """Return the memory traffic of the copy behind the memory peak, including the extra reads of a CPU that allocates
+    cache lines on writes."""
     if peak.copy is None or peak.bytes_per_s is None:
         return "-"
     return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
@@ -237,7 +239,7 @@ _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw a point for each op and device below its peaks, a picture for each dtype."""
+    """Draw each op and device as a point below its peaks, with a picture for each dtype."""
     import altair
 
     fastest = {point.id for point in chart_cases(analysis)}
@@ -282,7 +284,7 @@ def _point(point: PeakShare) -> ChartRow:
 
 
 def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of one peak, from the lowest to the highest intensity; a rate that was not measured is no
+    """Return the corners of one roof, from the lowest to the highest intensity. A peak that was not measured sets no
     limit."""
     memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:

@@ -1,5 +1,5 @@
-"""The time breakdown of a call that copies both ways, and what such calls gain as a pipeline: for a terminal at the
-largest sizes, in full at all."""
+"""The time breakdown of a call that copies both ways, and the gain of such calls as a pipeline. Terminals show the
+largest sizes; a full report shows all sizes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the faster implementation of each workload and device, and below it what a device costs beside its
+    """Draw the breakdown of the faster implementation of each workload and device, then each device's costs other than
     kernels."""
     unit = options.time_unit
     everything = [
@@ -74,7 +74,7 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOptions) -> Table:
-    """Return a row for each case. What is the same in all rows stands in the title."""
+    """Return a row for each case. Values that all rows share stand in the title."""
     unit = options.time_unit
     dtypes, devices, title = shared_text(analysis, [result.case for result in rows])
     pairs = [(result, result.time_breakdown) for result in rows if result.time_breakdown is not None]
@@ -111,7 +111,7 @@ _ROW = (
 
 
 def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
-    """Return a row for each pipeline, at the largest sizes or at all."""
+    """Return a row for each pipeline at the largest size, or at every size if the options ask for it."""
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
@@ -146,7 +146,7 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
 
 
 def _pipeline_advice(analysis: Analysis) -> list[str]:
-    """Return what to write, by the pipeline that gains most; or that there is nothing to gain."""
+    """Return advice from the pipeline that gains most, or say that no pipeline gains."""
     rows = [pipe for pipe in pipelines(analysis) if pipe.interval is not None]
     best = max((pipe for pipe in rows if pipe.pays), key=lambda pipe: pipe.gain or 0.0, default=None)
     if best is None or best.gain is None:
@@ -158,7 +158,7 @@ def _pipeline_advice(analysis: Analysis) -> list[str]:
 
 
 def rest_text(parts: TimeBreakdown) -> str:
-    """The residual in percent of the whole, with its sign."""
+    """Return the residual in percent of the whole time, with its sign."""
     text = share_text(parts.residual_share)
     return f"+{text}" if parts.residual_share > 0 and text != "0%" else text
 
@@ -176,12 +176,12 @@ _SOME = "The smallest, the largest and a middle size; all sizes: --sections brea
 
 
 def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
-    """Say what an empty launch costs, and what the pool does, device by device."""
+    """Say what an empty launch costs, then what a memory pool costs on each device."""
     return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in overheads(analysis).pools)]
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
-    """Return the cost of an empty launch of GPUs, and of a CPU beside them."""
+    """Return the cost of an empty launch on each device; nothing if only CPUs were measured."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     empty = overheads(analysis).empty
     if all(kinds.get(name) == "cpu" for name in empty):
@@ -191,7 +191,7 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 
 def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:
-    """A row per device, call, size and implementation; None if none was measured."""
+    """Return a row per device, call, size and implementation. Returns None if no overhead was measured."""
     everything = overheads(analysis).rows
     if not everything:
         return None
@@ -222,7 +222,7 @@ def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | Non
 
 
 def what(result: CaseResult) -> str:
-    """`upload, pinned`, `allocate, pool`, `sync`."""
+    """Return the name of an overhead call: `upload, pinned`, `allocate, pool`, `sync`."""
     case = result.case
     if case.op == "allocate":
         return f"allocate, {_MEMORY[case.implementation]}"
@@ -232,14 +232,15 @@ def what(result: CaseResult) -> str:
 
 
 def rate(result: CaseResult) -> str:
-    """Bytes a second of a transfer, `-` for what moves none."""
+    """Return the rate of a transfer in bytes per second; `-` for a call that moves no data."""
     if result.case.op not in _MOVES or result.time is None:
         return "-"
     return format_rate(result.case.params["n"] / result.time.estimate, "B/s")
 
 
 def pool_share(pool: PoolOverhead) -> str:
-    """`3.0%`, and of a call that is waited for alone where that was timed; what rounds to nothing is said so."""
+    """Return the time of a pool allocation as a share of the op's time: `3.0%`. If single waited calls were timed,
+    return their share, with the share of launches in a row in brackets."""
     share = _share(pool.share)
     return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
 
@@ -253,7 +254,7 @@ def _size(result: CaseResult) -> str:
 
 
 def _shown_sizes(everything: Sequence[CaseResult]) -> dict[tuple[str, str], set[int]]:
-    """Return the smallest size of each op and device, the largest, and one between them."""
+    """Return three sizes of each op and device: the smallest, the largest, and the one closest to _SHOWN_BYTES."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for result in everything:
         sizes.setdefault((result.case.op, result.case.device_id), []).append(result.case.params["n"])
