@@ -56,7 +56,7 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def points(self) -> list[Point]:
-        """The points of the curve, ascending."""
+        """Return the points of the curve, ascending."""
         return points(self.kind, self.blocks)
 
 

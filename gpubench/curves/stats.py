@@ -119,7 +119,7 @@ def spread_share(values: Sequence[float]) -> float:
 
 
 def first_sample_z(values: Sequence[float]) -> float:
-    """Modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993)."""
+    """Return the modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993)."""
     deviation = values[0] - median(values)
     scale = mad(values)
     if scale > 0:
@@ -128,7 +128,7 @@ def first_sample_z(values: Sequence[float]) -> float:
 
 
 def order_correlation(values: Sequence[float]) -> float:
-    """Spearman's rank correlation of the values against their order; 0 when it is undefined."""
+    """Return Spearman's rank correlation of the values with their order; 0 if it is undefined."""
     n = len(values)
     if n < 3:
         return 0.0
@@ -174,7 +174,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 class Prior(NamedTuple):
-    """Expectations before anything is measured: standard deviations of ln(time)."""
+    """The standard deviations of ln(time) that are expected before any measurement."""
 
     block: float  # from block to block inside a session
     session: float  # from session to session
@@ -312,7 +312,7 @@ def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUA
     """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of ln(block).
 
     Below 5 sessions the variance between sessions combines the observed variance and the prior's. Without a prior it is
-    the observed variance alone, and a single block gives no interval.
+    the observed variance alone, and the interval of a single block is infinite.
     """
     margins = [_block_margin(blocks, prior) for blocks in sessions]
     return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
@@ -418,6 +418,5 @@ def robust_spread(rates: Sequence[float]) -> float:
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether the group has few enough suspects. With more of them the group is not alike, and no member is
-    named."""
+    """Tell whether few enough members of the group are suspects. With more suspects no member is named."""
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

@@ -43,7 +43,7 @@ class Threshold(NamedTuple):
 
 
 def normal(z: float) -> float:
-    """The standard normal distribution function."""
+    """Return the standard normal distribution function at z."""
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
@@ -191,7 +191,7 @@ def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls (pool adjacent violators)."""
+    """Return the nearest sequence that never falls (pool adjacent violators)."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1

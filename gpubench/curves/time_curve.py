@@ -99,8 +99,8 @@ class Warp(NamedTuple):
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
     """Return the rise of ln(seconds) from point `i` to the next, beyond the slopes below and above.
 
-    Return 0 if the squared rise is at most `sure` times the variance of chance, or if a neighbouring gap rises more: a
-    single outlier is no step. Return 0 also if the gap is too wide to judge by the slopes beside it.
+    Return 0 if the squared rise is at most `sure` times the variance of chance, or if a narrow neighbouring gap has a
+    surer rise: a single outlier is no step. Return 0 also if the gap is too wide to judge by the slopes beside it.
     """
     if points[i + 1].x - points[i].x > WIDEST:
         return 0.0
@@ -116,8 +116,8 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """Return the rise over a gap beyond the slope beside it (at an end, beyond STEEP), and the variance of the rise.
-    Points within LEVEL are averaged into one level on each side."""
+    """Return the rise over a gap beyond the slope beside it (at an end, a slope of at least STEEP), and the variance of
+    the rise. Points within LEVEL are averaged into one level on each side."""
     low, high = points[i], points[i + 1]
     gap = high.x - low.x
     rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]

@@ -1,6 +1,6 @@
-"""The hardware of this machine, and whether to compute on its CPU, its GPU or both.
+"""The hardware of this machine, and the advice to compute on its CPU, its GPU or both.
 
-The command line, the Python interface and the start of a run ask here; the probes run in child processes.
+The command line, the Python interface and the start of a run call this package. The probes run in child processes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 
 
 class _CallableModule(types.ModuleType):
-    """This package, which `gpubench.detect()` also calls."""
+    """The class of this package, which makes `gpubench.detect()` callable."""
 
     def __call__(self) -> Any:
-        """Inspect the machine: `gpubench.api.detect`."""
+        """Inspect the machine, like `gpubench.api.detect`."""
         return importlib.import_module("gpubench.api").detect()
 
 

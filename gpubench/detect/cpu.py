@@ -1,5 +1,5 @@
-"""The CPU: model, cores, clocks, caches, and the number of usable cores. Also a warning if a BLAS starts more or fewer
-threads.
+"""The CPU: model, cores, clocks, caches, and the number of usable CPUs. Also a warning if a BLAS starts another number
+of threads.
 
 Each set of CPUs that share a cache is read once, and each cpufreq policy once: half the file reads on a machine with 96
 CPUs.
@@ -423,8 +423,8 @@ class Caches(NamedTuple):
 def read_caches(root: Root, online: CpuSet) -> Caches:
     """Read the caches. An index that an earlier CPU shares is not read again.
 
-    An unreadable index makes all caches invalid, unless another CPU shares the index and can be read. An index that
-    some CPUs have and others lack counts as unreadable.
+    The caches are invalid if an index is spoiled and no CPU that shares it can be read, or if an index is incomplete on
+    some CPUs and complete on others.
     """
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice

@@ -102,7 +102,7 @@ class Root:
         }
 
     def names(self, path: str) -> list[str] | None:
-        """Sorted names in a folder, or None if it cannot be listed."""
+        """Return the sorted names in a folder, or None if it cannot be listed."""
         real = self._real(path)
         try:
             names = None if real is None else sorted(os.listdir(self._host(real)))
@@ -117,7 +117,7 @@ class Root:
         return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
     def link(self, path: str) -> str | None:
-        """The last name of a link's target, or None if `path` is no link."""
+        """Return the last name of a link's target, or None if `path` is no link."""
         target = self.target(path)
         return None if target is None else target.rstrip("/").rpartition("/")[2]
 

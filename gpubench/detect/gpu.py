@@ -76,7 +76,7 @@ class GpuContext(NamedTuple):
 
 
 def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu]:
-    """All GPUs in address order, with the paths between them."""
+    """Return all GPUs in address order, with the paths between them."""
     gpus = [build_gpu(device, name, context) for device, name in zip(devices, ids(devices), strict=True)]
     return _with_paths(gpus, devices)
 
@@ -133,7 +133,7 @@ def _facts_of(device: MergedDevice, path: str) -> list[Fact[Any]]:
 
 
 def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
-    """PCI ids as the document writes them."""
+    """Return the PCI ids as the document writes them."""
     identity = {}
     for name in _IDS:
         stated = [(record.source, getattr(record, name)) for record in device.records]
@@ -152,7 +152,7 @@ def _source(device: MergedDevice) -> str:
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
-    """The uuid as the vendor's own tools spell it."""
+    """Return the uuid as the vendor's own tools spell it."""
     whole = [r for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")]
     longest = sorted(whole, key=lambda r: len(uuid_key(r.uuid or "")), reverse=True)
     return first(*_facts_of(device, "uuid"), *(make_fact(r.uuid or "", r.source) for r in longest), NOT_PROBED)
@@ -181,7 +181,7 @@ def _by_source(facts: list[Fact[Any]], path: str) -> list[Fact[Any]]:
 
 
 def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: bool) -> Fact[bool]:
-    """Whether CPU and GPU share one memory."""
+    """Return whether CPU and GPU share one memory."""
     if stated.value is not None or vendor != "nvidia":
         return stated
     if any(r.source == "cuda" and r.adapter_type == "integrated" for r in device.records):
@@ -354,7 +354,7 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
-    """The fields of a device that is no GPU."""
+    """Return the fields of a device that is no GPU."""
 
     device = MergedDevice(records[0])
     device.records = records

@@ -439,7 +439,8 @@ WSL_NODE = "/dev/dxg"
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
     """Return the GPU with `usable`, `why_not` and `access`; `failed` are the codes of probes that did not reach it.
 
-    A GPU is usable if an API lists it or its device node can be opened. Recorded input leaves `usable` not_probed.
+    A GPU is usable if an API lists it or its device node can be opened. Recorded input can only show that a GPU is not
+    usable.
     """
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (

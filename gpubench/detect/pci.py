@@ -357,7 +357,7 @@ PLATFORM_DEVICES = "/sys/bus/platform/devices"
 
 
 class Family(NamedTuple):
-    """GPUs of one maker that stand in a device tree."""
+    """A maker's GPUs that appear in device trees."""
 
     drivers: str  # pattern of their drivers' names
     compatible: str  # pattern of the tree's `compatible`

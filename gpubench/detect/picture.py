@@ -143,7 +143,8 @@ def _missing(machine: Machine) -> list[str]:
 
 
 def explain_facts(machine: Machine) -> Iterator[str]:
-    """One line per fact: path, value or status, source, note, and what other sources said."""
+    """Yield a line for each fact: path, value or status, source, note, and the values of other sources. Then yield a
+    line for each reason."""
     for path, node in _facts(msgspec.to_builtins(machine), ""):
         value = node["status"] if node["value"] is None else _short(node["value"])
         line = f"{path} = {value}" + ("" if node["status"] in ("ok", value) else f" ({node['status']})")
@@ -185,7 +186,7 @@ def gib(size: int | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from a device without control characters."""
+    """Replace each unprintable character in the text of a device by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -126,7 +126,7 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """Return the kept flags that all CPUs share, in a fixed order; None if no flags are listed.
+    """Return the flags that matter for speed and that all CPUs share, in a fixed order; None if no flags are listed.
 
     Blocks of CPUs outside `online` are left out, unless the file uses another numbering.
     """
@@ -293,7 +293,7 @@ def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 class MemoryBounds(NamedTuple):
-    """Bounds of memory over the ancestry, in bytes."""
+    """The bounds of memory over the ancestry, in bytes."""
 
     limit: Fact[int]  # the smallest limit
     room: Fact[int]  # the smallest of limit - (used - cache that can be dropped)
@@ -329,7 +329,7 @@ def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """CPUs of "150000 100000" (microseconds a period); None for "max". Raises ValueError."""
+    """Parse "150000 100000" (microseconds a period) into CPUs; None for "max". Raises ValueError."""
     amount, period = text.split()
     if amount == "max":
         size(period)

@@ -46,7 +46,7 @@ def clock(text: str, mark: str = "") -> int | None:
     """Return the highest clock, in hertz, of a table of lines such as "1: 2371Mhz *". Only lines that end in `mark`
     count.
 
-    Raises ValueError for other lines.
+    Raises ValueError for a line of another form.
     """
     step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
@@ -313,7 +313,7 @@ class KfdNode(NamedTuple):
 
 
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
-    """One record per physical GPU; None if there is no KFD topology."""
+    """Return one record per physical GPU; None if there is no KFD topology."""
     names = root.names(KFD_NODES)
     if names is None:
         return None
@@ -365,7 +365,7 @@ def _unread(node: KfdNode) -> DeviceRecord:
 
 
 def properties(text: str) -> dict[str, int]:
-    """Parse lines `name number` of a properties file. Raises ValueError for an empty file or another line."""
+    """Parse lines `name number` of a properties file. Raises ValueError for an empty file or a line of another form."""
     lines = [line.split() for line in text.splitlines()]
     if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
         raise ValueError("not a properties file")
