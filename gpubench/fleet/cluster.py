@@ -1,5 +1,5 @@
-"""`gpubench run --cluster`: the same run on every node of a cluster, one fleet file, and its report; and
-`gpubench detect --cluster`: what its nodes are made of, and which software differs."""
+"""`gpubench run --cluster`: the same run on every node of a cluster, saved as one fleet file, and its report. `gpubench
+detect --cluster`: the parts of the nodes and the software that differs between them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NODE_ARGUMENTS = ("detect", "--no-config", "--quiet")
 
 
 class Answers(NamedTuple):
-    """The answers of a cluster."""
+    """The ends of all nodes of a cluster."""
 
     ends: list[NodeEnd]  # how each node that was asked ended
     absent: list[NodeEnd]  # those that could not be asked
@@ -66,7 +66,7 @@ class Answers(NamedTuple):
 
 
 def run_cluster(options: ClusterRunOptions) -> int:
-    """Measure every node, save what each brought as it comes, and print the fleet's report."""
+    """Measure every node, save each result as it arrives, and print the report of the fleet."""
     _refuse(options, _RUN_REFUSES)
     if options.format is not None:
         require_choice(options.format, DOCUMENT_FORMATS, "--format, with --cluster")
@@ -102,7 +102,7 @@ def run_cluster(options: ClusterRunOptions) -> int:
 
 
 def detect_cluster(options: ClusterDetectOptions) -> int:
-    """Ask every node what it is made of, and print what they add up to."""
+    """Ask every node for its parts, and print the inventory of the cluster."""
     _refuse(options, _DETECT_REFUSES, hint="leave it out, and ask the node itself: gpubench detect")
     to_terminal = sys.stdout.isatty()
     format = options.format or ("table" if to_terminal else "plain")
@@ -126,7 +126,7 @@ def detect_cluster(options: ClusterDetectOptions) -> int:
 def detect_nodes(
     options: ClusterDetectOptions, engine: Engine, limits: FleetLimits
 ) -> tuple[Inventory, Answers]:
-    """Return the inventory of the nodes behind `engine`. Nothing of what they send stays on the disk."""
+    """Return the inventory of the nodes behind `engine`. No message of a node stays on the disk."""
     with (
         tempfile.TemporaryDirectory(prefix="gpubench-") as folder,
         closing(FleetJournal(Path(folder) / "fleet.json", load_machine)) as journal,
@@ -140,8 +140,8 @@ def _ask(
     options: ClusterRunOptions | ClusterDetectOptions, driver: FleetDriver, arguments: Callable[[str], Sequence[str]],
     saved: Sequence[Node] | None = None, whole: Sequence[Node] = (),
 ) -> Answers:  # fmt: skip
-    """Ask the nodes that are named, else those of a saved fleet that are not `whole`, else all. Raises
-    RequiredUnavailable where fewer nodes can be asked than the fleet needs."""
+    """Ask the nodes that --nodes names; else those of a saved fleet that are not `whole`; else all. A whole node is not
+    asked again. Raises RequiredUnavailable if fewer nodes are whole or can be asked than the fleet needs."""
     named = name_nodes(driver.engine.nodes(), hostnames=not options.no_hostnames)
     again = [node.name for node in saved or () if node not in whole]
     nodes, absent = choose_nodes(named, parse_nodes(options.nodes) or again, options.min_gpus)
@@ -184,7 +184,8 @@ def engine_at(address: str) -> Engine:
 
 
 def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
-    """Return what the run of a node is given: the options of this one that say what to measure and how."""
+    """Return the arguments of a node's run: the options of this run that say what to measure and how, and the node's
+    name as context. The ops default to health."""
     values = {key: getattr(options, key) for key in options.measuring()}
     values["ops"] = options.ops or selection.HEALTH
     if values["ops"] == selection.HEALTH and options.confirm and not (options.sessions or options.rigorous):
@@ -204,7 +205,7 @@ def node_arguments(options: ClusterRunOptions, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
-    """Return the code that a command ends with to which several apply (docs/cli.md)."""
+    """Return the exit code of a command to which several codes apply (docs/cli.md)."""
     order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
     return next((code for code in order if code in codes), ExitCode.OK)
 
@@ -212,7 +213,7 @@ def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
 def _refuse(
     options: ClusterRunOptions | ClusterDetectOptions, refused: Sequence[str], hint: str | None = None
 ) -> None:
-    """Raise UsageError for one of `refused` that the command line holds."""
+    """Raise UsageError if the command line holds one of the `refused` options."""
     for name in sorted(options.explicit.intersection(refused)):
         raise UsageError(
             "not-with-cluster", f"--{options.declared[name].key} is about one machine",
@@ -230,7 +231,7 @@ def fleet_limits(options: Any) -> FleetLimits:
 
 
 def _output(options: ClusterRunOptions) -> str:
-    """Return the fleet's file. Raises UsageError."""
+    """Return the path of the fleet's file. Raises UsageError."""
     if options.append or options.output:
         paths = [options.append] if options.append else options.output or []
         if len(paths) != 1 or not store.is_result_name(paths[0]):
@@ -246,7 +247,7 @@ def _output(options: ClusterRunOptions) -> str:
 
 
 def _saved_nodes(path: str | None) -> list[Node] | None:
-    """Return the nodes of the fleet of --append. Returns None without one, or where it is not there yet."""
+    """Return the nodes of the fleet of --append. Returns None without --append, or if its file does not exist yet."""
     if path is None or not Path(path).exists():
         return None
     fleet = document(path)
@@ -259,8 +260,8 @@ def _saved_nodes(path: str | None) -> list[Node] | None:
 
 
 def fleet_code(document: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
-    """Return how the nodes ended. Nodes that were not to be had are no matter once as many as were expected are
-    there."""
+    """Return the exit code for the ends of the nodes. Nodes that were busy, unreachable or short of GPUs do not count
+    if as many nodes as --expect says brought a result."""
     cut = {end.name for end in ends if end.cut == "deadline"}
     reasons = [node.reason for node in document.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []

@@ -1,11 +1,12 @@
-"""The loop that leads a fleet: it starts nodes, keeps what they send, and says how each ended. It knows no engine.
+"""The loop that leads a fleet: it starts nodes, keeps their messages, and says how each ended. It depends on no engine.
 
-There is one loop and no thread a node: a thousand nodes cost a thousand small records. An engine may never tell that a
-node hangs, so nothing waits for it; the time of a case is the node's own clock (`--case-timeout`).
+One loop serves all nodes without a thread for each: a thousand nodes cost a thousand small records. An engine may never
+report that a node hangs, so the loop waits for no single node. The node's own clock limits the time of a case
+(`--case-timeout`).
 
-Messages are kept as they arrive: events in `fleet.jsonl`, results in `fleet.d/`, one file a node. Whoever kills the
-driver loses nothing that arrived: `gpubench merge fleet.d/*` makes the fleet of it. What nodes send is foreign: it is
-bounded before it is written, and checked as every file before it is used.
+Messages are kept as they arrive: events in `fleet.jsonl`, results in `fleet.d/`, one file a node. If the driver is
+killed, nothing that arrived is lost: `gpubench merge fleet.d/*` makes the fleet of it. Messages of nodes are not
+trusted: their size is limited before they are written, and they are checked like any file before they are used.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Overdue = Literal["busy", "hung"]
 
 
 class FleetLimits(msgspec.Struct, frozen=True):
-    """The patience of a driver, in seconds."""
+    """The times that a driver waits, in seconds."""
 
     queue_s: float = 60.0  # for a node's turn
     silence_s: float = 30.0  # of a node
@@ -55,7 +56,8 @@ class FleetLimits(msgspec.Struct, frozen=True):
 
 
 class NodeClocks:
-    """One clock a node, for queue and then for silence, and one for the fleet. All times are seconds of one clock."""
+    """One clock for each node, first for its queue and then for its silence, and one for the fleet. All times are
+    seconds of the same clock."""
 
     def __init__(self, limits: FleetLimits, now: float) -> None:
         self._limits = limits
@@ -63,28 +65,28 @@ class NodeClocks:
         self._due: dict[str, tuple[float, Overdue]] = {}
 
     def ask(self, node: str, now: float) -> None:
-        """The node was asked: its queue clock runs."""
+        """Start the queue clock of a node that was asked."""
         self._due[node] = now + self._limits.queue_s, "busy"
 
     def hear(self, node: str, now: float) -> None:
-        """Something of the node arrived: its silence clock begins anew. A node that is stopped stays so."""
+        """Restart the silence clock of a node from which something arrived. A stopped clock stays stopped."""
         if node in self._due:
             self._due[node] = now + self._limits.silence_s, "hung"
 
     def stop(self, node: str) -> None:
-        """No clock of the node runs any more."""
+        """Stop the clock of the node."""
         self._due.pop(node, None)
 
     def overdue(self, now: float) -> list[tuple[str, Overdue]]:
-        """Return the nodes whose time is over."""
+        """Return the nodes whose time is over, each with the reason."""
         return [(node, why) for node, (due, why) in self._due.items() if due <= now]
 
     def over(self, now: float) -> bool:
-        """Whether the time of the whole fleet is over."""
+        """Tell whether the time of the whole fleet is over."""
         return now >= self._ends
 
     def wait_s(self, now: float) -> float:
-        """How long nothing can become overdue, at most `TICK_S`."""
+        """Return for how many seconds no clock can run out, at most `TICK_S`."""
         ends = min((due for due, _ in self._due.values()), default=self._ends)
         return max(0.0, min(ends - now, self._ends - now, TICK_S))
 
@@ -97,7 +99,7 @@ Cut = Literal["deadline", "interrupted"]
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
-    """A node and its order."""
+    """A node and the command that it gets."""
 
     node: EngineNode  # as the engine knows it
     name: str  # as the fleet calls it
@@ -127,7 +129,7 @@ class _Progress:
 
 
 class FleetDriver:
-    """Leads the runs of `placed` to their ends; `tell` gets each end as it comes."""
+    """The driver that leads the runs of nodes to their ends; `tell` gets each end as it comes."""
 
     def __init__(
         self, engine: Engine, journal: FleetJournal, limits: FleetLimits, *, retries: int = 0,
@@ -142,7 +144,7 @@ class FleetDriver:
         self.interrupted: KeyboardInterrupt | None = None
 
     def run(self, placed: Sequence[PlacedNode]) -> list[NodeEnd]:
-        """Measure all of them. Ctrl-C and its like end it early, and `interrupted` then holds what did."""
+        """Measure all nodes. Ctrl-C and similar signals end the run early; `interrupted` then holds the exception."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
             for node in placed:
@@ -157,7 +159,8 @@ class FleetDriver:
         return self.ends
 
     def _step(self) -> float:
-        """Take what has arrived, then look at the clocks as they stood then: our own work is nobody's silence."""
+        """Handle the messages that have arrived, then check the clocks for the moment of their arrival, so that our own
+        work does not count as a node's silence."""
         arrivals = self.engine.poll(self._clocks.wait_s(self._clock()))
         now = self._clock()
         for arrival in arrivals:
@@ -178,7 +181,7 @@ class FleetDriver:
         self.engine.start(node, progress.placed.arguments)
 
     def _take(self, progress: _Progress, arrival: Arrival) -> None:
-        """Take what a node sends. It may be wrong: that costs that node."""
+        """Handle one message of a node. A wrong message ends the run of that node alone."""
         if arrival.message is None:
             self._end(progress, arrival.reason or "died", arrival.why)
             return
@@ -212,7 +215,7 @@ class FleetDriver:
                 self._end(progress, None, end.errors if end.status else "")
 
     def _end(self, progress: _Progress, reason: NodeReason | None, error: str, cut: Cut | None = None) -> None:
-        """Let go of the node at once, keep what it brought, and try again where that was asked for."""
+        """Release the node at once, keep its result, and start it again if --retry-failed allows it."""
         placed = progress.placed
         self._clocks.stop(placed.node.id)
         del self._running[placed.node.id]
@@ -250,8 +253,8 @@ _OVERDUE: Mapping[Overdue, str] = {
 
 
 def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
-    """Return the nodes by the names that the fleet stores: host names, or digests of them. Hosts that are called the
-    same are distinguished by the engine's id."""
+    """Return the nodes by the names that the fleet stores: host names, or digests of them. If several hosts have the
+    same name, the engine's id is added to it."""
     by_word = group_by(
         nodes,
         lambda node: visible(node.host) if hostnames else hashlib.sha256(node.host.encode()).hexdigest()[:12],
@@ -266,8 +269,8 @@ def name_nodes(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, Eng
 def choose_nodes(
     nodes: Mapping[str, EngineNode], words: Sequence[str], min_gpus: int | None
 ) -> tuple[dict[str, EngineNode], list[NodeEnd]]:
-    """Return the nodes to ask, of those that the words name (none: all), and those that cannot be asked. A node answers
-    to its name, its host name and the engine's id."""
+    """Return the nodes to ask, and the ends of those that cannot be asked. `words` names the nodes to ask, each by its
+    name, its host name or the engine's id; if it is empty, all nodes are asked."""
     chosen = {} if words else dict(nodes)
     absent = []
     for word in words:
@@ -287,7 +290,8 @@ def fleet_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], saved: Iterable[Node], journal: FleetJournal,
     *, expected: int | None, engine: Mapping[str, str],
 ) -> Fleet:  # fmt: skip
-    """The document of a fleet that was measured; `kept` are nodes of a saved one that are not asked again."""
+    """Return the document of a fleet that was measured. `saved`: nodes of a saved fleet that are not asked again;
+    `absent`: nodes that could not be asked."""
     ends = list(ends)
     nodes = list(saved)
     embeds = len(ends) + len(nodes) <= EMBEDDED_NODES
@@ -304,7 +308,7 @@ def fleet_of_ends(
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:
-    """The node's row: what its file says of it, unless its end says worse."""
+    """Return the entry of a node in the fleet: as its file says, unless its end is worse."""
     path = journal.path(end.name)
     node = Node(key=end.name, status="failed", reason="failed")
     if path.exists():
@@ -323,7 +327,7 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
 
 
 def load_machine(path: Path) -> Machine:
-    """The machine that a node detected. Raises InputError."""
+    """Return the machine that a node detected. Raises InputError."""
     data, source = store.read(path)
     return store.loads_as(Machine, data, source, name="gpubench-detect", newest=SCHEMA_VERSION)
 
@@ -331,7 +335,7 @@ def load_machine(path: Path) -> Machine:
 def inventory_of_ends(
     ends: Iterable[NodeEnd], absent: Iterable[NodeEnd], journal: FleetJournal, *, expected: int | None
 ) -> Inventory:
-    """Return the parts of a fleet; `journal` holds the machine of each node that answered."""
+    """Return the inventory of a fleet; `journal` holds the machine of each node that answered."""
     listed = (
         _list_end(end, journal) for end in itertools.chain(ends, absent)
     )  # one machine in memory at a time
@@ -355,7 +359,7 @@ EARLIER = "earlier"  # of `fleet.d`: results of attempts that were repeated
 
 
 class BadMessage(Exception):
-    """A node sent what no node of ours sends, or more than a result may hold."""
+    """The error for a node that sent an invalid message, or more than a result may hold."""
 
 
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -369,10 +373,10 @@ class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FleetJournal:
-    """The files of a fleet that is measured. `load` reads what a node sends as its result, or raises InputError."""
+    """The files of a fleet that is being measured. `load` reads the result that a node sends, or raises InputError."""
 
     def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
-        """Raises GpubenchError if the files cannot be written."""
+        """Create the folder and open the log. Raises GpubenchError if the files cannot be written."""
         self._load = load
         self._rewritten: set[str] = set()  # nodes whose next piece begins their `.part` anew
         self.folder = beside(output, ".d")
@@ -389,7 +393,7 @@ class FleetJournal:
         self._log.close()
 
     def note_event(self, node: str, text: bytes) -> str | None:
-        """Keep an event and flush it. The event in a few words; None for what is no event."""
+        """Keep an event, flush it, and return it in a few words. Returns None if the text is no event."""
         try:
             event = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -403,7 +407,7 @@ class FleetJournal:
         self._write(FleetLine(at=_now(), node=node, ended=reason, error=error))
 
     def begin(self, node: str) -> None:
-        """A new attempt of the node: what an earlier one left goes aside."""
+        """Begin a new attempt of the node: move the files of an earlier attempt aside."""
         for path in (self.path(node), store.part_of(self.path(node))):
             if path.exists():
                 aside = self.folder / EARLIER
@@ -412,11 +416,11 @@ class FleetJournal:
         self._arriving(node).unlink(missing_ok=True)
 
     def begin_part(self, node: str) -> None:
-        """The node writes its `.part` anew; ours stands until more than its start is here."""
+        """Note that the node writes its `.part` anew. Our copy stays until the next piece arrives."""
         self._rewritten.add(node)
 
     def add_part(self, node: str, piece: bytes) -> None:
-        """Raises BadMessage."""
+        """Add a piece to the node's `.part`. Raises BadMessage if it becomes too large."""
         part = store.part_of(self.path(node))
         if node in self._rewritten:
             self._rewritten.remove(node)
@@ -425,13 +429,14 @@ class FleetJournal:
             _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
-        """Raises BadMessage."""
+        """Add a piece to the node's result. Raises BadMessage if it becomes too large."""
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> str | None:
-        """Put the node's result, whole or as far as it came, into its own file. Why there is none; None: it is there.
+        """Put the node's result, whole or as far as it came, into its own file. Returns why there is no result; None if
+        there is one.
 
-        The file is replaced in one step, once what arrived is a result.
+        The file is replaced in one step, after the pieces that arrived were read as a result.
         """
         arriving, part, target = self._arriving(node), store.part_of(self.path(node)), self.path(node)
         why = "it sent no result"
@@ -450,7 +455,7 @@ class FleetJournal:
         return why
 
     def path(self, node: str) -> Path:
-        """The path of the node's result."""
+        """Return the path of the node's result."""
         return self.folder / f"{file_stem(node, node)}{_RESULTS}"
 
     def _arriving(self, node: str) -> Path:

@@ -1,6 +1,5 @@
-"""`gpubench merge`: several result files become one result, or a fleet; and `gpubench report` of a whole fleet: its
-nodes, its slow GPUs, lists of nodes for a scheduler, and its gates.
-"""
+"""`gpubench merge`: joins result files into one result or a fleet. `gpubench report` of a whole fleet: its nodes, its
+slow GPUs, lists of nodes for a scheduler, and its gates."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ _NAMED = 5  # missing nodes that one message names
 
 
 def join_files(options: MergeOptions) -> None:
-    """Write one result with all sessions of a machine, or a fleet of several."""
+    """Write one result with all sessions if the files are of one machine; else write a fleet."""
     output, expect = options.output, options.expect
     if not store.is_result_name(output):
         raise UsageError(
@@ -87,7 +86,7 @@ def join_files(options: MergeOptions) -> None:
 
 
 class _Source(NamedTuple):
-    """A run that is merged."""
+    """A run to be merged."""
 
     outline: RunOutline | Run  # the whole of what is in memory
     load: Callable[[], Run]  # returns the run
@@ -95,8 +94,9 @@ class _Source(NamedTuple):
 
 
 def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
-    """`node` with its results in files of the folder beside the fleet, in place of the results themselves. The file of
-    a node that has but one is copied: encoding takes longer than all the rest."""
+    """Write the results of `node` to files in the folder beside the fleet, and return the node with these files in
+    place of its results. If a single source has a file, the file is copied: encoding would take longer than all other
+    work."""
     folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
 
 
 def parse_nodes(text: str | None) -> list[str]:
-    """The names of a list with commas, or of the lines of @FILE. Raises UsageError."""
+    """Return the names of a list with commas, or of the lines of @FILE. Raises UsageError."""
     if text is None:
         return []
     words = text.split(",")
@@ -141,9 +141,9 @@ def _missing(fleet: Fleet) -> str:
 
 
 def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], list[Node], int | None]:
-    """All runs and failed nodes of `files`, and how many nodes were expected by the fleets among them.
+    """Return all runs and failed nodes of `files`, and how many nodes the fleets among them expect.
 
-    `tolerant`: a file that cannot be used is a node that failed. Raises InputError.
+    If `tolerant` is set, a file that cannot be used counts as a failed node. Raises InputError.
     """
     sources: list[_Source] = []
     failed: list[Node] = []
@@ -163,7 +163,8 @@ def _collect(files: Sequence[str], *, tolerant: bool) -> tuple[list[_Source], li
 
 
 def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
-    """The runs of one file. A result is read again when its node's turn comes; standard input and fleets stay."""
+    """Return the runs and the failed nodes of one file, and how many nodes it expects if it is a fleet. A result is
+    read again when its node is merged; standard input and fleets stay in memory."""
     if file != "-":
         data, _ = store.read(file)
         require_json(data, file)
@@ -197,7 +198,7 @@ def _load(group: Sequence[_Source], *, tolerant: bool) -> tuple[list[Run], list[
 
 
 def _unusable(file: str, error: InputError) -> Node:
-    """The node of a file that cannot be used; said on stderr too."""
+    """Return a failed node for a file that cannot be used, and print the reason on stderr."""
     print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
     name = Path(file).name
     return Node(key=name, status="failed", reason="unusable", error=f"{name}: {error.why or error.message}")
@@ -207,7 +208,8 @@ def _unusable(file: str, error: InputError) -> Node:
 
 
 def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
-    """The runs of the node that is called `name`, or whose key begins so. Raises InputError or UsageError."""
+    """Return the runs of the node with this name, or with a key that begins with it. Raises InputError or
+    UsageError."""
     nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
     matching = [pair for pair in nodes if pair[1].label == name] or [
         pair for pair in nodes if pair[1].key.startswith(name)
@@ -227,7 +229,8 @@ def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
 def report_fleet(
     source: str, fleet: Fleet, format: str, options: FleetReportOptions, *, to_terminal: bool
 ) -> ExitCode:
-    """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
+    """Print the report of `fleet`, write the lists of nodes, and return the exit code. `source`: the path of the
+    fleet's file."""
     channels = ci.channels(options, os.environ)
     style = delivery.render_options(options, to_terminal=to_terminal)
     tolerance = parse_percent(options.tolerance, option="--tolerance")
@@ -284,7 +287,7 @@ def _figures_of(path: str) -> list[Figure]:
 
 
 def _write_names(path: str | None, names: Sequence[str]) -> None:
-    """One name a line, as `srun --nodelist` and `--exclude` read them from a file."""
+    """Write one name a line, the format that `srun --nodelist` and `--exclude` read from a file."""
     if path is None:
         return
     try:

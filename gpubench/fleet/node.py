@@ -1,9 +1,11 @@
-"""The program of a node, and who starts it there: the messages of a node, the contract of an engine, and Ray as one.
+"""The program of a node and the engine that starts it: the messages of a node, the contract of an engine, and Ray as an
+engine.
 
-The program of a node is the ordinary `gpubench run` or `gpubench detect` as a child, and what it writes, sent on. A
+The program of a node runs the ordinary `gpubench run` or `gpubench detect` as a child and sends on its output. A
 message is bytes: one byte for its kind, then the text; nothing of ours is pickled. Ray starts one generator task a
-node, which takes all that the node has. It is believed about what arrives, never about what does not: a node that
-freezes stays pending for ever, even when it is cancelled. So a task is forgotten as soon as it is cancelled.
+node; the task takes all CPUs and GPUs of the node. Ray is believed about messages that arrive, never about their
+absence: a node that freezes stays pending for ever, even when its task is cancelled. So a task is forgotten as soon as
+it is cancelled.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
-    """The code that a node runs: nodes of a fleet run the same, or their figures mean different things."""
+    """The version of the code that a node runs. All nodes of a fleet must run the same code, or their figures mean
+    different things."""
 
     version: str  # of gpubench
     source: str  # a digest of its files
@@ -53,14 +56,14 @@ class NodeIdentity(msgspec.Struct, frozen=True):
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
-    """The end of a node's run."""
+    """The end of a node's child process."""
 
     status: int  # the exit status
     errors: str  # the end of what it said on stderr
 
 
 def identity() -> NodeIdentity:
-    """Return the identity of this process: the version of gpubench, and the beginning of a digest of its source."""
+    """Return the identity of this process: the version of gpubench, and the first digits of a digest of its source."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -69,8 +72,8 @@ def identity() -> NodeIdentity:
 
 
 def messages(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run `gpubench ARGUMENTS` and tell of it: `run` writes events and a result, what `detect` writes is its result.
-    Whatever ends this generator ends the child.
+    """Run `gpubench ARGUMENTS` and yield its messages. `run` sends events and a result; the output of `detect` is its
+    result. When this generator ends, for any reason, the child is ended too.
 
     The child stays in the session of this process, and on Linux the kernel kills it when this thread ends.
     """
@@ -100,7 +103,8 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
 def _while_running(
     child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
 ) -> Iterator[bytes]:
-    """Yield what a child says while it goes on. Its lines are events, unless somebody is to `keep` them."""
+    """Yield the messages of a child while it runs. Its lines are events; if `keep` is given, it gets the lines
+    instead."""
     heard = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -125,7 +129,7 @@ def _while_running(
 
 
 class PartFile:
-    """The `.part` file of a run, read on from where it was read before. Now and then the run writes it anew."""
+    """The `.part` file of a run, read from where the last reading ended. Now and then the run writes the file anew."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,7 +137,7 @@ class PartFile:
         self._file: int | None = None  # its number on the disk
 
     def news(self) -> Iterator[bytes]:
-        """Return what was written since the last call, in messages."""
+        """Yield the bytes written since the last call, as messages."""
         with contextlib.suppress(FileNotFoundError), disk.open_regular(self._path) as file:
             state = os.fstat(file.fileno())
             if state.st_ino != self._file or state.st_size < self._read:
@@ -146,8 +150,8 @@ class PartFile:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the
-    library."""
+    """Return the whole environment of the engine's worker, with GPUs named by UUID instead of numbers: the meaning of a
+    number depends on the library."""
     variables = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
@@ -179,7 +183,7 @@ class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A message of a node, or the engine's word that none will come any more."""
+    """A message of a node, or the engine's report that no more messages will come."""
 
     node: str  # the engine's id
     message: bytes | None = None  # None: there will be none
@@ -188,9 +192,10 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """The starter of tasks on nodes, which passes their messages along. An id has one task at a time.
+    """The contract of an engine, which starts tasks on nodes and passes on their messages. A node's id has one task at
+    a time.
 
-    Only `poll` may wait, and no longer than it is told; `cancel` forgets the task, whatever becomes of it.
+    Only `poll` may wait, and no longer than `timeout_s`. `cancel` forgets the task even if the task goes on.
     """
 
     name: str
@@ -211,17 +216,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_node(arguments: Sequence[str]) -> Iterator[bytes]:
-    """The task of a node. Ray sends the name of this function, so each node runs the code that is installed there."""
+    """Run the task of a node. Ray sends only the name of this function, so each node runs its own installed code."""
     yield from messages(arguments)
 
 
 class RayEngine:
-    """A connection to a cluster, or to a Ray of our own on this host."""
+    """A connection to a cluster, or to a private Ray on this host."""
 
     name = "ray"
 
     def __init__(self, address: str) -> None:
-        """`local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
+        """Connect to `address`: `local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
         self._tasks: dict[str, Any] = {}
         self._ours = contextlib.ExitStack()
         # Ray tells on stdout what it hears of its workers; that is the report's place.
@@ -255,7 +260,7 @@ class RayEngine:
                 signal.signal(number, handler)
 
     def _private(self) -> dict[str, Any]:
-        """Return what starts a Ray of our own, which nobody enters without the token that is made here."""
+        """Return the arguments that start a private Ray, which requires a token that is made here."""
         scratch = Scratch(CLUSTER_PREFIX)
         self._ours.callback(scratch.remove)
         token = scratch.folder / "token"
@@ -278,8 +283,8 @@ class RayEngine:
         }  # fmt: skip
 
     def nodes(self) -> list[EngineNode]:
-        """Return the nodes that Ray says are alive, as it may for a minute too long. One without CPUs and GPUs leads,
-        and runs nothing."""
+        """Return the nodes that Ray reports as alive; a dead node may be among them for a minute. A node without CPUs
+        and GPUs only leads the cluster and is left out."""
         nodes = [
             EngineNode(
                 id=entry["NodeID"], host=str(entry["NodeManagerHostname"]),
@@ -290,7 +295,7 @@ class RayEngine:
         return [node for node in nodes if node.cpus or node.gpus]
 
     def start(self, node: EngineNode, arguments: Sequence[str]) -> None:
-        """Ask for all of the node: the task is the reservation."""
+        """Start a task that asks for all CPUs and GPUs of the node, and so reserves it."""
         task = self._ray.remote(run_node).options(
             num_returns="streaming", max_retries=0, num_cpus=node.cpus, num_gpus=node.gpus,
             label_selector={"ray.io/node-id": node.id},
@@ -298,7 +303,7 @@ class RayEngine:
         self._tasks[node.id] = task.remote(list(arguments))
 
     def poll(self, timeout_s: float) -> list[Arrival]:
-        """One message of each node that has any."""
+        """Return one message of each node that has any."""
         by_task = {task: node for node, task in self._tasks.items()}
         if not by_task:
             return []
@@ -331,7 +336,8 @@ class RayEngine:
                 self._ray.cancel(task)
 
     def close(self) -> None:
-        """End our tasks, leave the cluster, and end a Ray that is ours. Never `ray stop`: it ends everybody's."""
+        """End our tasks, leave the cluster, and stop a private Ray. It never calls `ray stop`, which ends every Ray on
+        the host."""
         for node in list(self._tasks):
             self.cancel(node)
         with contextlib.suppress(Exception):
@@ -361,6 +367,6 @@ def _reason(error: Exception) -> NodeReason:
 
 
 def _words(error: Exception) -> str:
-    """Return what Ray says, on one line: its messages hold stack traces and colours."""
+    """Return Ray's message as one line, at most 600 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:600] or type(error).__name__

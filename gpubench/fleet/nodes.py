@@ -1,5 +1,5 @@
-"""Runs of one machine, measured alike -> one run with all their sessions, numbered by their start; and the
-`gpubench-fleet` document, version 3: one node per machine."""
+"""Runs of one machine that were measured alike, joined into one run with all their sessions, numbered by their start;
+and the `gpubench-fleet` document, version 4, with one node per machine."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ Numbers = Mapping[int, int]  # session of a run -> session of the merged run
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """Return one run with the sessions of all, numbered in the order in which they started; one run stays as it is.
+    """Return one run with the sessions of all runs, numbered by their start. A single run is returned unchanged.
 
-    Raises InputError for a run that comes twice, and for runs that differ in machine, devices, software, protocol or
-    the definition of an op.
+    Raises InputError if a run comes twice, or if runs differ in machine, devices, software, protocol or the definition
+    of an op.
     """
     refuse_twice(runs)
     _require_alike(runs)
@@ -95,7 +95,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
 
 
 def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
-    """Raise InputError if a run is there twice, by itself or inside another."""
+    """Raise InputError if a run comes twice, by itself or inside a merged run."""
     seen: set[str] = set()
     for run in runs:
         for name in run.origins:
@@ -111,7 +111,7 @@ def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
 
 
 def _renumber(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with the numbers that their sessions have in the whole."""
+    """Return the runs with their sessions numbered as in the merged run."""
     listed = [(i, session) for i, run in enumerate(runs) for session in _sessions(run)]
     listed.sort(key=lambda pair: (pair[1].started_at, _content(pair[1]), pair[0]))
     numbers: list[dict[int, int]] = [{} for _ in runs]
@@ -128,7 +128,7 @@ def _content(session: SessionRecord) -> bytes:
 
 
 def _sessions(run: Run) -> list[SessionRecord]:
-    """Return the sessions that a run lists, and those that its samples tell of and it does not list."""
+    """Return the sessions that a run lists, and new entries for sessions that only its samples name."""
     named = {sample.session for outcome in run.outcomes for sample in _rows(outcome)}
     rest = sorted(named - {session.index for session in run.sessions})
     return [*run.sessions, *(SessionRecord(index=index, started_at=run.started_at) for index in rest)]
@@ -171,7 +171,8 @@ def _with_numbers(run: Run, sessions: Sequence[SessionRecord], numbers: Numbers)
 
 
 def _unite(values: Sequence[Any]) -> Any:
-    """Return all that is there: each entry of lists once, mappings key by key, else the first value."""
+    """Return the union of the values: each entry of lists once, mappings merged key by key, of other values the
+    first."""
     first = values[0]
     if isinstance(first, list):
         entries: list[Any] = []
@@ -186,8 +187,7 @@ def _unite(values: Sequence[Any]) -> Any:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """Return what all values hold: of mappings the entries that are the same in all, else the value. Returns None if
-    they differ."""
+    """Return the value that all share; of mappings, the entries that all share. Returns None if other values differ."""
     first = values[0]
     if isinstance(first, dict):
         return {
@@ -219,7 +219,7 @@ def _fingerprints(prints: Sequence[Fingerprints]) -> Fingerprints:
 
 
 def _paused_s(started_at: str, finished_at: str | None, runs: Sequence[Run]) -> float | UnsetType:
-    """Return the seconds in which none of the runs ran, if it is known how long all of them took."""
+    """Return the seconds in which none of the runs ran. Returns UNSET if the time of a run is not known."""
     spans = [seconds_between(started_at, finished_at), *map(seconds_of, runs)]
     whole_s, *parts_s = [span_s or 0.0 for span_s in spans]
     return UNSET if None in spans else max(0.0, whole_s - sum(parts_s))
@@ -233,10 +233,10 @@ def _gravity(reason: str) -> int:
 
 
 def _outcomes(runs: Sequence[Run]) -> list[Outcome]:
-    """Return each case once, in the order in which the runs name them.
+    """Return each case once, in the order in which the runs name the cases.
 
-    A case that was wrong in one run is wrong: a later session does not make up for that. What else broke in a run
-    costs that run's sessions alone. A case that one run skipped or did not reach is measured if another run has
+    A case that was wrong in one run is wrong: a later session does not make up for that. Any other failure of a run
+    costs that run's sessions alone. A case that one run skipped or did not reach counts as measured if another run
     measured it.
     """
     by_id = group_by((outcome for run in runs for outcome in run.outcomes), lambda outcome: outcome.id)
@@ -259,7 +259,7 @@ def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _measurement(parts: Sequence[Measurement]) -> Measurement:
-    """Return one case with the rows of all its parts; of the kernels that the device took, all of them."""
+    """Return one measurement with the rows of all `parts` and the names of all kernels that the device used."""
     _require_same_case(parts)
     kernels = {name for part in parts if part.kernel for name in part.kernel.split(_KERNELS)}
     rows: dict[str, Any] = {
@@ -278,7 +278,8 @@ def _measurement(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _require_alike(runs: Sequence[Run]) -> None:
-    """Raise InputError naming the first field in which two of `runs` differ. A field that one lacks is none."""
+    """Raise InputError with the first field in which two of `runs` differ. A field that one run lacks is no
+    difference."""
     fields = [
         (f"{scope} {name}", run, value)
         for scope in ("machine", "device", "software")
@@ -294,7 +295,8 @@ def _require_alike(runs: Sequence[Run]) -> None:
 
 
 def _require_same_case(parts: Sequence[Measurement]) -> None:
-    """Raise InputError unless the op, its kernel's text, how its data moves and what each of two sides does agree."""
+    """Raise InputError unless the parts agree on the op, the kernel's text, the way their data moves, and the work of
+    each side of a split."""
     fields = {name: [getattr(part, name) for part in parts] for name in _OF_A_CASE}
     fields["what each side does"] = sorted(
         {b.split for part in parts for b in part.blocks if b.phase == "main" and b.split is not None}, key=str
@@ -358,12 +360,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def runs(self) -> list[Run]:
-        """Its results, the oldest first."""
+        """The results of the machine, the oldest first."""
         return [*self.others, *([self.result] if self.result else [])]
 
     @property
     def name(self) -> str:
-        """For people: what it was called, else the beginning of its key."""
+        """The name for people: the label, else the beginning of the key."""
         return self.label or self.key[:24]
 
 
@@ -378,7 +380,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Node]  # by key
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs of all nodes; say on stderr which node brought none. The fleet is the file at `path`."""
+        """Return the runs of all nodes, and print on stderr which node brought none. `path`: the fleet's file."""
         nodes = [open_node(node, path) for node in self.nodes]
         for node in nodes:
             if not node.runs:
@@ -387,8 +389,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_node(node: Node, fleet_path: str) -> Node:
-    """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
-    cannot be used."""
+    """Return `node` with the results from its files beside the fleet in `fleet_path`. If a file cannot be used, return
+    the node as failed, with the reason."""
     if not node.files:
         return node
     folder = Path(fleet_path).parent
@@ -402,7 +404,8 @@ def open_node(node: Node, fleet_path: str) -> Node:
 
 
 def beside(output: str | Path, suffix: str) -> Path:
-    """`fleet.d` or `fleet.jsonl` beside `fleet.json` or `fleet.json.gz`."""
+    """Return the path beside `output` with another suffix: `fleet.d` or `fleet.jsonl` for `fleet.json` and
+    `fleet.json.gz`."""
     target = Path(output)
     return target.with_name(
         re.sub(r"(\.json)?(\.gz)?$", "", target.name, count=1, flags=re.IGNORECASE) + suffix
@@ -410,19 +413,20 @@ def beside(output: str | Path, suffix: str) -> Path:
 
 
 def file_stem(label: str | None, key: str) -> str:
-    """The name of a node's file: no two nodes share one, and none leaves its folder."""
+    """Return the name of a node's file without suffix. No two nodes share a name, and no name leaves the folder."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", label or "node").strip(".-")[:60]
     return f"{word}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def digest_file(path: Path) -> NodeFile:
-    """Return the entry of a node's result, which lies in a folder beside the fleet. Raises OSError."""
+    """Return the path and the digest of a node's result in a folder beside the fleet. Raises OSError."""
     digest = hashlib.sha256(disk.read_regular(path)).hexdigest()
     return NodeFile(path=f"{path.parent.name}/{path.name}", sha256=digest)
 
 
 def _inside(folder: Path, file: NodeFile) -> Path:
-    """The file, if it lies below `folder` and is still the one that the fleet was made of. Raises InputError."""
+    """Return the path of the file. Raises InputError if the file lies outside of `folder` or changed since the fleet
+    was made."""
     path, inner = folder / file.path, PurePosixPath(file.path)
     code, why = "bad-document", "it changed since the fleet was merged"
     if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
@@ -437,7 +441,7 @@ def _inside(folder: Path, file: NodeFile) -> Path:
 
 
 def load_fleet(data: bytes, source: str) -> Fleet:
-    """Return the fleet that these bytes are. Raises InputError."""
+    """Return the fleet in these bytes. Raises InputError."""
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs = [run for node in fleet.nodes for run in node.runs]
     require_runs(runs, source)
@@ -449,8 +453,8 @@ def load_fleet(data: bytes, source: str) -> Fleet:
 def gather(
     nodes: Iterable[Node], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
 ) -> Fleet:  # fmt: skip
-    """Return the fleet of nodes that brought a result and of those that `failed`. `expected` nodes are needed to be
-    complete (None: all that are named here), `names` among them."""
+    """Return the fleet of nodes with a result and of nodes that `failed`. The fleet is complete if `expected` nodes
+    brought a result, with all of `names` among them; without `expected`, if all nodes given or named did."""
     brought = sorted(nodes, key=lambda node: node.key)
     labels = {node.label for node in brought if node.label is not None}
     absent = [
@@ -469,7 +473,7 @@ def gather(
 
 
 def node_of(runs: Sequence[Run]) -> Node:
-    """Return the node of the runs of one machine. Raises InputError for runs that cannot be merged."""
+    """Return the node for the runs of one machine. Raises InputError if runs cannot be merged."""
     *others, newest = [merge_runs(group) for group in alike(runs)]
     broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
     lacks = []
@@ -486,7 +490,8 @@ def node_of(runs: Sequence[Run]) -> Node:
 
 
 def alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs of one machine whose device ids mean the same GPUs, each with its like; the newest come last."""
+    """Return groups of runs of one machine. The runs of a group mean the same GPUs by their device ids. The newest
+    group comes last."""
     groups: list[list[Run]] = []
     for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
         group = next((group for group in groups if all(_agree_on_gpus(run, other) for other in group)), None)

@@ -19,7 +19,7 @@ def parse_words(text: str | None) -> set[str]:
 
 
 class ClusterOptions(CommandOptions):
-    """One command on many nodes."""
+    """The options for one command on many nodes."""
 
     cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Do it on every node of a Ray cluster: a private one "
         "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.")
@@ -38,7 +38,7 @@ class ClusterOptions(CommandOptions):
 
 
 class ClusterDetectOptions(DetectOptions, ClusterOptions):
-    """`detect` on one machine or on many."""
+    """The options of `detect` on one machine or on many."""
 
     def instead(self) -> int | None:
         """Ask the nodes of the cluster, if one is named."""
@@ -50,7 +50,7 @@ class ClusterDetectOptions(DetectOptions, ClusterOptions):
 
 
 class ClusterRunOptions(RunOptions, ClusterOptions):
-    """`run` on one machine or on many."""
+    """The options of `run` on one machine or on many."""
 
     confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
         "is confirmed.", least=0, most=1, default=1)
@@ -67,7 +67,7 @@ class ClusterRunOptions(RunOptions, ClusterOptions):
 
 
 class FleetReportOptions(ReportOptions):
-    """`report` of results or of a fleet."""
+    """The options of `report` on results or on a fleet."""
 
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
         "slow-gpu.")
@@ -81,7 +81,8 @@ class FleetReportOptions(ReportOptions):
         "or have a slow GPU, one a line.")
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report a single fleet as a whole, unless single nodes or cases, or another format, are asked for."""
+        """Report a single fleet as a whole, and return the exit code. Returns None if the options name single nodes or
+        cases, or another format."""
         from gpubench.report.renderers import DOCUMENT_FORMATS
 
         of_nodes = (
@@ -96,7 +97,8 @@ class FleetReportOptions(ReportOptions):
         return merge.report_fleet(*files[0], format, self, to_terminal=to_terminal)
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs of the node that is asked for. Raises UsageError for what only a whole fleet understands."""
+        """Return the runs of the node that --node names. Raises UsageError for options that only a whole fleet
+        understands."""
         fleet_only = {
             "--known-good": self.known_good, "--ok-nodes": self.ok_nodes, "--bad-nodes": self.bad_nodes,
             "--fail-on slow-gpu": SLOW_GPU in parse_words(self.fail_on),

@@ -1,11 +1,11 @@
-"""The sum of the nodes of a fleet, a function of their files alone, whatever the order of the nodes: which are
-whole, which GPUs are slow, which software differs (`gpubench-fleet-report`, version 1), and what they are made of
-(`gpubench-inventory`, version 1).
+"""The sum of the nodes of a fleet. The report (`gpubench-fleet-report`, version 1) says which nodes are whole, which
+GPUs are slow and which software differs; the inventory (`gpubench-inventory`, version 1) lists the parts of the nodes.
+Both depend on the nodes' files alone, not on their order.
 
 A peer group is one case on GPUs that should be alike. A GPU is a suspect if its rate falls short of the group's median
-by more than the tolerance and by more than the group's own spread makes likely; it is slow if two sessions of fresh
-workers say so, each by itself (docs/fleet.md). Nodes are looked at one after the other and let go: what is kept of one
-is a few hundred bytes a GPU and case.
+by more than the tolerance and by more than the group's own spread makes likely. It is slow if two sessions of fresh
+workers show that, each by itself (docs/fleet.md). Nodes are read one after the other and dropped; a few hundred bytes
+are kept for each GPU and case.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift, ...]:
-    """Return the parts of the software that differ, from the versions on each node. The usual version is that of most
-    nodes; of two that are as frequent, the first by name."""
+    """Return the parts of the software whose versions differ between nodes. The usual version is the most frequent one;
+    of two equally frequent versions it is the first by name."""
     nodes: dict[str, dict[str, list[str]]] = {}
     for node, software in versions:
         for what, version in software.items():
@@ -52,7 +52,8 @@ def find_drift(versions: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[Drift
 
 
 def system_versions(machine: Machine) -> dict[str, str]:
-    """The versions of the machine's kernel and of the drivers of its GPUs, and the newest CUDA that those serve."""
+    """Return the versions of the machine's kernel and of its GPUs' drivers, and the newest CUDA that the first driver
+    supports."""
     versions = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
         versions["CUDA"] = versions.get("CUDA") or fact(gpu, "driver", "cuda")
@@ -91,7 +92,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """The median of the sessions."""
+        """The median rate of the sessions, in launches per second."""
         return median(self.rates)
 
 
@@ -161,12 +162,13 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_key(gpu: Gpu, node: str) -> str:
-    """Names a GPU in its fleet: by its UUID's digest; without one by its node and its id there."""
+    """Return the name of a GPU in its fleet: the digest of its UUID; without a UUID, the node's name and the GPU's id
+    there."""
     return str(gpu.uuid.value) if gpu.uuid.value else f"{node}/{gpu.id}"
 
 
 def figures(run: Run, node: str) -> list[Figure]:
-    """The figures of the run's GPUs in the cases that can tell a slow one, in the order of the file."""
+    """Return the figures of the run's GPUs in the cases that can show a slow GPU, in the order of the file."""
     devices = {device.id: device for device in run.devices if device.kind == "gpu"}
     gpus = {gpu.id: gpu for gpu in run.machine.gpus}
     rates = []
@@ -209,7 +211,8 @@ def _rates(result: CaseResult) -> tuple[float, ...]:
 
 
 def _reason(outcome: Outcome, result: CaseResult) -> str | None:
-    """Why a figure does not count: GPUs that all measured nothing are not alike."""
+    """Return why a figure does not count. Returns None if it counts. GPUs that all failed at a case must not look
+    alike."""
     if not isinstance(outcome, Measurement):
         what = _SKIPPED if isinstance(outcome, Skip) else "failed"
         return f"{what}: {result.detail or result.reason}"
@@ -229,8 +232,8 @@ _Name = tuple[str, str, int]  # what is alike, the driver, the size
 def compare_gpus(
     all_figures: Iterable[Figure], *, tolerance: float = TOLERANCE, known_good: Iterable[Figure] | None = None
 ) -> Peers:
-    """Return the verdicts on a fleet's GPUs. `known_good`: the figures of a saved fleet, with which each GPU and group
-    is compared too: only that shows a fleet that is slow as a whole."""
+    """Return the verdicts on a fleet's GPUs. If `known_good` has the figures of a saved fleet, each GPU and each group
+    is also compared with them: only that comparison shows that a whole fleet is slow."""
     figures, saved = sorted(all_figures, key=_age), sorted(known_good or (), key=_age)
     groups, before = _groups(figures), _groups(saved, drivers=False)
     judged = [group for group in groups.values() if len(group) >= FEWEST_PEERS]
@@ -255,13 +258,13 @@ def compare_gpus(
 
 
 def _age(figure: Figure) -> tuple[str, ...]:
-    """Order figures: of two of one GPU the newer one counts."""
+    """Return the sort key of a figure. Of two figures of one GPU the later one counts: the newer."""
     return figure.started_at, figure.node, figure.device, figure.case, figure.gpu
 
 
 def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, list[Figure]]:
-    """Return the figures by what peers share. Each GPU is there once; of the sizes that a group measured, the one that
-    most GPUs have, the largest of several: searches need not end at one size."""
+    """Return the figures by case, driver and size; each group has a GPU once. Searches may end at different sizes, so a
+    group keeps only the size that most of its GPUs have, the largest of several."""
     sizes: dict[tuple[str, str], dict[int, dict[str, Figure]]] = {}
     for figure in figures:
         if figure.reason is None:
@@ -277,7 +280,7 @@ def _groups(figures: Sequence[Figure], *, drivers: bool = True) -> dict[_Name, l
 def _judge(
     group: Sequence[Figure], before: Sequence[Figure], k: float, tolerance: float
 ) -> tuple[PeerGroup, list[SlowGpu]]:
-    """Return the group, and its GPUs that fall short of their peers, or of themselves as they were `before`."""
+    """Return the peer group, and its GPUs that fall short of their peers or of their own figures in `before`."""
     rates = [figure.rate for figure in group]
     middle, sigma = median(rates), robust_spread(rates)
     worst = min(group, key=lambda figure: (figure.rate, figure.gpu))
@@ -381,17 +384,17 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slow(self) -> int:
-        """GPUs with a verdict that is more than a suspicion."""
+        """The number of GPUs with a confirmed verdict."""
         return len({verdict.gpu for verdict in self.peers.verdicts if verdict.confirmed})
 
     @property
     def bad_nodes(self) -> list[str]:
-        """Nodes without a result, and those with a slow GPU; a suspect makes no node bad."""
+        """The names of nodes without a result or with a slow GPU. A suspect GPU does not make a node bad."""
         return sorted({node.name for node in self.nodes if node.word not in _USABLE} | self._with_slow_gpu())
 
     @property
     def ok_nodes(self) -> list[str]:
-        """Whole nodes on which nothing is slow."""
+        """The names of complete nodes without a slow GPU."""
         slow = self._with_slow_gpu()
         return sorted(node.name for node in self.nodes if node.word == "complete" and node.name not in slow)
 
@@ -403,8 +406,8 @@ def survey_fleet(
     nodes: Iterable[Node], *, expected: int | None = None, tolerance: float = TOLERANCE,
     known_good: Iterable[Figure] | None = None,
 ) -> FleetReport:  # fmt: skip
-    """Return what the nodes add up to; of each what counts is kept, and it is let go. `expected`: the nodes that there
-    should be."""
+    """Return the report of the nodes. Each node is dropped after its figures are read. `expected`: how many nodes there
+    should be (None: as many as are given)."""
     all_figures: list[Figure] = []
     rows: list[NodeRow] = []
     without: list[NotCompared] = []
@@ -497,7 +500,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inventory_of(nodes: Iterable[ListedNode], *, expected: int | None = None) -> Inventory:
-    """Return what the nodes add up to. `expected`: how many of them are needed to be complete (None: all)."""
+    """Return the inventory of the nodes. `expected`: how many nodes must answer to be complete (None: all)."""
     listed = sorted(nodes, key=lambda node: (WORST_FIRST.index(node.reason or "complete"), node.name))
     answered = [node for node in listed if node.reason is None]
     needed = len(listed) if expected is None else expected
@@ -512,8 +515,8 @@ def list_node(
     name: str, machine: Machine | None = None, *, reason: NodeReason | None = None, why: str | None = None,
     gpubench: str | None = None,
 ) -> ListedNode:  # fmt: skip
-    """Return a node that was asked what it is made of: its machine, or why it did not answer. `gpubench`: the code that
-    it runs, if it said so."""
+    """Return the entry of a node in the inventory: its `machine`, or the `reason` why it did not answer. `gpubench`:
+    the code that the node runs, if it reported that."""
     machine = machine or Machine()
     gpus = [
         ListedGpu(id=gpu.id, text=gpu_text(gpu), usable=gpu.usable.value, why_not=list(gpu.why_not))
@@ -527,7 +530,7 @@ def list_node(
 
 
 def _equal_nodes(nodes: Sequence[ListedNode]) -> list[EqualNodes]:
-    """The largest group first."""
+    """Return groups of equal nodes, the largest group first."""
     groups: list[list[ListedNode]] = []
     for node in sorted(nodes, key=lambda node: (_looks(node), node.memory_bytes or 0, node.name)):
         if not groups or not _equal(groups[-1][0], node):

@@ -1,5 +1,5 @@
-"""A fleet as text: one line that tells the truth, then what is wrong, the worst first, at most 300 lines; and its
-inventory: who answered, what is missing, what the nodes are made of, what differs."""
+"""Tables of a fleet, at most 300 lines: one line with the result, then the problems, the worst first. Tables of its
+inventory: the nodes that answered, the missing ones, the parts of the nodes, and the differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _TONES = {"severe": "bad", "slow": "bad", "suspect": "plain"}
 
 
 def headline(report: FleetReport) -> str:
-    """`Fleet: 14 of 16 nodes complete, 111 of 128 GPUs compared; 1 missing (gpu-12); 2 slow GPUs`."""
+    """Return a line such as `Fleet: 14 of 16 nodes complete, 111 of 128 GPUs compared; 1 missing (gpu-12); 2 slow
+    GPUs`."""
     compared = report.peers.compared
     suspect = len({verdict.gpu for verdict in report.peers.verdicts if not verdict.confirmed})
     return _first_line(
@@ -35,7 +36,8 @@ def headline(report: FleetReport) -> str:
 
 
 def inventory_headline(inventory: Inventory) -> str:
-    """`Fleet: 14 of 16 nodes answered, 112 GPUs; 1 hung (gpu-07); 1 busy (gpu-12); 2 kinds of nodes`."""
+    """Return a line such as `Fleet: 14 of 16 nodes answered, 112 GPUs; 1 hung (gpu-07); 1 busy (gpu-12); 2 kinds of
+    nodes`."""
     gpus = f"{inventory.gpus or 'no'} GPU{'s' if inventory.gpus != 1 else ''}"
     unusable = sum(gpu.usable is False for node in inventory.nodes for gpu in node.gpus)
     drift = first_names([part.what for part in inventory.drift])
@@ -50,7 +52,7 @@ def inventory_headline(inventory: Inventory) -> str:
 
 
 def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *more: str) -> str:
-    """Return the counts, each word for nodes that are absent with its nodes (`2 hung (gpu-07, gpu-09)`), and more."""
+    """Return the counts, the absent nodes by reason (`2 hung (gpu-07, gpu-09)`), and the texts of `more`."""
     by_word = group_by(absent, lambda node: node[0])
     parts = [f"Fleet: {counts}"]
     parts += [
@@ -61,7 +63,7 @@ def _first_line(counts: str, absent: Sequence[tuple[str, str]], unknown: int, *m
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names, and the number of the others."""
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return ", ".join([*names[:_NAMED], *more])
 
@@ -95,7 +97,7 @@ def _document(key: str, first_line: str, *sections: Section | None) -> TextDocum
 def _listing(
     key: str, title: str, columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], *lines: str, legend: str = ""
 ) -> Section | None:  # fmt: skip
-    """Return a table of the first rows, which says how many more there are. Returns None without rows."""
+    """Return a table of the first rows, with the number of the others below it. Returns None without rows."""
     if not rows:
         return None
     notes = "; ".join([*_more(rows), *filter(None, [legend])])
@@ -113,13 +115,13 @@ def _more(rows: Sequence[object]) -> list[str]:
 
 
 def _absent(title: str, nodes: Iterable[tuple[str, str, str | None]]) -> Section | None:
-    """Return nodes by name, what became of each, and why."""
+    """Return a table of the absent nodes: the name, the state and the reason of each."""
     rows = [cells(name, word, why or "") for name, word, why in nodes]
     return _listing("absent", title, heads("node", "is", "why"), rows)
 
 
 def _drift(drift: Iterable[Drift]) -> Section | None:
-    """Return the software that is not the same on all nodes."""
+    """Return a table of the software that is not the same on all nodes."""
     rows = [
         cells(
             part.what, part.usual, version, str(len(names)),

@@ -1,9 +1,10 @@
-"""Findings about several GPUs of one host: how many bytes a second links carry, which of identical GPUs is slower than
-its like, and the first lines of a run of device groups alone.
+"""Findings about several GPUs of one host: the bytes a second that links carry, the identical GPUs that are slower than
+the others, and the first lines of a run of device groups alone.
 
-A collective's rate is as its caller sees it, and as the busiest link does. At least four identical GPUs are judged by
-the rule of fleets (docs/fleet.md); of fewer the difference is reported, which is no verdict. Both halves of the blocks
-have to say so, each by itself."""
+A collective has two rates: as its caller sees it, and as the busiest link does. Four or more identical GPUs are judged
+by the rule of fleets (docs/fleet.md); for fewer the difference is reported without a verdict. A GPU is slow only if
+each half of its blocks shows it by itself.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def collectives(analysis: Analysis) -> tuple[CollectiveResult, ...]:
-    """Return the collectives shown: op by op, device group by device group, from small to large."""
+    """Return the collectives shown, ordered by op, ranks, device group and size."""
     rows = (result for result in analysis.cases if result.case.group == COLLECTIVE)
     results = [rates for result in rows if (rates := _rates(result)) is not None]
     return tuple(sorted(results, key=lambda result: (result.op, result.ranks, result.device_id, result.n)))
@@ -68,14 +69,15 @@ def _rates(result: CaseResult) -> CollectiveResult | None:
 
 
 def bus_factor(case: Case) -> float | None:
-    """Return the factor from bytes a second of the case to those of the busiest link. Returns None if there is no such
-    op."""
+    """Return the factor from the bytes a second of the case to the bytes a second of the busiest link. Returns None if
+    there is no such collective."""
     op, ranks = declaration(case.op), case.params.get("ranks", 0)
     return op.collective.bus(ranks) if op is not None and op.collective and ranks > 0 else None
 
 
 def declared_path(run: Run, device_id: str) -> LinkPath | None:
-    """How the first rank of a device group reaches the second, as detection tells."""
+    """Return the path from the first rank of a device group to the second, as detection found it. Returns None if
+    detection found none."""
     members = next((device.gpu_ids for device in run.devices if device.id == device_id), [])
     gpu = next((gpu for gpu in run.machine.gpus if gpu.id == members[0]), None) if len(members) > 1 else None
     return None if gpu is None else next((path for path in gpu.link.paths if path.to == members[1]), None)
@@ -86,8 +88,8 @@ HALF = 0.5
 
 
 def slow_pairs(run: Run, rows: Sequence[CollectiveResult]) -> list[tuple[CollectiveResult, float]]:
-    """Copies between two ranks that carry less than half of the median of their peers, with that: pairs whose path is
-    of the same kind, at the same size."""
+    """Return the copies between two ranks that carry less than half of the median of their peers, each with that
+    median. Peers have the same op, size and kind of path."""
     peers: dict[tuple[str, int, str | None], list[CollectiveResult]] = {}
     for result in rows:
         if result.op in ("p2p", "p2p_both"):
@@ -118,7 +120,7 @@ def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def slow_links(analysis: Analysis) -> tuple[str, ...]:
-    """A sentence for each pair that carries far less than its peers."""
+    """Return a sentence for each pair that carries less than half of the median of its peers."""
     return tuple(
         printable(
             f"link-slow: {result.op} on {result.device_id} carries {format_rate(result.busbw, 'B/s')} at "
@@ -145,7 +147,7 @@ def _table(analysis: Analysis, rows: Sequence[CollectiveResult], unit: str) -> T
 
 
 def _path_text(path: LinkPath) -> str:
-    """`nvlink, 18 lanes via switch, 478 GB/s`."""
+    """Return a text such as `nvlink, 18 lanes via switch, 478 GB/s`."""
     lanes, rate = path.lanes.value, path.max_bytes_per_s.value
     via = f" via {path.via.value}" if path.via.value == "switch" else ""
     parts = (
@@ -239,21 +241,22 @@ def _check(run: Run, name: str, times: Sequence[IdenticalGpuTimes]) -> Identical
 
 
 def _shared_gpus(run: Run) -> set[str]:
-    """GPUs that other processes compute on: they tell nothing of the hardware."""
+    """Return the GPUs on which other processes compute: their times say nothing about the hardware."""
     warnings = [warning for warning in run.warnings if warning.code == _USERS and warning.severity == "warning"]
     return {id for warning in warnings for id in str((warning.data or {}).get("devices", "")).split(", ")}
 
 
 def _shortfalls(blocks: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return by how much the rate of each falls short: of the median of four GPUs or more, of the fastest of fewer."""
+    """Return the share by which each GPU's rate falls short: of the median of four GPUs or more, of the fastest of
+    fewer."""
     rates = {id: 1 / median(blocks_s) for id, blocks_s in blocks.items()}
     like = median(list(rates.values())) if len(rates) >= FEWEST_PEERS else max(rates.values())
     return {id: 1 - rate / like for id, rate in rates.items()}
 
 
 def _slow(case: str, times: Mapping[str, IdenticalGpuTimes], looks: int) -> list[SlowIdenticalGpu]:
-    """Return those that both halves of the blocks, and the whole, call slow; none where so many are that the GPUs are
-    not alike."""
+    """Return the GPUs that are slow in all blocks and in each half of them. Return none if so many are slow that the
+    GPUs are not alike."""
     whole = {id: gpu.blocks_s for id, gpu in times.items()}
     middle = min(map(len, whole.values())) // 2
     halves = [
@@ -279,7 +282,7 @@ def _suspects(blocks: Mapping[str, Sequence[float]], looks: int) -> set[str]:
 
 
 def _text(check: IdenticalGpuCheck) -> str:
-    """`8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % of their median (worst cupy:5).`"""
+    """Return a text such as `8 x NVIDIA H200: cupy:0 measured in full, the 7 others within 1.3 % (worst cupy:5).`"""
     first, others = check.measured_id, len(check.device_ids) - 1
     head = f"{others + 1} x {check.name}: {first} measured in full"
     rest = [f"{id} not compared ({reason})" for id, reason in check.left_out.items()]
@@ -311,7 +314,8 @@ _MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return what several GPUs add to an answer: GPUs that are not alike, slow links; alone what they gain."""
+    """Return what several GPUs add to an answer: GPUs that are not alike, and slow links. If `alone` is set, the run
+    has no other answer, and the part also says what the GPUs gain."""
     there = alone and bool(collectives(analysis))
     return AnswerPart(
         needed=(
@@ -325,7 +329,7 @@ def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
 
 
 def group_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """The first lines where device groups have times and no GPU was held against a CPU; none of other runs."""
+    """Return the first lines of a run in which device groups have times and no GPU was compared with a CPU."""
     if collectives(analysis):
         return (_links_sentence(analysis),)
     gains = scaling(analysis)
@@ -343,7 +347,8 @@ def group_sentences(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, Extent]) -> str:
-    """`2 GPUs beat one with data on the GPU: matmul from 1229², sum from 268 M; softmax at no size measured.`"""
+    """Return a text such as `2 GPUs with data on the GPU beat one: matmul from 1229² and sum from 268 M; not
+    softmax.`"""
     wins = [
         f"{gain.op} from {size_text(round(gain.n or 0) if gain.verdict == 'at' else gain.first, extents[gain.op])}"
         for gain in rows
@@ -358,8 +363,8 @@ def _strong_sentence(rows: Sequence[GroupFrom], extents: Mapping[str, Extent]) -
 
 
 def links_table(analysis: Analysis) -> Table:
-    """Bus bandwidth by op, device group and size, the small sizes for where there is room; of many pairs the slowest
-    and the fastest."""
+    """Return a table of bus bandwidths by op, device group and size; small sizes appear where there is room. Of many
+    pairs it shows the slowest and the fastest."""
     sizes = sorted({result.n for result in collectives(analysis)})[-_MOST_SIZES:]
     rows = []
     for label, device_group in _lanes(collectives(analysis)):
@@ -371,7 +376,8 @@ def links_table(analysis: Analysis) -> Table:
 
 
 def links_context(analysis: Analysis) -> str:
-    """`2 x NVIDIA H200, nvlink, 18 lanes via switch, 478 GB/s, nccl 2.28.9.`: what is joined, how, by what."""
+    """Return the GPUs, their path and the library, such as `2 x NVIDIA H200, nvlink, 18 lanes via switch, 478 GB/s,
+    nccl 2.28.9.`"""
     rows = collectives(analysis)
     if not rows:
         return ""
@@ -387,7 +393,8 @@ def links_context(analysis: Analysis) -> str:
 
 
 def _links_sentence(analysis: Analysis) -> str:
-    """`Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4 more below).`"""
+    """Return a text such as `Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4
+    more below).`"""
     rows = collectives(analysis)
     most, n = max(result.ranks for result in rows), max(result.n for result in rows)
     names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
@@ -403,22 +410,22 @@ def _links_sentence(analysis: Analysis) -> str:
 
 
 def _members(analysis: Analysis) -> str:
-    """Ranks in host memory are no GPUs."""
+    """Return the word for the ranks: `GPUs`, or `ranks in host memory`."""
     device_groups = {result.device_id for result in collectives(analysis)}
     kinds = {device.kind for device in analysis.run.devices if device.id in device_groups}
     return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
 
 
 def _range_text(rates: Sequence[float]) -> str:
-    """`391 GB/s`, `764 to 770 GB/s`."""
+    """Return a text such as `391 GB/s` or `764 to 770 GB/s`."""
     low, high = format_rate(min(rates), "B/s"), format_rate(max(rates), "B/s")
     number, _, unit = low.partition(" ")
     return high if low == high else f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
 def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
-    """One line a device group, named by its ranks; of more than two device groups of an op and size the slowest and the
-    fastest."""
+    """Return a label and results for each line: each device group of an op and number of ranks, or only the slowest and
+    the fastest if there are more than two."""
     lanes = []
     order = sorted(
         rows,
@@ -438,7 +445,7 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
 
 
 def _ranks_text(op: str, device_id: str) -> str:
-    """`0 to 1` of a copy, which has a direction; else `0+1`."""
+    """Return `0 to 1` for a copy, which has a direction; else a text such as `0+1`."""
     members = group_ranks(device_id)
     if op == "p2p" and len(members) == 2:
         return f"{members[0]} to {members[1]}"
@@ -451,7 +458,7 @@ def _rate_text(result: CollectiveResult) -> str:
 
 
 def _weak_sentence(rows: Sequence[Weak]) -> str:
-    """`2 GPUs at once keep 99 to 100 % of their rates alone (matmul, copy; the last 3 of 10 s).`"""
+    """Return a text such as `2 GPUs at once keep 99 to 100 % of their rates alone (matmul and copy).`"""
     shares = sorted(100 * gain.late for gain in rows)
     ops = list(dict.fromkeys(gain.op for gain in rows))
     low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"

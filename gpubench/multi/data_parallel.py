@@ -1,8 +1,8 @@
-"""Training shared out among the ranks of a device group: each computes the gradients of its part of the batch, all
-average them, and each updates its own copy of the weights.
+"""Training on all ranks of a device group: each rank computes the gradients of its part of the batch, the ranks average
+the gradients, and each rank updates its own copy of the weights.
 
-The stages of a rank are one launch between two exchanges. An exchange goes on the stream of the ranks' own launches, so
-that no rank waits for the host. The copies have to be the same, bit by bit, whenever they are looked at.
+Between two exchanges the stages of a rank are one launch. An exchange goes on the stream of the ranks' own launches, so
+that no rank waits for the host. Every check of the weights requires that all copies are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rank_params(params: Params, ranks: int) -> Params:
 
 
 def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
-    """Return why ranks of that kind cannot train, or None."""
+    """Return why ranks of that kind cannot train. Returns None if they can."""
     if case.params["n"] % ranks:
         return Unsupported(
             f"a batch of {case.params['n']} has no equal parts for {ranks} ranks", reason="shape"
@@ -49,15 +49,15 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
 
 
 def _adapt_case(op: Op, case: Case) -> Case:
-    """Return the case in the implementation that a session is asked about: a kernel may be the library call, written to
-    a given array."""
+    """Return the case in the implementation that a session is asked about: `library` if the kernel is the library call
+    that writes to a given array."""
     kernel = op.kernel(case.backend, case.dtype)
     return replace(case, implementation="library") if kernel is not None and kernel.library else case
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
-    """Yield stages that follow each other, and the values to be averaged behind them: an exchange comes where a stage
-    reads one that was not averaged yet."""
+    """Yield consecutive stages with the values to average after them. An exchange comes before a stage that reads a
+    value not averaged yet."""
     stages: list[Stage] = []
     waiting: list[str] = []
     for stage in op.stages:
@@ -118,13 +118,13 @@ class Rank:
         return self.session.chain(steps, steps[-1][1])
 
     def run(self, repeat: int) -> None:
-        """Enqueue what this rank computes, without any exchange."""
+        """Enqueue the rank's launches without any exchange."""
         for _ in range(repeat):
             for launch in self.launches:
                 self.session.run(launch)
 
     def send(self) -> None:
-        """Send what was uploaded since it was sent last."""
+        """Send the operands that were uploaded since the last send."""
         import numpy as np
 
         for operand, buffer, part in zip(self._whole.op.operands, self._whole.buffers, self.parts, strict=True):
@@ -133,12 +133,12 @@ class Rank:
                 part.version = buffer.version
 
     def split(self, operand: Operand, part: Part, array: Array) -> Array:
-        """Return the rank's rows of a batch, or the whole of what every rank has."""
+        """Return the rank's rows of a batch, or the whole array if every rank has all of it."""
         rows = part.shape[0]
         return array[self._place * rows : (self._place + 1) * rows] if operand.travels else array
 
     def close(self) -> None:
-        """Give back what lies between the stages."""
+        """Give the buffers between the stages back."""
         self.session.enter()
         for buffer in self._between.values():
             self.session.free(buffer)
@@ -169,7 +169,7 @@ class ParallelLaunch(Launch):
         self.kernel_hash = hashlib.sha256(hashes.encode()).hexdigest()[:12]
 
     def run(self, repeat: int) -> None:
-        """Send what is out of date, and enqueue on all ranks, segment by segment."""
+        """Send the operands that are out of date, and enqueue the launches on all ranks, segment by segment."""
         versions = [buffer.version for buffer in self.buffers]
         if versions != self._sent:
             for rank in self.ranks:
@@ -188,7 +188,8 @@ class ParallelLaunch(Launch):
                         self.links.average([rank.averaged[segment] for rank in self.ranks])
 
     def fetch(self, output: DividedBuffer, host: Array) -> None:
-        """Fetch the rows of all ranks, or the weights of the first. Raises Wrong if another rank has others."""
+        """Fetch the rows of all ranks, or the weights of the first rank. Raises Wrong if another rank has different
+        weights."""
         import numpy as np
 
         number = self.buffers.index(output)

@@ -1,8 +1,9 @@
-"""group: several devices of one backend, driven by one worker as one (`group:cupy:0+1`, `group:cupy:0-7`).
+"""group: several devices of one backend that one worker drives as one device (`group:cupy:0+1`, `group:cupy:0-7`).
 
-A collective goes over the links that join the devices, which the backend inside brings (`Backend.links`). Any other op
-is cut into a share for each rank (`shares`), and the results come together on the host. `group:numpy:4` is four ranks
-in host memory, which shows that the program is right and says nothing of hardware."""
+A collective goes over the links that join the devices; the backend of the devices brings them (`Backend.links`). Any
+other op is split into a share for each rank (`shares`), and the host joins the results. `group:numpy:4` is four ranks
+in host memory: it shows that the program is right and says nothing about hardware.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class GroupSession(
     protocols.Tunes,
     protocols.TimesSides,
 ):
-    """The links of a device group, and its members' sessions once an op is shared out among them."""
+    """The links of a device group, and the sessions of its members once an op is shared out among them."""
 
     limits = Limits(max_buffer_bytes=1 << 40, max_binding_bytes=1 << 40)
 
@@ -64,7 +65,7 @@ class GroupSession(
 
     @property
     def _ranks(self) -> Ranks:
-        """Opened with the first op: a collective does without."""
+        """The members' sessions, opened with the first op that is no collective: a collective does without them."""
         if self._opened is None:
             self._opened = Ranks(self._members())
         return self._opened
@@ -73,7 +74,8 @@ class GroupSession(
         return self._links
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Collectives for as many ranks as there are; ops that say how they are cut, in what each rank computes."""
+        """Return why the device group cannot run the case. Returns None if it can: it runs collectives for as many
+        ranks as it has, and ops that can be split, if a rank can run its share."""
         if op.collective is not None:
             fits = case.params.get("ranks") == self._links.ranks
             return (
@@ -104,15 +106,15 @@ class GroupSession(
         return first.supports(op, rank_case)
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return the array of the first rank, in the form in which the ranks send."""
+        """Return an array of the first rank's kind, from which the ranks send."""
         return self._ranks.sessions[0].host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """An operand; a rank takes memory when a launch says what it gets of it."""
+        """Return an operand. A rank takes memory when a launch says which part of the operand it gets."""
         return DividedBuffer(shape, dtype)
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Hand out the operands of the copying call before, in the same order: its launch fits them."""
+        """Hand out the operands of the previous copying call in the same order, so that its launch fits them."""
         idle = self._idle.setdefault((shape, dtype), [])
         return ReadyBuffers(lambda: idle.pop(0) if idle else self.allocate(shape, dtype), idle.append)
 
@@ -128,11 +130,11 @@ class GroupSession(
             self._opened.each(lambda session: session.forget())
 
     def upload(self, buffer: DividedBuffer, host: Array) -> None:
-        """Refer to the array; the ranks get their parts with the next launch, which knows them."""
+        """Refer to the array. The next launch knows each rank's part and sends it."""
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """The parts of all ranks, come together; or what was uploaded."""
+        """Copy the joined parts of all ranks to `host`; before any launch, copy the uploaded array."""
         if buffer.last is None:
             host[...] = buffer.host
         elif isinstance(buffer.last, ParallelLaunch):
@@ -153,7 +155,7 @@ class GroupSession(
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SharedLaunch | ParallelLaunch:
-        """The share of each rank, by its own session."""
+        """Build each rank's share in the rank's own session."""
         if op.averaged:
             return self._train(op, case, inputs, output)
         launch = self._ranks.split(op, case, inputs, output)
@@ -163,7 +165,8 @@ class GroupSession(
         return launch
 
     def _train(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: Any) -> ParallelLaunch:
-        """The launch of a training; that of before where the buffers are, so that a copying call builds nothing."""
+        """Return the launch of a training. The same buffers give the same launch, so that a copying call builds
+        nothing."""
         key = tuple(map(id, (*inputs, *each(output))))
         if key not in self._trainings:
             if len(self._trainings) >= _KEPT:
@@ -177,7 +180,7 @@ class GroupSession(
         self._trainings.clear()
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """On all ranks; the launch of a device group that computes nothing is nothing."""
+        """Run the launch on all ranks. An empty launch does nothing."""
         if isinstance(launch, SharedLaunch):
             self._ranks.run(launch, repeat)
         elif isinstance(launch, ParallelLaunch):
@@ -192,7 +195,7 @@ class GroupSession(
     def sides(
         self, launch: SharedLaunch | ParallelLaunch, launches: int, host_output: Array | None
     ) -> dict[str, float]:
-        """Seconds per launch of each rank's share alone, its data in place."""
+        """Return the seconds per launch of each rank's share alone, with its data in place."""
         self.run(launch)
         self.sync()
         times = {}
@@ -206,7 +209,7 @@ class GroupSession(
         return times
 
     def empty_launch(self) -> Launch:
-        """Nothing: what a rank's own launch costs is known of its device."""
+        """Return a launch that does nothing: the cost of a rank's own launch is measured on its device."""
         return Launch()
 
     def flush(self) -> None:
@@ -223,7 +226,7 @@ class GroupSession(
 
 
 class GroupBackend(Backend):
-    """Device groups of the devices of other backends. Its name alone stands for those of GPUs."""
+    """Device groups of the devices of other backends. The name `group` alone stands for groups of GPUs."""
 
     name = DEVICE_GROUP
     implementations: tuple[Implementation, ...] = ("tuned",)
@@ -232,7 +235,9 @@ class GroupBackend(Backend):
         self.default_devices: tuple[str, ...] = ()
 
     def devices(self) -> list[Device]:
-        """List each pair of GPUs, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
+        """List every pair of GPUs in both directions, the first 3, 4, 5, ... and all GPUs of a backend, and groups of
+        hidden backends and of host memory. `default_devices` are those of 2, 4, 8, ... and all GPUs; the others answer
+        to their id alone."""
         device_groups = [
             device_group for name in backends.built_in() for device_group in _device_groups(_members(name))
         ]
@@ -281,7 +286,7 @@ def _device_groups(members: Sequence[Device]) -> list[Device]:
 
 
 def _usual(device_group: str, device_groups: Sequence[Device]) -> bool:
-    """Whether it is a pair, or has 4, 8, ... or all GPUs: the others answer to their id."""
+    """Tell whether the device group has 2, 4, 8, ... or all GPUs. The other groups answer to their id alone."""
     most = max(len(group_ranks(device.id)) for device in device_groups)
     return len(group_ranks(device_group)) in group_sizes(most)
 
@@ -298,7 +303,7 @@ def _device_group(members: Sequence[Device], ranks: Sequence[int]) -> Device:
 
 
 def _name_device_group(backend: str, word: str) -> Device:
-    """A device group that a word stands for."""
+    """Return a device group that is named by a word in place of ranks."""
     return Device(
         id=f"{DEVICE_GROUP}:{backend}:{word}", backend=DEVICE_GROUP, kind="gpu", api=backend, name=word
     )
@@ -320,8 +325,8 @@ CHUNK = 8
 
 
 def shares(units: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the begin and end of each rank's share: as equal as whole granules let them be. Raises ValueError if there
-    are fewer granules than ranks."""
+    """Return the begin and end of each rank's share. The shares are whole granules and as equal as possible. Raises
+    ValueError if there are fewer granules than ranks."""
     step = granule(units)
     whole = units // step
     if whole < ranks:
@@ -331,27 +336,27 @@ def shares(units: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def enter(session: Session, work: Callable[[], Result]) -> Result:
-    """Do the work in this thread, which may drive the session from now on."""
+    """Do the work in this thread, which drives the session from now on."""
     session.enter()
     return work()
 
 
 class SharedLaunch(DividedLaunch):
-    """One launch of an op on all ranks."""
+    """One launch of an op whose work is shared out among all ranks."""
 
     ranks: Sequence[DeviceShare] = ()  # each with its share
 
 
 class Ranks:
-    """The sessions of a device group's members. Where much is moved, each has a thread for it but the last, which has
-    this one."""
+    """The sessions of a device group's members. For large copies each session but the first has a thread of its own;
+    the caller's thread serves the first."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = list(sessions)
         self._threads = [CompanionThread(session) for session in self.sessions[1:]]
 
     def split(self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer) -> SharedLaunch:
-        """The launch with the share of each rank, not compiled yet."""
+        """Return a launch with the share of each rank, not compiled yet."""
         launch = SharedLaunch(op, case, inputs, output)
         places = shares(op.units(case.params), len(self.sessions))
         launch.ranks = [
@@ -361,7 +366,7 @@ class Ranks:
         return launch
 
     def run(self, launch: SharedLaunch, repeat: int) -> None:
-        """Send what is out of date, and enqueue on all ranks."""
+        """Send the data that is out of date, and enqueue the launch on all ranks."""
         if launch.waits:
             self.send(launch)
             launch.begin()
@@ -371,24 +376,24 @@ class Ranks:
                 rank.session.run(rank.launch, min(CHUNK, repeat - start))
 
     def send(self, launch: SharedLaunch) -> None:
-        """Send what is out of date on each rank."""
+        """Send each rank the data that is out of date there."""
         works = [partial(enter, rank.session, rank.send) for rank in launch.ranks]
         self._at_once(works, sum(rank.sent_bytes for rank in launch.ranks))
 
     def fetch(self, launch: SharedLaunch, host: Array) -> None:
-        """The result of a launch that ran."""
+        """Copy the result of a launch that ran to `host`."""
         works = [partial(enter, rank.session, partial(rank.fetch, host)) for rank in launch.ranks]
         self._at_once(works, host.nbytes)
         if launch.split.join:
             host[...] = reduce(partial(join_partials, launch.split), [rank.partial for rank in launch.ranks])
 
     def each(self, work: Callable[[Session], None]) -> None:
-        """`work` for each member in turn."""
+        """Do `work` for each member in turn."""
         for session in self.sessions:
             enter(session, partial(work, session))
 
     def close(self) -> None:
-        """End the threads and the sessions, whatever happens to one of them."""
+        """End all threads and sessions, even if closing one of them fails."""
         for thread in self._threads:
             thread.close()
         for session in self.sessions:
@@ -396,7 +401,8 @@ class Ranks:
                 enter(session, session.close)
 
     def _at_once(self, works: Sequence[Work], size: int) -> None:
-        """A little is moved by this thread: waking the others would take longer."""
+        """Do the works of all ranks at the same time. This thread alone moves a small `size`: waking the others would
+        take longer."""
         if size <= INLINE_BYTES:
             for work in works:
                 work()
@@ -404,7 +410,8 @@ class Ranks:
             self._nest(works, 0)
 
     def _nest(self, works: Sequence[Work], rank: int) -> None:
-        """The works of all ranks but the first `rank`: the first of them by this thread, beside the others."""
+        """Do the works from number `rank` on: that one in this thread, the later ones beside it in threads of their
+        own."""
         if rank == len(works) - 1:
             works[rank]()
             return
@@ -422,8 +429,8 @@ WARM_UP = 5
 
 
 class CollectiveTimer(Timed):
-    """One exchange ready to be sampled: `seconds(repeat)` makes it and returns seconds per exchange, each waited for on
-    all ranks. Raises Unsupported where a library is missing, and Wrong if a rank got something else."""
+    """The timer of one exchange: `seconds(repeat)` makes the exchange and returns the seconds of each, waited for on
+    all ranks. Raises Unsupported if a library is missing, and Wrong if a rank received wrong values."""
 
     staging: Staging = "pageable"
 
@@ -442,7 +449,7 @@ class CollectiveTimer(Timed):
         self.got: list[Array] = []
 
     def seconds(self, repeat: int) -> float:
-        """Wall seconds per exchange of one sample."""
+        """Return the wall seconds per exchange of one sample."""
         links, exchange, sent, got = self._links, self.exchange.exchange, self._sent, self.got
         clock = links.clock
         with links.guard():
@@ -453,7 +460,7 @@ class CollectiveTimer(Timed):
             return (clock() - start) / repeat
 
     def verify(self) -> Check:
-        """Exchange over outputs of NaN, and compare every element of every rank. Raises Wrong."""
+        """Fill the outputs with NaN, exchange, and compare every element of every rank that receives. Raises Wrong."""
         fresh = not self._sent
         if fresh:
             self._prepare()
@@ -487,7 +494,8 @@ class CollectiveTimer(Timed):
         self.session.sync()
 
     def _compare(self, rank: int) -> None:
-        """Every element, and the guards. Raises Wrong with the rank and the first element that differs."""
+        """Compare every element, and check that the guards are untouched. Raises Wrong with the rank and the first
+        element that differs."""
         links, xp, held = self._links, self._links.xp, self.held[rank]
         if held.nbytes <= FETCHED_BYTES:
             xp, held = links.fetch(held)
@@ -505,5 +513,5 @@ class CollectiveTimer(Timed):
 
 
 def _wrong(rank: int, element: int) -> Wrong:
-    """`index` is the rank and the element; -1: a write outside the buffer."""
+    """Return the error for an element of a rank; both are its `index`. Element -1 means a write outside the buffer."""
     return Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[rank, element]))

@@ -1,9 +1,9 @@
-"""Identical GPUs, measured beside the plan: all at once and each alone (weak scaling), and those that a search leaves
-out.
+"""Identical GPUs, measured beside the plan: all GPUs at once and each alone (weak scaling), and the GPUs that a search
+leaves out.
 
-At once all workers wait for one moment, and each tells when each of its samples ended. Which of them count, those
-inside the window that all GPUs worked in, is left to the analysis. Of the GPUs that a search leaves out the same three
-cases run on each, and on the one that is measured, in turns, inside a share of the budget.
+At once, all workers wait for one moment, and each reports when each of its samples ended. The analysis decides which
+samples count: those inside the window in which all GPUs worked. To check the GPUs that a search leaves out, the same
+three cases run in turns on each of them and on the GPU that is measured, inside a share of the budget.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENOUGH_S = 30.0
 
 
 def too_few(targets: Sequence[Target]) -> RequiredUnavailable:
-    """Return the error for targets with fewer identical GPUs than were asked for."""
+    """Return the error for targets with fewer identical GPUs than the options ask for."""
     models = Counter((t.device.backend, t.device.name) for t in _gpus(targets))
     return RequiredUnavailable(
         "unavailable", "--scaling needs two identical GPUs of one backend, and as many as --ranks says",
@@ -53,9 +53,9 @@ def _gpus(targets: Iterable[Target]) -> list[Target]:
 def join(
     targets: Sequence[Target], listings: Sequence[Listing], *, ranks: Sequence[int], pairs: bool, required: bool
 ) -> list[Target]:
-    """Return the device groups of the GPUs of a backend that are of the first one's name: of so many `ranks` each,
-    without any of 2, 4, 8, ... and all; every pair if `pairs` are asked for. Raises RequiredUnavailable if none is
-    there, and device groups are `required`."""
+    """Return the device groups of each backend's GPUs that have the name of its first GPU. They have as many GPUs as
+    `ranks` says; if it is empty, 2, 4, 8, ... and all. `pairs` adds every pair. Returns none if a target is a device
+    group already. Raises RequiredUnavailable if none exists and device groups are `required`."""
     if any(target.device.backend == DEVICE_GROUP for target in targets):
         return []  # named
     every = {
@@ -80,8 +80,8 @@ def join(
 
 
 def identical_groups(spec: RunSpec) -> list[list[Target]]:
-    """Return the GPUs of a run that are alike, those that a search leaves out too, by the first backend that drives
-    them: through another one the same GPUs are the same hardware."""
+    """Return the groups of identical GPUs in a run, with those that a search leaves out. A group counts once, by the
+    first backend that drives its GPUs: another backend drives the same hardware."""
     left_out = (target for group in spec.left_out for target in group[1:])
     gpus = _gpus((*spec.constraints.targets, *left_out))
     by_model = group_by(gpus, lambda target: (target.device.backend, target.device.name))
@@ -109,8 +109,8 @@ def cases_of(
     constraints: Constraints,
     implementation: Implementation = "tuned",
 ) -> list[OnDevice]:
-    """Return the op on each GPU in that implementation, or in the one that there is, with data that stays there.
-    Returns none if a GPU lacks it."""
+    """Return the op on each GPU with resident data, in the named implementation if the GPU has it, else in another.
+    Returns none if a GPU has no such case."""
     selection = replace(
         constraints.selection, implementations=["library", "tuned"], regimes=[QUEUED], variants=[]
     )
@@ -130,7 +130,8 @@ def cases_of(
 
 
 class IdenticalGpus:
-    """Workers of GPUs. `failed` has the reason of each that failed: it is asked nothing more."""
+    """The workers of identical GPUs. `failed` holds the reason for each GPU that failed; a failed GPU gets no more
+    requests."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -138,7 +139,7 @@ class IdenticalGpus:
         self.failed: dict[str, str] = {}
 
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
-        """Have inputs, launch and check on all of them at once, then what a sample takes, one by one."""
+        """Prepare inputs, launch and check on all GPUs at once; then find out, one by one, what a sample takes."""
         if cases[0][1].group != "overhead":
             self._pool.load([{device.id: [case] for device, case in cases}])
             lost = self._pool.take_losses({device.id for device, _ in cases})
@@ -149,18 +150,18 @@ class IdenticalGpus:
             )
 
     def finish(self, cases: Sequence[OnDevice]) -> None:
-        """Check what the last launch left."""
+        """Check the result of the last launch on each GPU."""
         for device, case in cases:
             self.ask(device, protocol.Finish(id=0, case_id=case.id))
 
     def ask(self, device: Device, request: protocol.WorkerRequest) -> protocol.Reply | None:
-        """Return the answer. Returns None from a GPU that failed, now or before."""
+        """Return the answer. Returns None if the GPU failed, now or before."""
         return self.ask_all([(device, request)], ENOUGH_S).get(device.id)
 
     def ask_all(
         self, requests: Sequence[tuple[Device, protocol.WorkerRequest]], within_s: float
     ) -> dict[str, protocol.Reply]:
-        """Return the answers of GPUs that are asked at the same time, without those of GPUs that failed."""
+        """Ask several GPUs at the same time, and return the answers of those that did not fail."""
         sent: list[tuple[str, Worker, protocol.WorkerRequest]] = []
         replies: dict[str, protocol.Reply] = {}
         for device, request in requests:
@@ -202,13 +203,13 @@ _SLACK_S = 30.0
 
 
 def seconds(gpus: int) -> float:
-    """Return about what one case takes on so many GPUs."""
+    """Return about how many seconds one case takes on so many GPUs."""
     return gpus * (WARM_UP_S + AHEAD_S + ALONE_S) + WARM_UP_S + AHEAD_S + TOGETHER_S
 
 
 def largest(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return the largest size of each curve that has cases, in the order of the plan; of overheads those that move
-    data."""
+    """Return the largest size with cases of each curve, in the order of the plan. Collectives, and overheads that move
+    no data, are left out."""
     measured = (
         item for item in workloads
         if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves)
@@ -220,8 +221,8 @@ def largest(workloads: Iterable[Workload]) -> list[Workload]:
 def weak(
     pool: WorkerPool, group: Sequence[Target], item: Workload, constraints: Constraints, session: int,
 ) -> list[TogetherTimes]:  # fmt: skip
-    """Return what each GPU of the group did, alone and with the others; in every second session with the others first.
-    Of transfers both implementations."""
+    """Return the work of each GPU of the group, alone and with the others; every second session begins with the others.
+    Transfers run in both implementations."""
     times: list[TogetherTimes] = []
     implementations: tuple[Implementation, ...] = (
         ("tuned",) if item.op.overhead is None else ("library", "tuned")
@@ -247,7 +248,7 @@ def weak(
 
 
 def _work(gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, *, alone: bool) -> list[TogetherTimes]:
-    """Have all of these GPUs work from one moment on."""
+    """Let all of these GPUs work from one moment on, and return the work of each."""
     gpus.monitor.watch(*(device.id for device, _ in cases))
     work_s, start_at = ALONE_S if alone else TOGETHER_S, time.perf_counter() + AHEAD_S + WARM_UP_S
     work = {"start_at": start_at, "warmup_s": WARM_UP_S, "work_s": work_s}
@@ -283,7 +284,7 @@ SIZES = {"upload": 1 << 26, "copy": 1 << 24, "matmul": 2048}
 def check(
     pool: WorkerPool, spec: RunSpec, session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Return what each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
+    """Return the times of each GPU, in the order of the groups. A GPU that fails has the reason in place of times."""
     device_ids = [target.device.id for group in spec.left_out for target in group[1:]]
     pool.open_all([device_id for device_id in device_ids if device_id not in pool.workers])
     times: list[IdenticalGpuTimes] = []
@@ -299,7 +300,7 @@ def check(
 def _times(
     gpus: IdenticalGpus, cases: Sequence[OnDevice], session: int, left_s: Callable[[], float]
 ) -> list[IdenticalGpuTimes]:
-    """Take blocks in turns, every second round from the last GPU to the first."""
+    """Return the times of the GPUs, sampled in turns; every second round goes from the last GPU to the first."""
     gpus.prepare(cases, session)
     until = time.monotonic() + max(left_s(), LEAST_S)
     blocks: dict[str, list[float]] = {device.id: [] for device, _ in cases}
@@ -325,7 +326,7 @@ def _times(
 
 
 class IdenticalCompanion(Companion):
-    """The identical GPUs of a run."""
+    """The companion that measures the identical GPUs of a run."""
 
     @property
     def share(self) -> float:  # type: ignore[override]
@@ -333,13 +334,13 @@ class IdenticalCompanion(Companion):
         return SHARE if self.devices() else 0.0
 
     def devices(self) -> list[Device]:
-        """Return the GPUs that the search leaves out, where the budget has a share for a look at them."""
+        """Return the GPUs that the search leaves out. Returns none if the run has no budget."""
         if self.spec.settings.budget_s is None:
             return []
         return [target.device for group in self.spec.left_out for target in group[1:]]
 
     def follow_session(self, session: Occasion) -> None:
-        """Measure weak scaling in each session, and the GPUs that are left out in the first."""
+        """Measure weak scaling in each session. In the first session, check the GPUs that the search leaves out."""
         if self.spec.settings.scales("weak"):
             self._work_together(session)
         if session.first and self.devices():
@@ -349,7 +350,8 @@ class IdenticalCompanion(Companion):
             self.recorder.replace(identical_gpus=list(times))
 
     def _work_together(self, session: Occasion) -> None:
-        """Run the largest size of each curve on all identical GPUs, as long as the budget holds a whole case."""
+        """Run the largest size of each curve on all identical GPUs at once, while the budget has time for a whole
+        case."""
         for group in identical_groups(self.spec):
             for item in largest(session.plan):
                 for count in self.spec.settings.ranks or [len(group)]:

@@ -1,7 +1,7 @@
-"""The collectives: what each exchanges, and the whole numbers that ranks send.
+"""The collectives: the exchange of each, and the whole numbers that ranks send.
 
-Inputs are whole numbers from -8 to 8, a hash of rank and index, so that a float32 sum over up to 128 ranks is exact in
-any order: outputs are compared for equality. The two rates are those of nccl-tests.
+Inputs are whole numbers from -8 to 8, a hash of rank and index. A float32 sum of them over up to 128 ranks is exact in
+any order, so outputs are compared for equality. The two rates are those of nccl-tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Length = Callable[[int, int], int]
 
 
 def value(xp: Any, rank: Any, i: Array) -> Array:
-    """Return element `i` of what `rank` sends, of arrays of uint32; a rank may be a number."""
+    """Return the elements `i` of the buffer that `rank` sends. Both may be arrays of uint32; a rank may also be a
+    number."""
     if isinstance(rank, int):
         spread = xp.uint32((rank + 1) * _RANK & _MASK)
     else:
@@ -30,7 +31,7 @@ def value(xp: Any, rank: Any, i: Array) -> Array:
 
 
 def _whole(count: int, ranks: int) -> int:
-    """A buffer of the full length."""
+    """Return the elements of a whole buffer."""
     return count
 
 
@@ -40,12 +41,12 @@ def _share(count: int, ranks: int) -> int:
 
 
 def _once(ranks: int) -> float:
-    """Each link carries the bytes once."""
+    """Return the bus factor of an exchange in which each link carries the bytes once."""
     return 1.0
 
 
 def _others(ranks: int) -> float:
-    """A rank sends all but its own share."""
+    """Return the bus factor of an exchange in which a rank sends all but its own share."""
     return (ranks - 1) / ranks
 
 
@@ -54,8 +55,8 @@ def _collective(
     bus: Callable[[int], float], pairs: Sequence[tuple[int, int]] = (), sends: Length = _whole, gets: Length = _whole,
     **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that times one exchange among the ranks of a group: a copy between the ranks of each of `pairs`,
-    else the collective of that name. `declared`: its group and summary."""
+    """Return the op that times one exchange among the ranks of a group: a copy for each of `pairs`, or the collective
+    of that name if there are none. `declared`: its group and summary."""
 
     def exchange(links: Any, sent: Sequence[Array], got: Sequence[Array]) -> None:
         if pairs:

@@ -1,4 +1,4 @@
-"""The options that several GPUs add to `run` and `noise`, and what they ask for."""
+"""The options that several GPUs add to `run` and `noise`."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class ScalingOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return what of scaling is measured, on device groups of how many GPUs. Raises UsageError."""
+        """Return the settings of scaling: weak, strong or both, and the sizes of device groups. Raises UsageError."""
         from gpubench.base import units
         from gpubench.cli import selection
 
@@ -33,7 +33,8 @@ class ScalingOptions(SelectionOptions):
         return {**super().more_settings(), "scaling": scaling, "ranks": ranks}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Ask for device groups of the GPUs that are found; with --ops health for every pair, where there are some."""
+        """Ask for device groups of the GPUs that are found; with --ops health also for every pair, if there are
+        pairs."""
         from gpubench.cli import selection
 
         strong = settings.scales("strong")
@@ -51,7 +52,7 @@ class ScalingOptions(SelectionOptions):
         return super().wish(request, settings)
 
     def fit(self, spec: Any) -> Any:
-        """Leave out weak scaling without identical GPUs. Raises RequiredUnavailable if somebody asked for it."""
+        """Drop weak scaling if the run has no identical GPUs. Raises RequiredUnavailable if --scaling asked for it."""
         if spec.settings.scales("weak"):
             from gpubench.multi.identical_gpus import identical_groups, too_few, without_scaling
 

@@ -1,11 +1,12 @@
 """Scaling: what several GPUs gain over one, and from which size on.
 
-Strong scaling, an op shared out among a device group against the best single GPU at one size: speedup S = time of one /
-time of the device group, efficiency S / ranks.
+Strong scaling compares an op shared out among a device group with the best single GPU at the same size: speedup S =
+time of one / time of the device group, efficiency S / ranks.
 
-Weak scaling, what identical GPUs do at once against what each does alone. Rates are launches per second of the samples
-that lie wholly inside the window in which all GPUs worked. `early` is its begin: from alone to early goes what the GPUs
-share, links and the host's memory. `late` is its end: from early to late go heat and power.
+Weak scaling compares what identical GPUs do at once with what each does alone. Rates are launches per second of the
+samples that lie wholly inside the window in which all GPUs worked. `early` is the begin of the window, `late` its end.
+The GPUs lose from alone to early what they share, links and the host's memory; from early to late they lose by heat and
+power.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class GroupGains(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def scaling(analysis: Analysis) -> GroupGains:
-    """Return the device groups shown, op by op from small to large, beside their single GPUs."""
+    """Return the gains of the device groups shown over their single GPUs, op by op from small to large, and weak
+    scaling."""
     run = analysis.run
     single = group_by(
         (
@@ -141,8 +143,8 @@ def scaling(analysis: Analysis) -> GroupGains:
 def _strong(
     run: Run, outcome: Measurement, result: CaseResult, singles: Mapping[str, Sequence[CaseResult]]
 ) -> Strong | None:
-    """Return the gain of one session. Returns None if no single GPU of the device group's backend was measured in
-    it."""
+    """Return the gain of one device group's case. Returns None if no single GPU of its backend was measured for the
+    same work."""
     inner, case = result.case.device_id.split(":")[1], result.case
     ranks = len(group_ranks(case.device_id))
     # Ranks in host memory are the CPU's.
@@ -184,7 +186,7 @@ def _seconds(case: CaseResult) -> float:
 
 
 def _balance(run: Run, outcome: Measurement) -> float | None:
-    """Seconds of the fastest rank / of the slowest; None where the ranks were not timed alone."""
+    """Return seconds of the fastest rank / of the slowest. Returns None if the ranks were not timed alone."""
     times = list(stage_medians(run, outcome).values())
     return min(times) / max(times) if len(times) > 1 and max(times) > 0 else None
 
@@ -195,7 +197,7 @@ def _curve(gain: Strong) -> tuple[object, ...]:
 
 
 def _pays_from(rows: Sequence[Strong]) -> GroupFrom:
-    """Return from which size on the device group's curve is below that of the best single GPU."""
+    """Return from which size on the device group is faster than the best single GPU."""
     first, last = rows[0], rows[-1]
     pays = GroupFrom(
         op=first.op, params=first.params, dtype=first.dtype, regime=first.regime, device_id=first.device_id,
@@ -269,13 +271,13 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(NamedTuple):
-    """Seconds from the moment at which the GPUs were to begin."""
+    """A window of time, in seconds from the moment at which the GPUs were to begin."""
 
     begin: float  # of the window
     end: float  # of the window
 
     def slices(self) -> list[Window]:
-        """Equal parts of it."""
+        """Return equal parts of the window."""
         step = (self.end - self.begin) / SLICES
         return [Window(self.begin + i * step, self.begin + (i + 1) * step) for i in range(SLICES)]
 
@@ -310,7 +312,8 @@ def weak(run: Run) -> tuple[Weak, ...]:
 
 
 def _spans(gpus: int, alone: Sessions, at_once: Sessions) -> list[dict[str, dict[Part, Span]]]:
-    """Return for each session that has all GPUs, alone and at once, the parts that count of the work of each."""
+    """Return, for each session with the times of all GPUs alone and at once, the parts of each GPU's work that
+    count."""
     sessions = []
     for session, together in at_once.items():
         single = alone.get(session, {})
@@ -332,7 +335,8 @@ def _weak_row(
     case_id: str, gpus: int, sessions: Sequence[dict[str, dict[Part, Span]]], failed: Sequence[str],
     readings: Readings,
 ) -> Weak | None:  # fmt: skip
-    """Return None where no session counts, or a GPU has no rate in any."""
+    """Return the row of one case on so many GPUs. Returns None if no session counts, or if a GPU has no rate in any
+    session."""
     late_shares: dict[str, list[float]] = {}
     own_s: list[float] = []
     seen: dict[tuple[str, Part], list[Span]] = {}
@@ -367,7 +371,7 @@ def _weak_row(
 
 
 def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Readings) -> Conditions | None:
-    """Return None where nothing was read in any of these spans."""
+    """Return the state of one GPU during these spans. Returns None if nothing was read in them."""
     moments: list[tuple[Telemetry, int]] = []
     for times, window in spans:
         read = readings.get((times.session, device_id))
@@ -387,15 +391,15 @@ def _conditions(device_id: str, part: Part, spans: Sequence[Span], readings: Rea
 
 
 def common(all_times: Sequence[TogetherTimes]) -> Window | None:
-    """Return the time from when the last one began until the first one ended. Returns None where they never worked at
-    the same time."""
+    """Return the window from the begin of the last GPU to the end of the first one. Returns None if the GPUs never
+    worked at the same time."""
     windows = [_own(times) for times in all_times]
     begin, end = max(window.begin for window in windows), min(window.end for window in windows)
     return Window(begin, end) if begin < end else None
 
 
 def rate(times: TogetherTimes, window: Window) -> float | None:
-    """Return launches per second of the samples that lie wholly inside the window. Returns None without any."""
+    """Return launches per second of the samples that lie wholly inside the window. Returns None if there are none."""
     inside = [
         end - start
         for start, end in itertools.pairwise([times.begin_s, *times.ends_s])
@@ -409,7 +413,7 @@ def _own(times: TogetherTimes) -> Window:
 
 
 def _add_up(spans: Mapping[str, Mapping[Part, Span]], part: Part) -> list[float]:
-    """Return seconds per launch of all GPUs as one, slice by slice, without slices in which one has no sample."""
+    """Return the seconds per launch of all GPUs taken as one, for each slice in which every GPU has a sample."""
     rates = []
     for by_part in spans.values():
         times, window = by_part[part]
@@ -472,7 +476,8 @@ def _weak_cells(gain: Weak, unit: str) -> tuple[Cell, ...]:
 
 
 def _state_text(gain: Weak) -> str:
-    """`1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`: of the GPU that keeps least, the clock early and late."""
+    """Return the state of the GPU that keeps least, with its clock early and late, such as `1.98 -> 1.76 GHz, 690 W,
+    PCIe 5 x16, sw_power_cap`."""
     early, late = (
         next(
             (state for state in gain.conditions if (state.device_id, state.part) == (gain.least_id, part)), None
@@ -492,7 +497,8 @@ def _state_text(gain: Weak) -> str:
 
 
 def pays_text(gain: GroupFrom, counted: Extent) -> str:
-    """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
+    """Return a text such as `matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to
+    4096² (group:cupy:0+1)`."""
     what = " ".join((gain.op, gain.dtype, *(f"{name}={value}" for name, value in gain.params.items())))
     last = thresholds.size_text(gain.last, counted)
     between = thresholds.range_text(gain.lo or 0, gain.hi or 0, counted)
