@@ -153,7 +153,8 @@ STEEP = 1.2
 
 class Walk:
     """A straight line of unknown level and slope, plus a random walk of its height (`warp`) and of its slope (`bend`,
-    variance for each unit of x). `level` is the standard deviation at `low`; `slope` is the slope's."""
+    variance for each unit of x). `level` and `slope` are the standard deviations of the level, at `low`, and of the
+    slope."""
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
         self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
@@ -204,7 +205,7 @@ class LaunchTime:
 
 
 class Deviating:
-    """A curve that deviates from a common process by an independent process with mean 0."""
+    """A curve that deviates from a common process as much as an independent process deviates from its own mean."""
 
     def __init__(self, common: Process, own: Process) -> None:
         self._common, self._own = common, own
@@ -448,8 +449,8 @@ class TimeCurve:
     def pull(self, x: float) -> float:
         """Return how far ln(seconds) at x lies off `mean` because of sizes timed within NEAR.
 
-        At a timed size the sum is the measured time. Between two near sizes the pull goes straight from one to the
-        other.
+        At a timed size `mean` plus the pull is the measured time. Between two near sizes the pull is interpolated
+        linearly.
         """
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]

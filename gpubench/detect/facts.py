@@ -128,7 +128,7 @@ class Root:
         return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
 
     def exists(self, path: str) -> bool:
-        """Tell whether `path` exists; a broken link does not."""
+        """Tell whether `path` exists; a broken link counts as missing."""
         real = self._real(path)
         if real is None or not os.path.lexists(self._host(real)):
             return False

@@ -285,7 +285,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """Return the APIs that list the device, keyed by source; further drivers of one source by source and driver."""
+    """Return the APIs that list the device, by source. Further drivers of a source have the key `SOURCE:DRIVER`."""
     apis: dict[str, Api] = {}
     for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
         key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
@@ -294,7 +294,8 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
 
 
 def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
-    """Add the paths between the GPUs. An address of no GPU is left out. A GPU in MIG instances has no paths."""
+    """Add the paths between the GPUs. An address of no GPU is left out. A GPU that is cut into MIG instances has no
+    paths."""
     whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
     by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
     linked = []

@@ -147,8 +147,8 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return the differences of machine `there` from `here`, in words by name; empty if both are the same machine.
-    `here` None means this machine.
+    """Return the differences of machine `there` from `here`, in words by name; empty if there are none. If `here` is
+    None, it is this machine.
 
     `measured` is passed to `compare`.
     """

@@ -319,7 +319,7 @@ def _links(handle: Handle) -> CardLinks:
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
-    """Return the paths of each GPU to the others, by address. GPUs in MIG instances have none."""
+    """Return the paths of each GPU to the others, by address. GPUs that are cut into MIG instances have none."""
     placed = {
         at: (handle, _links(handle))
         for handle in handles
@@ -405,9 +405,9 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
     """Count, by device id, the processes that compute on the GPU, the processes that only draw, and the bytes in use.
 
-    NVML lists no processes of other containers, but counts their memory. A GPU in partitions is left out, because users
-    of another partition do not disturb. Memory that the GPU shares with the system counts as 0, because it also holds
-    the system's files.
+    NVML lists no processes of other containers, but counts their memory. A GPU that is cut into partitions is left out,
+    because users of another partition do not disturb. Memory that the GPU shares with the system counts as 0, because
+    it also holds the system's files.
     """
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
