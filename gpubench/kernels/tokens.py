@@ -339,7 +339,7 @@ def _embedding_expr(xp: Array, ids: Array, table: Array, positions: Array, *star
 
 
 def _embedding_torch(torch: Any, ids: Array, table: Array, positions: Array, *start: Array) -> Array:
-    """Embed the ids from `start` on, which stays on the device."""
+    """Embed the ids. `start` stays on the device."""
     if start:
         positions = positions[start[0] + torch.arange(len(ids), device=ids.device)]
     return torch.nn.functional.embedding(ids, table) + positions

@@ -1,13 +1,13 @@
 """Templates of kernels, each with its CPU, CUDA and WGSL texts side by side; the ops are declared with them.
 
-Files of ops, functions of a user and networks use them. Here is what every kernel for a GPU is made of: the limits that
-it keeps to, the types of elements in each language, and texts in both languages at once.
+Files of ops, functions of a user and networks use the templates. This module holds the parts that all GPU kernels
+share: device limits, element types in each language, and texts in both languages at once.
 
-- CUDA widens half precision by the PTX instructions themselves: no kernel needs a header of the CUDA toolkit, which is
-  not there on every machine that has a driver and CuPy.
+- CUDA widens half precision by the PTX instructions themselves. No kernel needs a header of the CUDA toolkit, which
+  some machines with a driver and CuPy do not have.
 - WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact and the arithmetic is in
-  float32, so a result is rounded once, on the way out. A `bitcast` between words and halves is no way: naga 29 compiles
-  it to wrong values.
+  float32, so a result is rounded once, when it is stored. A `bitcast` between words and halves cannot be used: naga 29
+  compiles it to wrong values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_WINDOW_BYTES = 2**32 - 2**16
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
-    """The quotient of two positive integers, rounded up."""
+    """Return the quotient of two positive integers, rounded up."""
     return -(-dividend // divisor)
 
 
@@ -47,21 +47,21 @@ def power_of_two_at_least(value: int) -> int:
 
 
 def multiprocessors(limits: Limits) -> int:
-    """The device's number of multiprocessors, or the assumed one."""
+    """Return the device's number of multiprocessors, or an assumed number if it is unknown."""
     return limits.multiprocessors or ASSUMED_MULTIPROCESSORS
 
 
 def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
-    """The largest power of two that is neither above `wanted` nor above the device's limit."""
+    """Return the largest power of two that exceeds neither `most` nor the device's limit."""
     return 1 << (min(most, limits.max_workgroup_threads).bit_length() - 1)
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """A grid of at least `groups` groups, folded evenly into y where x alone is too short.
+    """Return a grid of at least `groups` groups, folded evenly into y where x alone is too short.
 
-    Even, because folding 131,072 groups as 65,535 x 3 launches a third of them for nothing (measured 7 %
-    slower on a copy). A kernel's index is `group.y * groups.x + group.x`; spare groups must do nothing.
-    Raises Unsupported if two dimensions do not hold them.
+    The fold is even, because 131,072 groups as 65,535 x 3 would launch a third of them for nothing (measured 7 % slower
+    on a copy). A kernel's index is `group.y * groups.x + group.x`; spare groups must do nothing. Raises Unsupported if
+    two dimensions do not hold the groups.
     """
     most = limits.max_groups_per_dimension
     y = ceil_div(groups, most)
@@ -71,7 +71,7 @@ def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
 
 
 def require_grid(limits: Limits, x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
-    """The grid of these extents. Raises Unsupported where one is longer than the device's dimensions are."""
+    """Return the grid of these extents. Raises Unsupported if an extent exceeds the device's limit per dimension."""
     if max(x, y, z) > limits.max_groups_per_dimension:
         raise Unsupported(
             f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
@@ -119,7 +119,8 @@ class BindingWindow(msgspec.Struct, frozen=True):
     total: int  # items of the buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
-        """`WgslPass.windows` for buffers of that many bytes an item; nothing if the window is all of it."""
+        """Return `WgslPass.windows` for buffers with items of `itemsize` bytes. Return {} if the window is the whole
+        buffer."""
         if self.count == self.total:
             return {}
         size = ceil_div(self.count * itemsize, 16) * 16
@@ -127,10 +128,10 @@ class BindingWindow(msgspec.Struct, frozen=True):
 
 
 def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
-    """`total` items of `itemsize` bytes cut into the fewest windows that fit a binding, about equally long.
+    """Cut `total` items of `itemsize` bytes into the fewest windows that fit a binding, about equally long.
 
-    Every window starts at a multiple of the device's offset alignment. Raises Unsupported if a binding does
-    not hold the smallest such window (an item may be a whole row).
+    Every window starts at a multiple of the device's offset alignment. Raises Unsupported if a binding does not hold
+    the smallest such window (an item may be a whole row).
     """
     alignment = limits.binding_alignment
     step = alignment // math.gcd(itemsize, alignment)  # items between two aligned offsets
@@ -190,7 +191,7 @@ _NARROW = {
 
 
 def lanes(dtype: str) -> int:
-    """Elements of one 128-bit access."""
+    """Return the number of elements in one 128-bit access."""
     return 16 // ITEMSIZE[dtype]
 
 
@@ -198,8 +199,8 @@ def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
     arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """The launch of the kernel `gpubench_NAME` that the text behind the prelude defines. Raises Unsupported beyond
-    CUDA's largest grid."""
+    """Return the launch of the kernel `gpubench_NAME`, which `text` defines; the prelude is put before `text`. Raises
+    Unsupported beyond CUDA's largest grid."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
@@ -211,7 +212,8 @@ def kernel_pass(
 
 
 def prelude(dtype: str) -> str:
-    """`stored` in memory, `real` in registers, `wide` and `narrow` between them, `Pack` for one 128-bit access."""
+    """Return the CUDA text of the types: `stored` in memory, `real` in registers, `wide` and `narrow` to convert
+    between them, `Pack` for one 128-bit access."""
     return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
 __device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
 const int LANES = {lanes(dtype)};
@@ -257,7 +259,7 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """How elements are loaded and computed with."""
+    """The way in which elements are loaded and computed with."""
 
     stored: str  # the element type in memory: f16 f32 f64
     real: str  # the type of the arithmetic: f32 f64
@@ -272,33 +274,34 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def functions(self) -> list[str]:
-        """Return the functions that `decoded` and `encoded` call."""
+        """The texts of the functions that `decode` and `encode` call."""
         return [_UNPACK] if self.parts == 2 else []
 
     def decode(self, unit: str) -> tuple[str, ...]:
-        """The parts of a unit, as expressions in its name."""
+        """Return the parts of a unit, as expressions in the unit's name."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
 
     def encode(self, *parts: str) -> str:
-        """The unit of these parts."""
+        """Return the unit of these parts."""
         if self.parts == 2:
             return f"packed({', '.join(parts)})"
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
-        """The text of the function `name` of parts that calls a function of reals for each lane."""
+        """Return the text of a function `name` of parts, which calls a function of reals for each lane."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
         parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
         return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
 
     def product(self, a: str, b: str) -> str:
-        """One real from two parts: the sum of the products of their lanes."""
+        """Return the sum of the products of two parts' lanes, as one real."""
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
 
     def across(self, function: str, part: str) -> str:
-        """One real from a part: its lanes folded in pairs by a function of two reals, or by + where it is empty."""
+        """Return one real from a part. Its lanes are folded in pairs by a function of two reals, or by + if `function`
+        is empty."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
         while len(values) > 1:
             values = [
@@ -309,7 +312,8 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """The texts of the function `name` of parts: of vectors, unless it calls what is a function of single numbers."""
+    """Return the texts of the function `name` of parts. It works on vectors, or lane by lane if the formula calls a
+    function that WGSL has only for single numbers."""
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
@@ -328,9 +332,12 @@ def shader(
     buffers: Mapping[str, str], threads: object, body: str, *, params: str = "", before: str = "",
     writes: tuple[str, ...] = ("out_",),
 ) -> str:  # fmt: skip
-    """The whole text of a kernel: `buffers` by name in binding order, with the type of their elements, of which it
-    writes those in `writes`; `params`, words that name the u32 of the uniform `p`; what stands `before` the entry point
-    of so many `threads`, and its `body`."""
+    """Return the whole text of a kernel.
+
+    `buffers`: the element type of each buffer by name, in binding order; `writes` names the written ones. `params`:
+    words that name the u32 members of the uniform `p`. `before`: the text before the entry point. `body`: the text of
+    the entry point, which runs `threads` threads a group.
+    """
     lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
         lines.append(f"struct Params {{ {' '.join(f'{name}: u32,' for name in params.split())} }}")
@@ -350,7 +357,7 @@ def shader(
 
 
 def vectors(dtype: str) -> Storage:
-    """Units of 16 bytes. Past the end of an array stand padding bytes, which may be read and not written."""
+    """Return the storage in units of 16 bytes. Padding bytes past the end of an array may be read but not written."""
     return {
         "float32": Storage("f32", "f32", "vec4<f32>", width=4, lanes=4, parts=1),
         "float64": Storage("f64", "f64", "vec2<f64>", width=2, lanes=2, parts=1),
@@ -359,25 +366,25 @@ def vectors(dtype: str) -> Storage:
 
 
 def elements(dtype: str) -> Storage:
-    """Single elements, for rows that do not start on 16 bytes."""
+    """Return the storage in single elements, for rows that do not start on 16 bytes."""
     stored = _SCALARS[dtype]
     return Storage(stored, "f64" if stored == "f64" else "f32", stored, width=1, lanes=1, parts=1)
 
 
 def whole_units(dtype: str, length: int) -> Storage:
-    """Units of 16 bytes where rows of this length hold whole ones, else single elements."""
+    """Return the storage in units of 16 bytes if rows of this length are whole units, else in single elements."""
     storage = vectors(dtype)
     return elements(dtype) if length % storage.width else storage
 
 
 def real_dtype(dtype: str) -> str:
-    """The dtype of the arithmetic, and so of partial results."""
+    """Return the dtype of the arithmetic and of partial results."""
     return "float32" if dtype == "float16" else dtype
 
 
 def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
-    """Raise Unsupported for a dtype that WGSL or the device does not have, or that has no function of a kernel which is
-    not `exact`, and for more threads in a group than the device has."""
+    """Raise Unsupported for a dtype that WGSL or the device lacks, for float64 if the kernel is not `exact` (WGSL has
+    no exp or tanh in float64), and for more threads in a group than the device has."""
     require_dtype(dtype, _DTYPES)
     if dtype == "float64" and not exact:
         raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
@@ -391,11 +398,11 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Fold a workgroup array over lanes, of which each thread is the one that the text `lane` says, into its first;
-    `joined` is text in {a} and {b}.
+    """Fold a workgroup array over lanes into its first lane. The text `lane` gives the lane of a thread; `joined` is
+    text in {a} and {b}.
 
-    Each step folds up to eight values a thread: their reads do not wait for each other, and a barrier costs more than
-    they do. On an H200 softmax takes 0.93 of the time that it takes with two values a step.
+    Each step folds up to eight values a thread. Their reads do not wait for each other and cost less than a barrier. On
+    an H200 softmax takes 0.93 of its time with two values a step.
     """
     lines = []
     for half, count in _fold_steps(lanes):
@@ -408,7 +415,8 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """How many lanes are left after each step, and how many values each of them folds: about as many in every step."""
+    """Return, for each step, how many lanes remain and how many values each lane folds. The steps fold about equally
+    many values."""
     lines, bits = [], log2(lanes)
     steps = -(-bits // 3)
     for step in range(steps):
@@ -437,12 +445,12 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 
 
 class GpuText(msgspec.Struct, frozen=True):
-    """A kernel that CUDA and WGSL write alike: one text in the words of WGSL, of which CUDA's is made.
+    """A kernel with one text for CUDA and WGSL. The text is WGSL; CUDA's text is made from it.
 
     A body sees `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the sizes by
-    their names; `real` is the type of the arithmetic, `stored` that of memory, `wide` and `narrow` go from one to the
-    other. `clamped(i, last)` is the smaller one in WGSL, which reads what a buffer holds only if its bounds are kept,
-    and `i` in CUDA. A line `// unroll N` is a pragma there.
+    their names. `real` is the type of the arithmetic and `stored` the type in memory; `wide` and `narrow` convert
+    between them. `clamped(i, last)` is the smaller of the two in WGSL, where a buffer is read safely only within its
+    bounds, and `i` in CUDA. A line `// unroll N` becomes a pragma in CUDA.
     """
 
     name: str  # name of the kernel
@@ -462,7 +470,8 @@ class GpuText(msgspec.Struct, frozen=True):
         self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],
         renamed: Mapping[str, str] = {},
     ) -> CudaPass:  # fmt: skip
-        """The launch with these sizes; `renamed` buffers stand for those of the kernel. Raises Unsupported."""
+        """Return the launch with these sizes. `renamed` maps names of the kernel's buffers to other buffers. Raises
+        Unsupported."""
         kinds = {"i32": "int"}
         pointers = [
             f"{'' if name in self.writes else 'const '}{kinds.get(kind, kind)}* __restrict__ {name}"
@@ -487,7 +496,7 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
     def wgsl_pass(
         self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
     ) -> WgslPass:
-        """The dispatch with these sizes, behind which the bounds stand."""
+        """Return the dispatch. `sizes` holds the values of the kernel's sizes, followed by those of its bounds."""
         storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}
@@ -505,10 +514,10 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         return WgslPass(text, grid, names, uniform=sizes)
 
     def cuda_program(self, dtype: str, units: int, sizes: tuple[int, ...]) -> CudaProgram:
-        """One launch with a thread for each unit. Raises Unsupported."""
+        """Return one launch with a thread for each unit. Raises Unsupported beyond CUDA's largest grid."""
         return CudaProgram((self.cuda_pass(dtype, ceil_div(units, self.threads), sizes),))
 
     def wgsl_program(self, dtype: str, units: int, sizes: tuple[int, ...], limits: Limits) -> WgslProgram:
-        """One dispatch with a thread for each unit. Raises Unsupported."""
+        """Return one dispatch with a thread for each unit. Raises Unsupported beyond the device's largest grid."""
         grid = fold(ceil_div(units, self.threads), limits)
         return WgslProgram((self.wgsl_pass(dtype, grid, sizes),))

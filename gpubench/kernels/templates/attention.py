@@ -1,9 +1,9 @@
-"""Fused causal attention on a GPU: how queries meet threads.
+"""Fused causal attention on a GPU: the assignment of queries to threads.
 
-A thread has `rows` queries of one head and their results in registers and goes through the keys four at a time, with
-a running maximum and a running sum. All threads of a warp read the same key, which is one access for all of them. The
-keys are dealt out to the `parts` of a group in turn, which merge their results at the end: more threads, where there
-are few queries. No array of scores is ever written.
+A thread holds `rows` queries of one head and their results in registers. It goes through the keys four at a time, with
+a running maximum and a running sum. All threads of a warp read the same key in a single access. The keys are dealt out
+in turn to the `parts` of a group, which merge their results at the end; so few queries still use many threads. No array
+of scores is ever written.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Heads(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Tokens of all sequences."""
+        """Number of tokens in all sequences."""
         return self.sequences * self.n
 
     @property
     def pairs(self) -> int:
-        """Pairs of a token and one that it sees, over all sequences."""
+        """Number of pairs of a token and a token that it sees, over all sequences."""
         return self.sequences * (self.n * (self.n + 1) // 2)
 
     @property
     def width(self) -> int:
-        """Elements of a token."""
+        """Number of elements of a token."""
         return self.heads * self.e
 
 
@@ -124,7 +124,8 @@ def head_by_head(
     formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = _HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return the results of `formula(xp, q, k, v, *others)`, which is about one head of one sequence, for all."""
+    """Return the results of `formula(xp, q, k, v, *others)` for all heads. A call of the formula takes one head of one
+    sequence."""
     inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
     shape = inputs[0].shape
     flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)
@@ -133,8 +134,8 @@ def head_by_head(
 
 
 def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield (queries, the keys that they see, their weights) of one head, at most `most` queries at a time: no n x n
-    array is needed."""
+    """Yield (queries, keys that they see, weights) of one head for at most `most` queries at a time. No n x n array is
+    needed."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
     most = min(most, max(n, 1))
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
@@ -155,7 +156,7 @@ def softmax(xp: Array, scores: Array) -> Array:
 
 
 def causal_weights(xp: Array, q: Array, k: Array) -> Array:
-    """Return the weights, of each head, of the tokens that each token sees: those before it and its own."""
+    """Return, for each head, the weights of the tokens that each token sees: earlier tokens and itself."""
     n, e = q.shape[-2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
@@ -170,7 +171,7 @@ def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | N
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """How the threads of a group share queries."""
+    """The way in which the threads of a group share queries."""
 
     rows: int  # queries of a thread
     parts: int  # threads that share the same queries
@@ -184,12 +185,14 @@ class QueryLayout(msgspec.Struct, frozen=True):
         return LANES * self.rows
 
     def words(self, e: int) -> int:
-        """Reals of shared memory: results, maxima and sums of the half of the parts that hands over."""
+        """Return the reals of shared memory: results, maxima and sums of the half of the parts that hands over its
+        results."""
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose as many parts as give each multiprocessor enough warps, the keys suffice for, and the device holds.
+    """Choose the parts of a group: enough to give each multiprocessor enough warps, if the number of keys and the
+    device's limits allow it.
 
     Raises Unsupported for heads that are too wide for registers.
     """
@@ -213,7 +216,7 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
 
 
 def begin_of(token: str, of: Heads) -> str:
-    """Return the text of the first token of a token's sequence, where there are several."""
+    """Return the text of the first token of a token's sequence. Used only with several sequences."""
     return f"({token} - {token} % {of.n}u)"
 
 
@@ -221,7 +224,7 @@ def begin_of(token: str, of: Heads) -> str:
 
 
 def sequences_text(of: Heads) -> str:
-    """Return what a row sees, as macros: with one sequence no instruction is about sequences."""
+    """Return macros for the range of keys that a row sees. With one sequence they cost no instruction."""
     single = of.sequences == 1
     return f"""#define BEGIN(row) {"0" if single else begin_of("(row)", of)}
 #define END(row) {"n" if single else f"(BEGIN(row) + {of.n})"}
@@ -229,7 +232,7 @@ def sequences_text(of: Heads) -> str:
 
 
 def build_cuda(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported for heads too many or too wide."""
+    """Build one launch. Raises Unsupported for heads that are too many or too wide."""
     queries = layout(of, 8 if dtype == "float64" else 4, limits)
     grid, arguments = (ceil_div(of.rows, queries.group_rows), of.heads, 1), ("qkv", "out", of.rows, of.width)
     step = kernel_pass("attention", dtype, _cuda_source(of, queries, dtype), grid, queries.threads, arguments)
@@ -376,7 +379,7 @@ gpubench_attention(const stored* __restrict__ qkv, stored* __restrict__ out, lon
 
 
 def build_wgsl(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch. Raises Unsupported for what the device or the kernel does not hold."""
+    """Build one dispatch. Raises Unsupported if the dtype, the heads or an array exceed the device's limits."""
     require_storage(dtype, limits, exact=False)
     size = ITEMSIZE[dtype] * of.rows * of.width
     require_bindings({"qkv": 3 * size, "out": size}, limits)
@@ -395,12 +398,12 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> int:
-        """Loads of one head of one token."""
+        """Number of loads for one head of one token."""
         return self.of.e // self.storage.width
 
     @property
     def parts(self) -> int:
-        """Values that such a load is computed in."""
+        """Number of values in which a head of a token is computed."""
         return self.units * self.storage.parts
 
     def source(self) -> str:
@@ -434,12 +437,12 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _line(self, token: str, which: int) -> str:
-        """The first unit of the head of a token's query, key or value (0, 1, 2)."""
+        """Return the first unit of the head in a token's query, key or value (0, 1, 2)."""
         across = self.of.heads * self.units
         return f"{token} * {3 * across}u + {which * across}u + head"
 
     def _parts(self, name: str, start: str) -> list[str]:
-        """`name0`, `name1`, ...: all parts of a head that begins at unit `start`."""
+        """Return statements that define `name0`, `name1`, ...: all parts of a head that begins at unit `start`."""
         lines = []
         for u in range(self.units):
             lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
@@ -495,7 +498,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """The parts from `half` on hand their results to those before them."""
+        """Return statements in which the parts from `half` on hand their results to the parts before `half`."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

@@ -1,5 +1,5 @@
-"""The parts that the CPU's tuned implementations share. Compiled ones (numba): the types of a kernel, and which numbers
-of threads are worth a trial. NumPy's: slices that threads take, scratch that stays in cache, halves as float32."""
+"""The parts that the CPU's tuned implementations share. For compiled kernels (numba): their types, and the numbers of
+threads worth a trial. For NumPy: slices that threads take, scratch that stays in cache, halves as float32."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ STREAMED_BYTES = 8 * 1024 * 1024
 
 
 def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]]) -> Kernel:
-    """The kernel of these candidates."""
+    """Return the numba kernel that chooses among these candidates."""
     return choose_kernel("numba", candidates, dtypes=tuple(_REAL))
 
 
 def numba_prelude(dtype: str) -> str:
-    """`real` to compute in, `load` and `store` between it and memory, exp and tanh of it."""
+    """Return the text that defines `real` for the arithmetic, `load` and `store` between `real` and memory, and `exp`
+    and `tanh` of `real`."""
     real = _REAL[dtype]
     bits = real[-2:]
     half = dtype == "float16"
@@ -43,7 +44,7 @@ is_half = {half}
 
 
 def numba_signature(dtype: str, parts: str = "") -> str:
-    """The decorator of a kernel whose arrays hold the dtype, but for those in `parts` ("c", "out"): float64."""
+    """Return the decorator of a kernel whose arrays have the dtype. The arrays in `parts` ("c", "out") are float64."""
     kinds = [dtype] * 4
     if "c" in parts:
         kinds[2] = "float64"
@@ -53,7 +54,7 @@ def numba_signature(dtype: str, parts: str = "") -> str:
 
 
 def thread_counts(elements: int, limits: Limits) -> list[int]:
-    """The numbers of threads that are worth a trial for so much work, the likeliest first."""
+    """Return the numbers of threads worth a trial for this many elements, the likeliest first."""
     most = limits.multiprocessors or 1
     powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
     counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
@@ -65,8 +66,8 @@ def thread_counts(elements: int, limits: Limits) -> list[int]:
 def numba_candidates(
     elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
 ) -> tuple[Candidate, ...]:
-    """`program(threads, streaming)` for each number of threads worth a trial; with streaming stores too where the
-    output is too large for the caches (`streamed`)."""
+    """Return `program(threads, streaming)` for each number of threads worth a trial. If `streamed`, add a candidate
+    with streaming stores, for outputs too large for the caches."""
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
@@ -85,26 +86,26 @@ SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """A runner of a function over slices (start, stop) of at most `grain`, on so many threads."""
+    """A runner that calls a function on slices (start, stop) of at most `grain`, on `threads` threads."""
 
     threads: int
 
     def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """All slices up to `length`, in any order."""
+        """Run the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Run a function that multiplies over slices: BLAS has one thread meanwhile, in each of the threads."""
+        """Run a function that multiplies on all slices. Meanwhile BLAS uses one thread inside each of these threads."""
 
 
 class ThreadScratch:
-    """Arrays that belong to the thread that asks for them and are kept from launch to launch."""
+    """Arrays that belong to the calling thread and are kept from launch to launch."""
 
     def __init__(self, np: Any) -> None:
         self._np = np
         self._kept = threading.local()
 
     def arrays(self, count: int, size: int, dtype: Any) -> list[Array]:
-        """`count` arrays of `size` elements, with whatever they held last."""
+        """Return `count` arrays of `size` elements. They still hold their last values."""
         key = (count, size, dtype)
         if getattr(self._kept, "key", None) != key:
             self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]
@@ -114,10 +115,11 @@ class ThreadScratch:
 
 
 def widen(np: Any, half: Array, wide: Array) -> Array:
-    """`wide`, float32, with the values of `half`, float16, by integer steps: a third of the time of NumPy's cast.
+    """Fill `wide`, float32, with the values of `half`, float16, and return it. Integer steps take a third of the time
+    of NumPy's cast.
 
     The exponent and fraction move up by 13 bits, and a product with 2^112 sets the exponent's bias right, exactly.
-    Infinities and NaNs would come out finite, so a slice that holds any takes the cast.
+    Infinities and NaNs would come out finite, so a slice that holds any is cast instead.
     """
     bits = wide.view(np.int32)
     np.copyto(bits, half.view(np.int16))

@@ -1,14 +1,14 @@
 """Ops whose output i depends on element i of each input: one formula, in every language.
 
-The op owns no loop: blocks, loads, stores, tail and dispatch come from here.
+The op has no loop of its own: blocks, loads, stores, tail and dispatch come from here.
 
 - CPU: a loop that numba compiles around the formula, on all cores.
 - CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device copy
   (four per thread 0.97); CuPy's own elementwise kernels stop at 211 G elements/s, 0.40 to 0.60 of it. CUDA's grid has
   no short x dimension, so nothing is folded.
-- WGSL: 16-byte loads and stores, a guarded tail, an even 2-D dispatch. Four vectors per thread with neighbouring
-  threads on neighbouring vectors reach 0.97 to 1.01 of the device copy on an H200, one per thread 0.85 to 0.93,
-  scalars 0.5 to 0.73.
+- WGSL: 16-byte loads and stores, a guarded tail, an even 2-D dispatch, one or two vectors per thread. Measured on an
+  H200 in parts of the device copy: four vectors per thread, with neighbouring threads on neighbouring vectors, 0.97 to
+  1.01; one per thread 0.85 to 0.93; scalars 0.5 to 0.73.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ def gelu_on_arrays(xp: Array, x: Array) -> Array:
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
-    """0.5 |x| (1 + |tanh|): for negative x the two terms cancel."""
+    """Return 0.5 |x| (1 + |tanh|): for negative x the two terms cancel."""
     return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 
 def vector_shape(params: Params) -> Shape:
-    """Return the shape of n numbers: in rows of `columns` where a stage has them so."""
+    """Return the shape of n numbers: rows of `columns` numbers if a stage sets `columns`, else (n,)."""
     n, columns = params["n"], params.get("columns")
     return (n,) if columns is None else (n // columns, columns)
 
 
 def absolute_sum(xp: Array, *terms: Array) -> Array:
-    """The scale of a sum whose terms may cancel: |first| + |second| + ..., element by element."""
+    """Return |first| + |second| + ..., element by element: the scale of a sum whose terms may cancel."""
     total = xp.abs(terms[0])
     for term in terms[1:]:
         total = total + xp.abs(term)
@@ -111,7 +111,7 @@ def absolute_sum(xp: Array, *terms: Array) -> Array:
 
 
 def operands(inputs: tuple[str | Operand, ...]) -> tuple[Operand, ...]:
-    """The inputs; a plain name is an operand of shape (n,) with uniform values."""
+    """Return the inputs as operands. A plain name becomes an operand of shape (n,) with uniform values."""
     return tuple(Operand(x, vector_shape) if isinstance(x, str) else x for x in inputs)
 
 
@@ -132,13 +132,14 @@ def elementwise(
     takes: tuple[str, ...] = (),
     fits: Callable[[Params], str | None] = always_fits,
 ) -> Op:
-    """The op of n elements that applies `formula` to each position of its inputs: `lambda m, x, y: m.exp(x) * y`.
+    """Return the op of n elements that applies `formula` to each position of its inputs: `lambda m, x, y: m.exp(x) *
+    y`.
 
-    The kernels of CPU, CUDA and WGSL, the reference and the array expression are the formula. `expr(xp, x, y)` is an
-    array expression that is better, `library` the calls of array libraries that are, and `not_finite` is the op's.
-    The formula takes the params of `takes` as keywords, each with a default; kernels hold their values as constants.
-    `options` are the params that may be given beside n. Raises ValueError for a formula that calls what the tracer
-    does not know.
+    The formula gives the kernels of CPU, CUDA and WGSL, the reference and the array expression. `expr(xp, x, y)`
+    replaces it as the array expression, and `library` gives calls of array libraries, where these are better.
+    `not_finite` is the op's field. The formula takes the params of `takes` as keywords, each with a default; kernels
+    hold their values as constants. `options` are the params that may be given beside n. Raises ValueError for a formula
+    that calls a function unknown to the tracer.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -174,7 +175,7 @@ def elementwise(
 
 
 def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """One loop over the elements of a slice, with ordinary or with streaming stores."""
+    """Return the candidates of one loop over the elements of a slice, with ordinary or with streaming stores."""
     names = formula.names
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -235,7 +236,7 @@ BLOCK_THREADS = 256
 
 
 def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
-    """One launch over n elements. Raises Unsupported beyond CUDA's largest grid."""
+    """Build one launch over n elements. Raises Unsupported beyond CUDA's largest grid."""
     blocks, arguments = ceil_div(ceil_div(n, lanes(dtype)), BLOCK_THREADS), (*formula.names, "out", n)
     step = kernel_pass(op, dtype, _cuda_source(op, formula), blocks, BLOCK_THREADS, arguments)
     if formula.exact:  # a plain division stays correctly rounded; beside an exponential a short one is no worse
@@ -244,7 +245,7 @@ def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
 
 
 def _cuda_source(op: str, formula: Formula) -> str:
-    """The whole translation unit; the kernel's arguments are the inputs, `out` and n (64-bit)."""
+    """Return the whole translation unit. The kernel's arguments are the inputs, `out` and n (64-bit)."""
     names = formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
@@ -270,7 +271,8 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 
 def _cuda_element(formula: Formula) -> str:
-    """The function of one element. What only moves is not converted: every bit pattern arrives as it was."""
+    """Return the function of one element. A formula that only moves values converts nothing, which keeps every bit
+    pattern."""
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)
         return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
@@ -290,10 +292,10 @@ _FULL_GROUPS = 8
 
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch over n elements per window of the bindings; float16 is computed in float32.
+    """Build one dispatch over n elements for each window of the bindings. float16 is computed in float32.
 
-    The text depends on the dtype and on the choice of 1 or 2 vectors a thread, not on n. Raises Unsupported
-    for a dtype or size that the device cannot do.
+    The text depends on the dtype and on the choice of 1 or 2 vectors a thread, not on n. Raises Unsupported for a dtype
+    or size that exceeds the device's limits.
     """
     require_storage(dtype, limits, exact=formula.exact)
     names, size = (*formula.names, "out"), ITEMSIZE[dtype]
@@ -312,7 +314,7 @@ def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProg
 
 
 def _wgsl_source(formula: Formula, dtype: str, threads: int, per_thread: int) -> str:
-    """The whole shader text."""
+    """Return the whole shader text."""
     storage = vectors(dtype)
     before = "\n".join([*_wgsl_functions(formula, storage), *_wgsl_guard(formula, storage)])
     body = "\n".join(_wgsl_main(formula, storage, threads, per_thread))
@@ -337,7 +339,8 @@ def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
 
 
 def _wgsl_guard(formula: Formula, storage: Storage) -> list[str]:
-    """The tail is stored by component, so nothing past element n - 1 is changed."""
+    """Return the function that stores a unit. It stores the tail by component, so nothing past element n - 1 is
+    changed."""
     loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
         "fn guarded(i: u32) {",
@@ -358,7 +361,8 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Whole words where both halves are inside; the last word keeps the half that is past the end."""
+    """Return the stores of a tail of halves: whole words if both halves are inside; the last word keeps the half past
+    the end."""
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")

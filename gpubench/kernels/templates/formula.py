@@ -3,8 +3,8 @@
     lambda m, x: 1 / (1 + m.exp(-x))
 
 `m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step. The
-steps give the text in each language, the number of operations of an element, and the bound of what rounding does to
-the result, by which the result of a user's function is judged.
+steps give the text in each language, the number of operations of an element, and a bound on the effect of rounding, by
+which the result of a user's function is judged.
 """
 
 from __future__ import annotations
@@ -152,11 +152,13 @@ _NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
-    """Why a function is no formula of scalars: a part of a sentence whose subject is the function."""
+    """The reason why a function is no formula of scalars: the part of a sentence that follows the function as
+    subject."""
 
 
 class Symbol:
-    """A scalar of a formula: an input or a number (no operands), or a step of a function and its operands."""
+    """A scalar of a formula: an input or a number (no operands), or a step, with the name of its function and its
+    operands."""
 
     __array_ufunc__ = None  # NumPy's numbers leave an operation to the symbol
     __slots__ = ("call", "operands")
@@ -231,7 +233,7 @@ def _operand(value: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Write a whole power up to 16 as products, half a one as a root, and any other by `pow`."""
+    """Write a whole power up to 16 as products, the power 0.5 as a root, and any other power by `pow`."""
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return Symbol("pow", (_operand(base), _operand(exponent)))
     exponent = _operand(exponent)
@@ -250,7 +252,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class Namespace:
-    """Stands for the array library while a formula is traced."""
+    """A stand-in for the array library while a formula is traced."""
 
     def __getattr__(self, name: str) -> Any:
         name = _ALIASES.get(name, name)
@@ -270,7 +272,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str) -> Callable[[Any, Any], Any]:
-    """The step `name` of two values, a number last."""
+    """Return a function that makes the step `name` of two values, a number last."""
 
     def limit(a: Any, b: Any) -> Symbol:
         a, b = _operand(a), _operand(b)
@@ -296,7 +298,7 @@ KNOWN = (*_UNARY, *_EXACT, *_MADE)
 
 
 class Formula(msgspec.Struct, frozen=True, eq=False):
-    """A formula of scalars, taken apart."""
+    """A formula of scalars, split into steps."""
 
     names: tuple[str, ...]  # inputs
     steps: tuple[Symbol, ...]  # named values, each made of those before
@@ -304,7 +306,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def of(result: Symbol, names: Sequence[str] = ()) -> Formula:
-        """The formula of a value; its inputs are what it is made of, those of `names` first."""
+        """Return the formula of a value. Its inputs are the symbols that the value is made of, those in `names`
+        first."""
         steps = order(result)
         values = [operand for step in steps for operand in step.operands if isinstance(operand, Symbol)]
         made_of = dict.fromkeys(x.call for x in (*values, result) if not x.operands)
@@ -317,58 +320,60 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def jumps(self) -> bool:
-        """Whether a comparison chooses."""
+        """Whether a comparison chooses between values."""
         return "where" in self.functions
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The functions that it calls, each once."""
+        """The functions that the formula calls, each once."""
         return tuple(dict.fromkeys(step.call for step in self.steps))
 
     @property
     def exact(self) -> bool:
-        """Whether no step rounds more than once: then WGSL computes it in float64 too."""
+        """Whether no step rounds more than once. WGSL can then compute the formula in float64 too."""
         return set(self.functions) <= {*_EXACT}
 
     @property
     def moved(self) -> str | None:
-        """The input that it hands on as it is; None if it computes something."""
+        """The input that the formula returns unchanged. None means that the formula computes something."""
         return None if self.steps else self.result.call
 
     def statements(self, language: str, last: str, number: str = "") -> str:
-        """The lines that compute it, and `last`, in which `{}` stands for the value. `number` is how a number is
-        written, if not as elsewhere in the language."""
+        """Return the lines that compute the formula and end with `last`, in which `{}` stands for the value. `number`
+        is the format of a number if it differs from the language's."""
         lines, value = self._write(_LANGUAGES[language], number)
         return "\n".join([*lines, last.format(value)])
 
     def wgsl(self, name: str, kind: str, number: str = "") -> str:
-        """The text of the function `name` of values of the type `kind`: f32, f64, or vectors of them."""
+        """Return the text of the function `name` of values of the type `kind`: f32, f64, or vectors of them."""
         arguments = ", ".join(f"{x}: {kind}" for x in self.names)
         return f"fn {name}({arguments}) -> {kind} {{ {self.statements('wgsl', 'return {};', number)} }}"
 
     def cuda(self, name: str) -> str:
-        """The text of the function `name`, whose arguments are its inputs."""
+        """Return the text of the function `name`, whose arguments are the formula's inputs."""
         arguments = ", ".join(f"real {x}" for x in self.names)
         lines = self.statements("cuda", "return {};")
         return f"__device__ __forceinline__ real {name}({arguments}) {{ {lines} }}"
 
     def wgsl_functions(self) -> list[str]:
-        """The texts of the functions of f32 that it calls and WGSL lacks; one of those is no function of vectors."""
+        """Return the texts of the f32 functions that the formula calls and WGSL lacks. A formula that needs one cannot
+        work on vectors."""
         return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
 
     def python_imports(self) -> str:
-        """The line that imports what it calls and the compiled module of the CPU lacks."""
+        """Return the line that imports the functions that the formula calls and the CPU's compiled module lacks."""
         names = [name for name in self.functions if name not in _NATIVE]
         return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
-        """The formula as a function of an array library and arrays: with what NumPy lacks, if it calls that."""
+        """Return the formula as a function of an array library and arrays. It adds erf and fma, which NumPy lacks, if
+        the formula calls them."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
         return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
-        """A line for each step that is used twice or lies deep, and the text of the result."""
+        """Return a line for each step that is used twice or nests deeply, and the text of the result."""
         uses = Counter(id(operand) for step in self.steps for operand in step.operands)
         # The text of a maximum has its operands twice.
         uses.update(id(operand) for step in self.steps for operand in step.operands if step.call in _CHOICES)
@@ -399,7 +404,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return lines, text(self.result)[0]
 
     def tolerance(self) -> Tolerance:
-        """A first-order bound of what rounding each step does to the result; next to a jump either side is right."""
+        """Return a first-order bound on the effect of rounding each step. Next to a jump either side is right."""
 
         def scale(xp: Array, *inputs: Array) -> Array:
             return self._spread(xp, inputs, 0.0)
@@ -410,9 +415,9 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return Tolerance(UNITS, scale=scale, slack=slack if self.jumps else None)
 
     def _spread(self, xp: Array, inputs: Sequence[Array], u: float) -> Array:
-        """The absolute error of the result, in roundings: of each step its own and those of its operands, as far as
-        they reach it. With `u`, the round-off, a choice between values that round-off may swap counts the other one.
-        """
+        """Return the absolute error of the result, in roundings. A step has its own rounding and the errors of its
+        operands, as far as these change its value. `u` is the round-off, or 0. With `u`, a choice that round-off may
+        swap counts the value not chosen too."""
         spreads: dict[str, tuple[Array, Array]] = {
             name: (x, xp.zeros_like(x)) for name, x in zip(self.names, inputs, strict=True)
         }
@@ -443,7 +448,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
 
 class Arrays:
-    """An array library with the functions of formulas that NumPy lacks."""
+    """An array library, with the functions of formulas that NumPy lacks."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -452,11 +457,12 @@ class Arrays:
         return getattr(self._xp, name)
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:
-        """a b + c, rounded twice."""
+        """Return a b + c, rounded twice."""
         return a * b + c
 
     def erf(self, x: Array) -> Array:
-        """PyTorch has it, CuPy beside itself, and Python for one number."""
+        """Return erf(x), by the library's function (PyTorch), by cupyx (CuPy), or by Python's for each number
+        (NumPy)."""
         if hasattr(self._xp, "erf"):
             return self._xp.erf(x)
         if self._xp.__name__ == "cupy":
@@ -467,19 +473,19 @@ class Arrays:
 
 
 def _key(value: Symbol) -> str:
-    """The name of an input, and of a step one of its own."""
+    """Return the name of an input, or a unique name for a step."""
     return f"step {id(value)}" if value.operands else value.call
 
 
 def _number(value: float, language: Language) -> str:
-    """A whole number has no point where its type is said."""
+    """Return the text of a number. A whole number has no decimal point in languages that state its type."""
     return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
 
 
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """The text of a step, and how tightly it binds. `number`: its last operand is one, and so no NaN."""
+    """Return the text of a step and how tightly it binds. `number`: its last operand is a number, and so no NaN."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
@@ -503,19 +509,20 @@ def _spell(
 
 
 def _inside(operand: tuple[str, int, int], least: int) -> str:
-    """An operand, in parentheses if it binds less tightly than that."""
+    """Return the text of an operand, in parentheses if it binds less tightly than `least`."""
     word, tight, _ = operand
     return word if tight >= least else f"({word})"
 
 
 def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
-    """The step on arrays, by NumPy's names."""
+    """Return the step's value on arrays. The step is called by its NumPy name."""
     old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")} | {"pow": "power"}
     return getattr(Arrays(xp), old.get(call, call))(*values)
 
 
 def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Call the function once with symbols. Raises Untraceable where it is no formula of its inputs."""
+    """Call the function once with symbols and return its formula. Raises Untraceable if it is no formula of its
+    inputs."""
     try:
         result = function(Namespace(), *map(Symbol, names))
     except Untraceable:
@@ -540,7 +547,8 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
 
 
 def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """The trace of an op's formula. Raises ValueError, which names the op and what it calls, on every machine."""
+    """Return the trace of an op's formula. On every machine, raises a ValueError that names the op and the unknown
+    call."""
     try:
         return trace(function, names)
     except Untraceable as error:
@@ -548,7 +556,7 @@ def require_formula(op: str, function: Callable[..., Any], names: Sequence[str])
 
 
 def order(result: Symbol) -> tuple[Symbol, ...]:
-    """The steps that the result needs, each after its operands."""
+    """Return the steps that the result needs, each after its operands."""
     steps: dict[int, Symbol] = {}
     waiting: list[tuple[Symbol, bool]] = [(result, False)]
     while waiting:

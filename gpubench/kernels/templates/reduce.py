@@ -1,11 +1,11 @@
-"""Reductions to one number: `element` of the inputs at each place, folded by a join of two partial results.
+"""Reductions to one number: a formula of the inputs at each place, folded by a join of two partial results.
 
 - CPU: partial results of blocks on all cores; halves are folded in float32.
-- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result; a ticket says which block is
-  the last to do so, and that one folds them all in a fixed order. The ticket is an integer, so the result does not
-  depend on who came last: it is the same in every launch. Few large blocks reach 0.99 of an H200's device copy,
-  4096 of 256 threads 0.91.
-- WGSL: grid-stride partials of 16-byte loads into scratch, then one group over the partials. On an H200 512 to 4096
+- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. A ticket tells a block that it
+  is the last to do so; that block folds all partial results in a fixed order. The ticket is an integer, so the result
+  does not depend on which block was last: it is the same in every launch. Few large blocks reach 0.99 of an H200's
+  device copy, 4096 of 256 threads 0.91.
+- WGSL: grid-stride partial results of 16-byte loads go into scratch, then one group folds them. On an H200 512 to 4096
   groups reach 1.01 of the device copy, whatever the order of the additions. A vector that one group can read in a
   moment takes a single pass.
 """
@@ -74,8 +74,9 @@ def reduction(
     library: Mapping[str, Callable[..., Any]] | None = None,
     blas: tuple[str, ...] = (),
 ) -> Op:
-    """The op that folds n elements to one number: `formula(m, x, y)` of each place, by `join`. `expr(xp, x, y)` is an
-    array expression that is better. Raises ValueError for a formula that calls what the tracer does not know."""
+    """Return the op that folds `formula(m, x, y)` of each of n places to one number, by `join`. `expr(xp, x, y)`
+    replaces the formula as the array expression, where it is better. Raises ValueError for a formula that calls a
+    function unknown to the tracer."""
     element = require_formula(name, formula, inputs)
     on_arrays = element.on_arrays(formula)
 
@@ -106,7 +107,7 @@ _STREAMS, _RUN = 2, 1 << 17
 def reduction_candidates(
     element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> tuple[Candidate, ...]:
-    """One result per slice, then their join."""
+    """Return the candidates: one result for each slice, then the join of the results."""
     n, names = params["n"], element.names
     source = _numba_source(element, join, dtype)
 
@@ -120,11 +121,11 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Sums go over blocks in the type of the elements, and over blocks in float64: the error of one addition, at the
-    speed of the narrow one. Several partial results in registers come from {reassoc}. A block is read at two places at
-    once, many pages apart: one stream alone waits at every page, and short ones keep the prefetcher starting (two cores
-    of an EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256 KiB). A largest element is found without looking
-    for NaNs, which a count of them makes up for."""
+    """Return the module. Within a block, sums are in the type of the elements; over blocks they are in float64. That
+    gives the error of one addition at the speed of the narrow type. {reassoc} makes several partial results in
+    registers. A block is read at two places at once, many pages apart: a single stream waits at every page, and short
+    streams keep the prefetcher starting (two cores of an EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256
+    KiB). The maximum is found without looking for NaNs; a separate count of NaNs corrects it."""
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
     unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
@@ -198,8 +199,8 @@ _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_i
 def build_cuda(
     op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """One launch over n elements: 1024 threads with four loads of 16 bytes under way in each, or smaller blocks where
-    those are too few."""
+    """Build one launch over n elements: 1024 threads a block with four 16-byte loads under way in each thread, or
+    smaller blocks where those would be too few."""
     n, arrays = params["n"], len(element.names)
     grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
     if grid.tiles(n, dtype) < grid.blocks:
@@ -211,19 +212,19 @@ def build_cuda(
 
 
 class ReductionGrid(msgspec.Struct, frozen=True):
-    """How the elements are shared by blocks."""
+    """The assignment of elements to blocks."""
 
     threads: int  # threads of a block
     vectors: int  # vectors that a thread loads at once
     blocks: int  # most blocks
 
     def tiles(self, n: int, dtype: str) -> int:
-        """Blocks that n elements take if each loads once."""
+        """Return the number of blocks that n elements take if each block loads once."""
         return ceil_div(n, lanes(dtype) * self.threads * self.vectors)
 
 
 def _cuda_source(op: str, element: Formula, join_name: Join, dtype: str, grid: ReductionGrid) -> str:
-    """The whole translation unit; it does not depend on n."""
+    """Return the whole translation unit. It does not depend on n."""
     names = element.names
     join, start = _CUDA_JOINS[join_name]
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
@@ -340,9 +341,9 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 
 
 def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """One dispatch, or one per window of the bindings and one over the partials.
+    """Build one dispatch, or one for each window of the bindings and one over the partial results.
 
-    Raises Unsupported for a dtype or size that the device cannot do.
+    Raises Unsupported for a dtype or size that exceeds the device's limits.
     """
     n, names = params["n"], element.names
     require_storage(dtype, limits, exact=element.exact)
@@ -371,7 +372,7 @@ def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
 
 
 def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: str, threads: int) -> str:
-    """The text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
+    """Return the text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
     names, (join, start) = element.names, _WGSL_JOINS[join_name]
     before = [
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
@@ -386,7 +387,7 @@ def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: st
 
 
 def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
-    """The parts of the elements at a unit's index."""
+    """Return the formula of each part of the unit at an index."""
     decoded = [storage.decode(f"{name}_[{index}]") for name in names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
@@ -423,7 +424,7 @@ def _main(names: Sequence[str], start: str, storage: Storage, result: str, threa
 
 
 def _tail(names: Sequence[str], storage: Storage) -> list[str]:
-    """Exactly one thread of the grid ends at `whole`: it takes the elements left over."""
+    """Return statements for the elements left over. Exactly one thread of the grid ends at `whole` and takes them."""
     lines = ["  if (i == whole && rest > 0u) {"]
     lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(names, storage, "i"))]
     for k in range(storage.width - 1):

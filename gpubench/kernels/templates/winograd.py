@@ -1,9 +1,9 @@
 """A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, not 36.
 
-A tile of 4 x 4 pixels, of which it shares two rows or columns with each neighbour, and a filter become 16 numbers each.
-These are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2 pixels of the result.
+A tile of 4 x 4 pixels and a filter become 16 numbers each; a tile shares two rows or columns with each neighbour. These
+numbers are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2 pixels of the result.
 Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4.1, F(2 x 2, 3 x 3).
-Its numbers are sums of up to four pixels or nine weights: of float32 the largest error was 1.5 units of round-off times
+The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of round-off times
 the norms of patch and filter, where a convolution may have 8 (an H200, eight shapes).
 
 One launch writes the filters' numbers, the other does the rest. A block has 32 tiles and 64 filters; each of its 16
@@ -31,12 +31,12 @@ FILTER_THREADS = 256  # of a block that makes the filters' numbers
 
 
 def tiles(side: int) -> int:
-    """Tiles of an image."""
+    """Return the number of tiles of an image."""
     return ceil_div(side, 2) ** 2
 
 
 def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
-    """Blocks for n images."""
+    """Return the grid for n images."""
     return ceil_div(n * tiles(side), TILES), ceil_div(filters, FILTERS), 1
 
 
@@ -44,7 +44,8 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
 
 
 def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
-    """x n C S S, w K C 3 3 -> out n K S S, sums in float32. Raises Unsupported beyond CUDA's largest grid."""
+    """Build two launches from x (n, C, S, S) and w (K, C, 3, 3) to out (n, K, S, S). Sums are in float32. Raises
+    Unsupported beyond CUDA's largest grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
@@ -235,13 +236,13 @@ _ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
 
 
 def fits(limits: Limits) -> bool:
-    """A group of the device holds what a block needs."""
+    """Tell whether a group of the device can hold a block."""
     return limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Do as CUDA does. WGSL hands nothing from thread to thread without memory, so each thread reads the two rows of a
-    tile that its row of numbers is made of. Raises Unsupported."""
+    """Build the WGSL counterpart of `cuda_program`. WGSL passes values between threads through memory only, so each
+    thread reads the two rows of a tile from which its row of numbers is made. Raises Unsupported."""
     require_storage(dtype, limits)
     storage, size = elements(dtype), ITEMSIZE[dtype]
     across, down, _ = grid(n, filters, side)
@@ -300,7 +301,8 @@ _WGSL_FILTERS = f"""
 
 
 def _wgsl_tiles(even: bool) -> str:
-    """`even`: the side of an image is, so that two pixels of the result are written at once."""
+    """Return the body of the second dispatch. `even`: an image's side is even, so two pixels of the result are written
+    at once."""
     quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(
@@ -399,7 +401,7 @@ def _wgsl_tiles(even: bool) -> str:
 
 
 def _wgsl_part(part: int, even: bool) -> str:
-    """The 16 sums of a tile and a filter meet in one thread, a quarter of the filters at a time."""
+    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of the filters."""
     pitch = TILES // 4 + 1
     store = "\n".join(
         f"    room[(warp * 16u + lane % 4u * 4u + {i}u) * {pitch}u + pixels + {4 * h}u] = s{part // 2 * 4 + i}{h};"

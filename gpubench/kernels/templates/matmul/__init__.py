@@ -1,11 +1,11 @@
-"""Matrix products: the blocks that WGSL works in, what is done to a product before it is written, and norms.
+"""Matrix products: the blocks of WGSL's kernels, epilogues of products, and norms.
 
-Of the blocks a device may choose. Largest first is also the order of the default choice;
-which one is fastest depends on the size and on the driver's compiler, so the backend may time them (docs/kernels.md).
+A device may choose among the blocks. They are listed largest first, which is also the order of the default choice. The
+fastest block depends on the size and on the driver's compiler, so the backend may time them (docs/kernels.md).
 
 An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. WGSL writes the
-formula in the type `V`, which is a few elements or one. CUDA applies it to what cuBLAS wrote, in a second pass over C,
-or to few rows before they are written. The CPU applies it to rows that are in its cache.
+formula in the type `V`, which is one element or a few. CUDA applies it to the output of cuBLAS in a second pass over C;
+the kernel for few rows applies it before it writes. The CPU applies it to rows that are in its cache.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`64x128x16, 8x8`, with the slices and the order if they are not the plain ones."""
+        """The name, such as `64x128x16, 8x8`. Slices, splits and the order are added if they are not the plain ones."""
         parts = [f"{self.rows}x{self.columns}x{self.depth}, {self.thread_rows}x{self.thread_columns}"]
         parts += [f"{self.slices} slices"] if self.slices > 1 else []
         parts += [f"{self.splits} splits"] if self.splits > 1 else []
@@ -55,17 +55,17 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def threads_x(self) -> int:
-        """Threads of a team along a row of C."""
+        """Number of threads of a team along a row of C."""
         return self.columns // self.thread_columns
 
     @property
     def threads_y(self) -> int:
-        """Threads of a team along a column of C."""
+        """Number of threads of a team along a column of C."""
         return self.rows // self.thread_rows
 
     @property
     def team(self) -> int:
-        """Threads that cover the block once."""
+        """Number of threads that cover the block once."""
         return self.threads_x * self.threads_y
 
     @property
@@ -74,26 +74,27 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """vec4s of workgroup memory that the teams take to add up: half of their sums."""
+        """Number of vec4s of workgroup memory in which the teams add up: half of their sums."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """vec4s of workgroup memory that a group takes at most: both tiles, each turned."""
+        """Largest number of vec4s of workgroup memory that a group takes: both operand tiles, even if each is
+        turned."""
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """The limits hold a group of it."""
+        """Tell whether the limits allow a group of this tile."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
     def groups(self, m: int, n: int) -> int:
-        """Groups that an m x n matrix takes."""
+        """Return the number of groups for an m x n matrix."""
         return ceil_div(m, self.rows) * ceil_div(n, self.columns)
 
 
 def sequence(tile: Tile) -> list[tuple[int, int]]:
-    """(row, column) of a thread's block in the order of the multiply-adds."""
+    """Return the (row, column) pairs of a thread's block in the order of the multiply-adds."""
     rows, columns = list(range(tile.thread_rows)), list(range(tile.thread_columns))
     if tile.order == "paired":
         columns = [column ^ 1 for column in columns]
@@ -128,7 +129,7 @@ NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4,
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """The tiles that the limits hold. Raises Unsupported if there is none."""
+    """Return the tiles that the limits allow. Raises Unsupported if there is none."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]
@@ -142,20 +143,21 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
-    """The tiles for few columns: narrow ones, and of the others those that are not many times as wide."""
+    """Return the tiles for few columns: narrow tiles, and those others that are not many times as wide."""
     fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
     return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 
 
 def _full(limits: Limits) -> int:
-    """Groups that fill the device once: about one for each multiprocessor, a few of them may stay idle."""
+    """Return the number of groups that fill the device once: one for each multiprocessor, but a few of these may stay
+    idle."""
     return multiprocessors(limits) * 7 // 8
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """The tiles with K split over groups, where C alone has too few of them; at least two tiles a group stay.
+    """Return tiles with K split over groups, where C alone has too few groups. Each group keeps at least two tiles.
 
-    A 64 x 4096 product takes 32 groups of 64 x 128 and 0.63 of cuBLAS without this on an H200.
+    Without this, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
     """
     full, cuts = _full(limits), []
     for tile in tiles:
@@ -168,11 +170,11 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """The tiles with the default first: the foremost that gives the device enough groups.
+    """Return the tiles with the default first: the first tile in the list that gives the device enough groups.
 
-    A tile without slices wants two groups for each multiprocessor, one with slices one ("full" is 7/8: 64 x 128
-    at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the
-    smallest comes first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
+    A tile without slices needs two groups for each multiprocessor, a tile with slices one ("full" is 7/8: 64 x 128 at n
+    = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the smallest comes
+    first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
     """
     if limits.software:
         return tiles[::-1]
@@ -189,10 +191,10 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """The tiles that are worth a trial beside the default: building one takes a driver up to half a second.
+    """Return the tiles worth a trial beside the default. A driver takes up to half a second to build a tile.
 
-    A block of 16 a thread loses by half once larger ones fill the device, whole groups lose where most of the
-    device has none, and very many small groups read every row too often.
+    A block of 16 elements a thread loses by half once larger ones fill the device. A tile whose groups leave most of
+    the device idle loses, and very many small groups read every row too often.
     """
     full = _full(limits)
     worth = []
@@ -210,7 +212,7 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
 
 
 def norms(xp: Array, x: Array, w: Array) -> Array:
-    """The product of the norms of row i of x and column j of w."""
+    """Return the products of the norms of row i of x and column j of w."""
     rows = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))
 
@@ -219,7 +221,7 @@ _THREADS = 256
 
 
 class Epilogue(msgspec.Struct, frozen=True):
-    """The work on each element of a product before it is written."""
+    """The operations on each element of a product before it is written."""
 
     # by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C
     operands: Mapping[str, Literal["across", "all"]]
@@ -234,15 +236,16 @@ class Epilogue(msgspec.Struct, frozen=True):
         return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
-        """The WGSL function `finish(v, ...)`."""
+        """Return the WGSL function `finish(v, ...)`."""
         return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
-        """The CUDA function `finish(v, ...)`."""
+        """Return the CUDA function `finish(v, ...)`."""
         return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
-        """The formula over all of `out`, in place. Raises Unsupported beyond CUDA's largest grid."""
+        """Return the pass that applies the formula to all of `out`, in place. Raises Unsupported beyond CUDA's largest
+        grid."""
         width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
         units = rows * columns // width
         arguments = ("out", *self.operands, units, columns // width)

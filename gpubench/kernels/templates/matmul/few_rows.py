@@ -1,17 +1,17 @@
-"""Few rows times a matrix of weights, and what is done to the result: bound by memory and by launches, not by products.
+"""Few rows times a matrix of weights, with the epilogue: bound by memory and by launches, not by products.
 
-A tile would compute 32 or 64 rows to keep one, and cuBLAS leaves the rest to a launch of its own. Here one launch does
-all. The threads of a group share a block of columns and fold along k: each reads every so many rows of the weights, 16
-bytes at a time where the rows allow it, for all rows of x that the group has. Weights that are stored turned are read
-along their rows, a few threads a column. What is multiplied may be the norm of the rows, which each group makes first.
+A tile would compute 32 or 64 rows to keep one, and cuBLAS leaves the epilogue to a launch of its own. Here one launch
+does all. The threads of a group share a block of columns and fold along k. Each thread reads rows of the weights at a
+constant distance, 16 bytes at a time where the rows allow it, for all rows of x in its group. Weights that are stored
+turned are read along their rows, a few threads a column. The rows may be normed first, in each group.
 
-Rows to be normed end up in the memory of the group, in the type of the arithmetic. A group takes all of its threads for
-them: as many for each row, and each holds some elements in registers. The first weights are on their way meanwhile.
+Normed rows are put into the group's memory in the type of the arithmetic. All threads of the group compute the norms,
+equally many for each row, and each holds some elements in registers. The first weights are loaded meanwhile.
 
 - CUDA: the two sums of a row go through the shuffles of a warp, and over its warps.
-- WGSL, which has no shuffles here: what a thread holds becomes a mean and the squares of what is left after it. Such
-  pairs are joined in two steps, a root of them at once: two barriers, where halving takes one a step. The mean that is
-  taken off is that of the pairs that are joined, so that nothing cancels.
+- WGSL, which has no shuffles here: each thread turns its elements into a pair, their mean and the sum of squares about
+  that mean. The pairs of a row are joined in two steps, about the square root of their number at once. That takes two
+  barriers, where halving takes one a step. The mean subtracted is that of the joined pairs, so that nothing cancels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_AHEAD = 4
 
 
 class RowNorm(msgspec.Struct, frozen=True):
-    """The norm of rows, made by a group that multiplies them."""
+    """The norm of rows, computed by the group that multiplies them."""
 
     rows: int  # rows of the group
     k: int  # elements of a row
@@ -56,28 +56,28 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def held_rows(self) -> int:
-        """A power of two, or threads would have no row."""
+        """Number of rows held: a power of two, or threads would have no row."""
         return power_of_two_at_least(self.rows)
 
     @property
     def lanes(self) -> int:
-        """Threads of a row."""
+        """Number of threads of a row."""
         return max(1, self.threads // self.held_rows)
 
     @property
     def elements(self) -> int:
-        """Return the elements of a row that a thread holds at most."""
+        """Largest number of elements of a row that a thread holds."""
         return ceil_div(self.k, self.lanes)
 
     @property
     def chunks(self) -> int:
-        """Pairs of a row that are left after the first join in WGSL, where about as many are joined each time."""
+        """Number of pairs of a row after the first join in WGSL. Both joins take about equally many pairs at once."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
 
     def cuda_bytes(self, real_bytes: int) -> int:
-        """Return the bytes of a block's memory that it takes."""
+        """Return the bytes of a block's memory that the norm takes."""
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
@@ -91,16 +91,17 @@ const int AHEAD = {ahead};
     # ------------------------------------------------------------ WGSL
 
     def wgsl_bytes(self, real_bytes: int) -> int:
-        """Return the bytes of a group's memory that it takes."""
+        """Return the bytes of a group's memory that the norm takes."""
         return real_bytes * (self.held_rows * self.k + 2 * self.threads + 2 * self.held_rows * self.chunks)
 
     @property
     def wgsl_ahead(self) -> int:
-        """Weights that every thread loads ahead."""
+        """Number of weights that every thread loads before the norm."""
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
-        """The group's memory, and how many elements of a row a thread holds and a joined pair stands for."""
+        """Return the declarations of the group's memory, and functions for the number of elements in a thread and in a
+        joined pair."""
         pair = f"vec2<{real}>"
         return f"""
 var<workgroup> rows: array<{real}, {self.held_rows * self.k}>;
@@ -110,12 +111,13 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Elements of a row whose place is that of the lane, by so many lanes."""
+        """Return the text of how many elements of a row fall to a lane if the row is dealt out to `lanes` lanes."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Statements that leave the norms in `rows`, row by row; the text `source` says which one a thread reads."""
+        """Return statements that leave the norms in `rows`, row by row. The text `source` gives the row that a thread
+        reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -165,7 +167,7 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
 
 
 def _add(terms: Sequence[str]) -> str:
-    """The sum of these in pairs, so that no addition waits for all before it."""
+    """Return the sum of the terms, added in pairs so that no addition waits for all before it."""
     terms = list(terms)
     while len(terms) > 1:
         pairs = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=False)]
@@ -174,12 +176,13 @@ def _add(terms: Sequence[str]) -> str:
 
 
 def _some(count: str, real: str) -> str:
-    """A divisor: nobody divides by the count of nothing."""
+    """Return the text of a divisor that is at least 1: a count may be 0."""
     return f"max({count}, {real}(1.0))"
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
-    """`mean` and `mean`_squares of so many pairs, which stand for so many elements each, `counted` in all."""
+    """Return statements that join `joins` pairs into `mean` and `mean`_squares. Each pair stands for `count` elements,
+    all pairs together for `counted`."""
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
@@ -275,7 +278,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> tuple[str, ...]:
-        """Return what is read of the norm beside the rows."""
+        """The buffers of the norm that are read beside the rows."""
         return ("g", "c") if self.normed else ()
 
     @property
@@ -288,7 +291,8 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return as few columns as whole sectors allow; more where the device has enough groups."""
+        """Return a block of as few columns as whole sectors allow, or more columns if the device still has enough
+        groups."""
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)
@@ -300,7 +304,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
 
 class ColumnBlock(msgspec.Struct, frozen=True):
-    """The share of a group of threads: units of columns side by side for some rows."""
+    """The work of a group of threads: units of columns side by side for some rows."""
 
     rows: int  # rows of the product
     units: int  # units of columns
@@ -313,7 +317,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
         return self.units if self.turned else self.units * self.width
 
     def norm(self, product: WeightedRows) -> RowNorm | None:
-        """Return the norm of the rows, where the product has one."""
+        """Return the norm of the rows. Return None if the product has none."""
         return RowNorm(self.rows, product.k, self.units * self.shares, self.shares) if product.normed else None
 
 
@@ -321,7 +325,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
 
 
 def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
-    """One launch; None where it does not pay, or where a block does not hold the rows whose norm it makes."""
+    """Build one launch. Return None if it does not pay, or if a block cannot hold the rows that it norms."""
     n, m, k, dtype = product.n, product.m, product.k, product.dtype
     if not 0 < n <= MOST_ROWS or 0 in (m, k):
         return None
@@ -337,7 +341,8 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
-    """Return the bytes that a block holds, rows to be normed among them."""
+    """Return the bytes that a block with a norm holds: normed rows and sums. Without a norm it is 0, because sums alone
+    fit."""
     if (norm := of.norm(product)) is None:
         return 0  # sums alone: they fit
     size = 8 if product.dtype == "float64" else 4
@@ -440,8 +445,8 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """One dispatch; None where a group does not hold half of the rows whose norm it makes. Raises Unsupported for a
-    dtype that the device does not have."""
+    """Build one dispatch. Return None if a group cannot hold at least half of the rows that it norms. Raises
+    Unsupported for a dtype that the device lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)
@@ -468,7 +473,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
 
 
 def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> int:
-    """Return the bytes that a group holds: the sums of its threads, and rows to be normed."""
+    """Return the bytes that a group holds: the sums of its threads, and normed rows."""
     size = 8 if storage.real == "f64" else 4
     sums = size * threads * of.rows * (1 if of.turned else storage.lanes * storage.parts)
     norm = of.norm(product)
@@ -476,8 +481,9 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """`storage` is that of the weights. Where columns are neighbours in it, they are in the result, and elements of x
-    are read one by one; else it is the other way round."""
+    """Return the whole text. `storage` is that of the weights. If the weights are not turned, results are stored in the
+    same units and elements of x are read one by one; if they are, rows of x are read in units and results stored one by
+    one."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"
@@ -529,7 +535,8 @@ def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | No
 
 
 def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, moved: bool) -> str:
-    """The first weights are loaded before the norm, and the others once it is there."""
+    """Return the statements of the norm and the products. The first weights are loaded before the norm, the others
+    after it."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
     source = "min(first + own, p.n - 1u)"
@@ -545,7 +552,7 @@ def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, mov
 
 
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
-    """Return what a unit `w` of weights adds to the totals, with the unit of each row that meets it."""
+    """Return the statements that add the products of a unit `w` of weights with a unit of each row to the totals."""
     lines = []
     for r, unit in enumerate(units):
         lines.append(f"    let x{r} = {unit};")

@@ -1,12 +1,12 @@
 """The text of the register-blocked WGSL matmul: each thread owns a block of C in named accumulators.
 
-What the choices are worth on an H200 stands in docs/kernels.md. Sizes are constants of the text, and every
-address is one sum of a thread's base and a constant: that saves the registers which let a second and a third
-group live on a multiprocessor. K's steps are written out in full (WGSL has no unroll hint), the next tile is
-fetched into registers during the arithmetic, and both tiles have a line for each step of K, so that they are read as
-vec4. Memory that has such lines itself (B's, and A's if that is stored transposed) is copied as it lies. Other lines
-are turned on the way, in registers. Lines of memory are read as vec4, or, if they are short and no multiple of 4 long,
-element by element; longer ones were padded before.
+docs/kernels.md says what each choice is worth on an H200. Sizes are constants of the text, and every address is one sum
+of a thread's base and a constant. That saves registers, so that a second and a third group fit on a multiprocessor. K's
+steps are written out in full (WGSL has no unroll hint). The next tile is fetched into registers during the arithmetic.
+Both tiles have a line for each step of K, so that they are read as vec4. Memory with such lines (B's, and A's if it is
+stored transposed) is copied as it lies; other lines are turned in registers on the way. Lines of memory are read as
+vec4. Lines whose length is no multiple of 4 are read element by element if they are short, and were padded before if
+they are long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """The reads of a group from A or B."""
+    """The reads of A or B by a group."""
 
     name: Literal["a", "b"]  # operand that is read
     tile: Tile  # block of C that the group computes
@@ -43,13 +43,13 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """Rows or columns of the tile."""
+        """Number of rows or columns of the tile."""
         return self.tile.rows if self.name == "a" else self.tile.columns
 
     @property
     def pitch(self) -> int:
-        """vec4s from line to line in workgroup memory: one more than it takes if the tile is turned, so that the lines
-        begin in different banks."""
+        """Number of vec4s from line to line in workgroup memory. A turned tile has one more than a line takes, so that
+        its lines begin in different banks."""
         return self.length // 4 + self.turned
 
     @property
@@ -58,19 +58,19 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """Units of memory in a line: vec4s, or elements if it is loose."""
+        """Number of units of memory in a line: vec4s, or elements if the operand is loose."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
 
     @property
     def lines(self) -> int:
-        """Lines of the whole operand."""
+        """Number of lines of the whole operand."""
         return self.extent if self.turned else self.k
 
     @property
     def carried(self) -> list[Carried]:
-        """Return what each thread carries: squares of 4 x 4 to be turned where they come out even, else single
+        """The vec4s that each thread carries: squares of 4 x 4 to be turned if they come out even, else single
         vec4s."""
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
@@ -79,36 +79,37 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _each(self) -> int:
-        """vec4s that a thread carries."""
+        """Number of vec4s that a thread carries."""
         return (self.length if self.turned else self.tile.depth) // self._apart
 
     @property
     def _squares(self) -> bool:
-        """They are whole squares to be turned."""
+        """Whether a thread carries whole squares to be turned."""
         return self.turned and self._each % 4 == 0
 
     @property
     def _quads(self) -> int:
-        """vec4s of memory's lines that the tile holds."""
+        """Number of vec4s of a memory line that fall into the tile."""
         return (self.tile.depth if self.turned else self.length) // 4
 
     @property
     def _apart(self) -> int:
-        """Lines that all threads read at once."""
+        """Number of lines that all threads read at once."""
         return self.tile.threads // self._quads
 
     @property
     def _place(self) -> str:
-        """The thread's vec4 of each of its lines."""
+        """The text of the thread's vec4 within each of its lines."""
         return f"(thread & {self._quads - 1}u)"
 
     def _line(self, load: Carried) -> str:
-        """Its line of the tile."""
+        """Return the text of the tile's line that the load reads."""
         first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
-        """Return the function that reads four neighbours of a loose line. Past its end the last element is repeated."""
+        """Return the function that reads four neighbours of a loose line. Past the line's end it repeats the last
+        element."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -124,14 +125,15 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"{self.name}_at(layer_{self.name}" if self.loose else self.gather
 
     def layer(self, steps: int) -> int:
-        """Units of memory from one product to the next; from one split of K to the next, which is `steps` long."""
+        """Return the units of memory from one product to the next, or from one split of K, `steps` long, to the
+        next."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
 
     def addresses(self, start: int) -> list[str]:
-        """Return where the first vec4 lies in memory, and where it goes in workgroup memory, whose tile begins at
-        `start`."""
+        """Return statements for two addresses: that of the first vec4 in memory, and its place in workgroup memory,
+        where the tile begins at `start`."""
         first = self.carried[0]
         line, at = self._line(first), f"{start}u + " if start else ""
         lines = []
@@ -147,7 +149,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def fetch(self) -> list[str]:
-        """The tile at `step` (in vec4s of K) into registers."""
+        """Return statements that read the tile at `step` (in vec4s of K) into registers."""
         step = "step" if self.turned else f"step * {4 * self.across}u"
         lines = []
         for load in self.carried:
@@ -163,13 +165,14 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Both in the matrix: what lies past its edge along the extent repeats the last one there."""
+        """Return line and place moved into the matrix: past the edge along the extent, the last one is repeated."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
-        """The steps of K from `start` on, which fill no tile. What lies past their end repeats the last one."""
+        """Return statements that read the steps of K from `start` on, which do not fill a tile. Past the end of K the
+        last step is repeated."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
@@ -191,7 +194,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"    next_{load.name} = {read if self._gather else f'{self.vector}({read})'};"
 
     def publish(self) -> list[str]:
-        """From registers to workgroup memory."""
+        """Return statements that copy the registers to workgroup memory."""
         carried, put = self.carried, f"put_{self.name}"
         if not self.turned:
             return [
@@ -216,24 +219,24 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. It is read from
-    the image itself; a tap outside of it is 0."""
+    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. B is read from
+    the image itself; a tap outside the image is 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
 
     @property
     def pixels(self) -> int:
-        """Columns of B."""
+        """Number of columns of B."""
         return self.side * self.side
 
     @property
     def taps(self) -> int:
-        """Rows of B."""
+        """Number of rows of B."""
         return 9 * self.channels
 
     def function(self, real: str) -> str:
-        """`patches_at(image, row, quad)`: four neighbours of a row of B."""
+        """Return the function `patches_at(image, row, quad)`, which reads four neighbours of a row of B."""
         lanes = "\n".join(
             f"  v.{lane} = tap(base, 4u * quad + {q}u, dy, dx, real);" for q, lane in enumerate(LANES)
         )
@@ -264,9 +267,9 @@ _LONG, _BLOCK = 4096, 512
 class Layout(msgspec.Struct, frozen=True):
     """A tile and the sizes.
 
-    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are loose. k is a multiple of 4 where a line
-    goes along it. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
-    for each split, in the type of the arithmetic, without the epilogue.
+    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are loose. If a line goes along k, then k is a
+    multiple of 4. If the tile has `splits`, then k is a multiple of their depth and there is one product; C is written
+    once for each split, in the type of the arithmetic, without the epilogue.
     """
 
     tile: Tile  # block of C that a group computes
@@ -288,31 +291,32 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def vector(self) -> str:
-        """Four of them."""
+        """The vec4 of `real`."""
         return f"vec4<{self.real}>"
 
     @property
     def inside(self) -> bool:
-        """C holds at least one whole block: a block past its edge moves back inside, and repeats a part. Where the
-        operand is stored transposed its rows have to be a multiple of 4, or the block would move within a vec4."""
+        """Whether C holds at least one whole block. A block past the edge then moves back inside and repeats a part of
+        C. If an operand is stored transposed, its extent also has to be a multiple of 4, or the block would move within
+        a vec4."""
         whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
         return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
 
     @property
     def quads(self) -> int:
-        """vec4s of a row of C, the last one perhaps partly."""
+        """Number of vec4s of a row of C. The last may be partly filled."""
         return ceil_div(self.n, 4)
 
     @property
     def a(self) -> OperandTile:
-        """Loads of A per thread."""
+        """The loads of A per thread."""
         begin = "(top >> 2u)" if self.ta else "top"
         loose = "a" in self.loose
         return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
 
     @property
     def b(self) -> OperandTile:
-        """Loads of B, or of the patches, per thread."""
+        """The loads of B, or of the patches, per thread."""
         begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
         gather = "patches_at(group.z" if self.patches else ""
         return OperandTile(
@@ -321,24 +325,24 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def scalar_stores(self) -> bool:
-        """C is written element by element."""
+        """Whether C is written element by element."""
         return self.tile.scalar_stores or self.n % 4 != 0
 
     @property
     def whole(self) -> int:
-        """Whole tiles along K."""
+        """Number of whole tiles along K, for each split."""
         return self.k // self.tile.depth // self.tile.splits
 
     @property
     def block(self) -> int:
-        """Whole tiles whose sums are added up by themselves; 0: all of them. Only where K is the longest side:
-        elsewhere the registers are dear, and no such sum was seen."""
+        """Number of whole tiles whose sums are added up separately. 0 means that all are added up together. It is set
+        only if K is long and the longest side: elsewhere registers are scarce, and no sum was seen that needs it."""
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
     @property
     def rest(self) -> int:
-        """Steps of K after the whole tiles."""
+        """Number of steps of K after the whole tiles."""
         return self.k % self.tile.depth
 
     @property
@@ -348,17 +352,17 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def layers(self) -> bool:
-        """The grid's third dimension counts something: products or splits."""
+        """Whether the grid's third dimension counts products or splits."""
         return self.batch > 1 or self.tile.splits > 1
 
     @property
     def steps(self) -> int:
-        """Steps of K of one team in one tile."""
+        """Number of steps of K of one team in one tile."""
         return self.tile.depth // self.tile.slices
 
 
 def source(layout: Layout) -> str:
-    """The whole shader; bindings a, b, out and the operands of the epilogue."""
+    """Return the whole shader. Its bindings are a, b, out and the operands of the epilogue."""
     lines = [*_thread(layout), *_addresses(layout)]
     names = ("c", "total") if layout.block else ("c",)
     lines += [
@@ -386,7 +390,7 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Move the sums of a block of tiles, a power of two, to the totals."""
+    """Return statements that move the sums of a block of tiles, a power of two, to the totals."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))
@@ -437,8 +441,8 @@ def _thread(layout: Layout) -> list[str]:
 
 
 def _place(tile: Tile) -> list[str]:
-    """Return where a member of a team has its block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4:
-    their reads of both tiles fall into different banks of workgroup memory."""
+    """Return statements for the place of a team member's block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of
+    them 2 x 4, so that their reads of both tiles fall into different banks of workgroup memory."""
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",
@@ -470,7 +474,7 @@ def _addresses(layout: Layout) -> list[str]:
 
 
 def _multiply(layout: Layout, k: int) -> list[str]:
-    """One step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
+    """Return the statements of one step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
     tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
     lines = ["    {"]
     for i in range(tile.thread_rows // 4):
@@ -484,7 +488,7 @@ def _multiply(layout: Layout, k: int) -> list[str]:
 
 
 def _last_tile(layout: Layout) -> list[str]:
-    """The steps that fill no tile. A team whose share of the tile lies past the end of K skips them."""
+    """Return the steps that do not fill a tile. A team whose share of the tile lies past the end of K skips them."""
     lines = ["  workgroupBarrier();"]
     for k in range(min(layout.steps, layout.rest)):
         if layout.tile.slices > 1:
@@ -496,7 +500,8 @@ def _last_tile(layout: Layout) -> list[str]:
 
 
 def _add_slices(layout: Layout) -> list[str]:
-    """The teams' sums, halving the number of teams each time; the first team has them all in the end."""
+    """Return statements that add up the teams' sums. Each step halves the number of teams; the first team has all sums
+    in the end."""
     tile, lines = layout.tile, []
     blocks = [
         [f"c{r}_{4 * j + q}" for q in range(4)]
@@ -536,7 +541,7 @@ def _write(layout: Layout) -> list[str]:
 
 
 def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
-    """Four neighbours of C, guarded where a block may stand over the edge."""
+    """Return statements that store four neighbours of C, guarded if a block may extend past the edge."""
     down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
@@ -558,7 +563,8 @@ def _guard(text: str, guards: list[str]) -> str:
 
 
 def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
-    """The epilogue of four neighbours; None without one. What stands past an edge is read at the last place."""
+    """Return the epilogue of four neighbours, or None if there is no epilogue. Past an edge its operands are read at
+    the last place."""
     if layout.epilogue is None:
         return None
     arguments = [f"V({', '.join(values)})"]

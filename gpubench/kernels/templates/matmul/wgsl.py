@@ -1,4 +1,5 @@
-"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder below it.
+"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder of simpler kernels below
+it.
 
 The two lower rungs of the ladder, naive and tiled, are kept simple to be read. On an H200 they reach 0.10 and 0.16 of
 cuBLAS at n = 4096; the register-blocked kernel 0.96. Few rows have a kernel of their own.
@@ -51,7 +52,7 @@ _LOOSE = 32
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """How A or B lies in its buffer."""
+    """The layout of A or B in its buffer."""
 
     side: str  # operand, a or b
     buffer: str  # name of its buffer
@@ -62,23 +63,24 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many lines, and of how many elements."""
+        """Number of lines, and of elements in a line."""
         return (self.extent, self.k) if self.turned else (self.k, self.extent)
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Return what a tile reads as vec4s."""
+        """The shape that a tile reads as vec4s."""
         return (self.extent, self.deep) if self.turned else (self.deep, 4 * ceil_div(self.extent, 4))
 
     @property
     def loose(self) -> bool:
-        """Lines so short are read one by one: a copy of the matrix would be a dispatch of its own."""
+        """Whether the lines are so short that they are read element by element. A padded copy of the matrix would be a
+        dispatch of its own."""
         odd = not self.turned and self.extent % 4 != 0
         return odd and self.extent <= _LOOSE and self.k == self.deep
 
 
 class Product(msgspec.Struct, frozen=True):
-    """Products of A and B, each of its own matrices."""
+    """Products of A and B. Each product has its own matrices."""
 
     m: int  # rows of A
     n: int  # columns of B
@@ -94,12 +96,12 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def deep(self) -> int:
-        """K as it is gone through: a multiple of 4 where a line of A or B goes along it."""
+        """Length of K as read: a multiple of 4 if a line of A or B goes along K."""
         return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
 
     @property
     def lines(self) -> list[Lines]:
-        """Return the lines of A and B. Patches come from an image."""
+        """The lines of A and B. Patches have none: they come from an image."""
         a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
         return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
 
@@ -109,7 +111,7 @@ class Product(msgspec.Struct, frozen=True):
         return tuple(self.epilogue.operands) if self.epilogue else ()
 
     def require(self, limits: Limits) -> None:
-        """Raise Unsupported if the device lacks the dtype, or does not bind a matrix at once."""
+        """Raise Unsupported if the device lacks the dtype or cannot bind a whole matrix."""
         require_storage(self.dtype, limits, exact=self.epilogue is None or self.epilogue.traced.exact)
         size = self.batch * ITEMSIZE[self.dtype]
         sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
@@ -119,17 +121,18 @@ class Product(msgspec.Struct, frozen=True):
 
 
 def kernel(product: Callable[[Params, str], Product]) -> Kernel:
-    """The register-blocked kernel of what `product(params, dtype)` says."""
+    """Return the register-blocked kernel of the product that `product(params, dtype)` describes."""
     return chosen_from(lambda params, dtype, limits: candidates(product(params, dtype), limits))
 
 
 def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
-    """The kernel of these candidates."""
+    """Return the kernel that chooses among these candidates."""
     return choose_kernel("wgsl", choices, variant="register")
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """The register-blocked kernel, one candidate per promising tile, the default first; and that of few rows.
+    """Return the candidates: the register-blocked kernel with each promising tile, the default first, and the kernel
+    for few rows.
 
     Halves are multiplied and added in float32. Raises Unsupported.
     """
@@ -165,8 +168,8 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """The passes with one tile: a matrix whose lines are no multiple of 4 long is copied into longer ones first, unless
-    they are short."""
+    """Return the passes with one tile. A matrix whose lines are no multiple of 4 long is first copied into longer
+    lines, unless the lines are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
     deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
@@ -199,7 +202,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
 
 
 def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
-    """Add the splits of C up, element by element."""
+    """Return the pass that adds up the splits of C, element by element."""
     count, stored = layout.m * layout.n, elements(layout.dtype).stored
     value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
     buffers = {"in_": layout.real, "out_": stored, **{f"{name}_with": stored for name in product.beside}}
@@ -221,7 +224,8 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
 def _pad(
     name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
 ) -> WgslPass:
-    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
+    """Return the pass that copies (batch, rows, columns) into (batch, *padded), zeros around it. A thread writes four
+    neighbours."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
@@ -248,7 +252,7 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """For teaching: one element a thread, by the text `NAIVE` or `TILED`."""
+    """Return a kernel for teaching, with one element a thread, from the text `NAIVE` or `TILED`."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"

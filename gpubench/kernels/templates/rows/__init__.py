@@ -1,10 +1,10 @@
 """Ops along rows, whose output is as long as the input: one formula of a row, in every language.
 
 - CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
-- CUDA: a row lies in the registers of its threads: of a part of a warp, of a warp, of a block, or of a cluster of
-  blocks that reach each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
-- WGSL: `lanes` threads of a group share a row and each keeps `held` units of every input in registers; what does not
-  fit is read from memory a second time. Short rows share a group.
+- CUDA: a row lies in the registers of its threads: a part of a warp, a warp, a block, or a cluster of blocks that reach
+  each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
+- WGSL: `lanes` threads of a group share a row, and each keeps `held` units of every input in registers. Units that do
+  not fit are read from memory a second time. Short rows share a group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a no
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """How the params of an op say what its rows are."""
+    """The number and length of an op's rows, from its params."""
 
     shape: Callable[[Params], tuple[int, int]]  # how many rows, and how long they are
     params: str  # meaning of the size n
@@ -49,9 +49,9 @@ class RowShape(msgspec.Struct, frozen=True):
 
 
 def _columns(params: Params) -> int:
-    """The length of a row: the param `columns`, or else the largest divisor of n up to 1024.
+    """Return the length of a row: the param `columns`, or else the largest divisor of n up to 1024.
 
-    If that is below 32 while n is at most 65,536 (a prime n, say), all of n is one row.
+    If that divisor is below 32 and n is at most 65,536 (a prime n, for example), all of n is one row.
     """
     n = params["n"]
     if "columns" in params:
@@ -61,19 +61,19 @@ def _columns(params: Params) -> int:
 
 
 def _fits(params: Params) -> str | None:
-    """Why n elements cannot be cut into rows of `columns`; None if they can."""
+    """Return why n elements cannot be cut into rows of `columns`. Return None if they can."""
     n, width = params["n"], _columns(params)
     return None if n % width == 0 else f"rows of {width} do not divide {n} elements"
 
 
 def _rows_of(params: Params, units: int) -> Params:
-    """So many rows of the same length."""
+    """Return the params of `units` rows of the same length."""
     width = _columns(params)
     return {"n": units * width, "columns": width}
 
 
 def rows(params: Params) -> tuple[int, int]:
-    """The shape of n rows of `width`."""
+    """Return the shape of n rows of `width`."""
     return params["n"], params.get("width", _WIDTH)
 
 
@@ -97,8 +97,8 @@ def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
-    """The op whose output is as long as its inputs, and whose rows do not depend on each other. An input that is a
-    weight is one row for all. `declaration` is the rest of the op."""
+    """Return an op whose output is as long as its inputs, and whose rows do not depend on each other. An input that is
+    a weight is one row, shared by all. `declaration` gives the other fields of the op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:
@@ -117,13 +117,14 @@ def rowwise(
 
 
 def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """The formula of a row that is normed before a layer, too."""
+    """Return the formula of layernorm. It also norms the rows before a layer."""
     rest = x - m.mean(x)
     return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 
 
 def row_formula(name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any]) -> RowFormula:
-    """The trace of an op's formula. Raises ValueError for one that calls what the tracer does not know."""
+    """Return the trace of an op's formula. Raises ValueError for a formula that calls a function unknown to the
+    tracer."""
     whole = [operand.name for operand in inputs if operand.role == "weight"]
     return trace_row(name, formula, [operand.name for operand in inputs if operand.name not in whole], whole)
 

@@ -1,6 +1,6 @@
 """Rows compiled for the CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
 
-Sums go over runs of elements in the type of the arithmetic, and over the runs in float64.
+Within a run of elements, sums are in the type of the arithmetic; over the runs they are in float64.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MOST_INPUTS = 2
 def candidates(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> tuple[Candidate, ...]:
-    """Threads that share `count` rows, without and with stores past the caches. They write the array `into`."""
+    """Return the candidates for `count` rows by number of threads, with ordinary or streaming stores. They write the
+    array `into`."""
     names = formula.names
     arrays: tuple[Any, ...] = (*names, *[None] * (3 - len(names)), into)
 
@@ -49,21 +50,21 @@ def candidates(
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a module. It computes the powers of halves twice: a rounded power could not be scaled."""
+    """The text of a module. It computes the powers of halves twice, because a rounded power cannot be scaled."""
 
     formula: RowFormula  # values of a row
     dtype: str  # dtype of inputs and output
     keeps: bool  # the powers of a row wait in the output until they are scaled
 
     def of_rows(self, streaming: bool) -> str:
-        """The module of whole rows."""
+        """Return the module of whole rows."""
         made = "".join(map(self._statements, self.formula.steps))
         text = _STREAMED if streaming else _WHOLE
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
     def of_parts(self) -> str:
-        """The module of rows in parts: a kernel for each fold, which leaves its result in `partial`, and one for the
-        elements."""
+        """Return the module of rows in parts: a kernel for each fold, which leaves its result in `partial`, and a
+        kernel for the elements."""
         kernels, before = {}, ""
         for step in self.formula.steps:
             if step.kind == "number":
@@ -115,7 +116,7 @@ class _Text(msgspec.Struct, frozen=True):
         return f"exp({self._call(f'term_{step.index}', step.formula)} - top_{step.index})"
 
     def _statements(self, step: RowStep) -> str:
-        """The statements of a step."""
+        """Return the statements of a step."""
         if step.kind == "number":
             return step.formula.statements("python", f"number_{step.index} = real({{}})\n")
         return _write_index(

@@ -1,4 +1,4 @@
-"""Rows in the registers of CUDA's threads: how they meet, and how one number is folded per row."""
+"""Rows in the registers of CUDA's threads: the assignment of rows to threads, and the fold of a row to one number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
 
 
 class CudaRows(msgspec.Struct, frozen=True):
-    """How rows meet threads."""
+    """The assignment of rows to threads."""
 
     width: int  # elements of a unit: 16 bytes, or the largest part of that which divides the row
     units: int  # units of a row
@@ -42,15 +42,16 @@ class CudaRows(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Threads and units match exactly, so that no load needs a guard."""
+        """Whether threads and units match exactly, so that no load needs a guard."""
         return self.units == self.lanes * self.held * self.cluster
 
     def blocks(self, rows: int) -> int:
-        """Blocks of the grid."""
+        """Return the number of blocks of the grid."""
         return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
     def head(self) -> str:
-        """Types, the layout as constants, and `across`: depends on the layout, not on the number of rows."""
+        """Return the types, the layout as constants, and `across`. The text depends on the layout, not on the number of
+        rows."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
@@ -63,7 +64,7 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {_ACROSS}"""
 
     def kernel(self, name: str, formula: RowFormula, body: str) -> str:
-        """The kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array."""
+        """Return the kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array."""
         arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in formula.names)
         places = [(x, f"{x}_ + row") for x in formula.inputs] + [(x, f"{x}_") for x in formula.across]
         rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({at});" for x, at in places)
@@ -90,7 +91,7 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """One launch over count x columns elements, which writes the buffer `into`.
+    """Build one launch over count x columns elements, which writes the buffer `into`.
 
     The text depends on the layout and not on the number of rows.
     """
@@ -101,8 +102,8 @@ def program(
 
 
 def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
-    """The layout, and whether halves stay packed: the powers of a row are held as floats where a block of 512 threads
-    can, and so is what else a thread holds of one array."""
+    """Return the layout, and whether halves stay packed. Powers of a row are held as floats if a block of at most 512
+    threads can hold them. Without powers, a single array is held as floats too."""
     arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
     packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
     if not formula.powers:
@@ -121,14 +122,14 @@ class _Body(msgspec.Struct, frozen=True):
     packed: bool  # halves stay halves where they are held; else they are held as floats
 
     def source(self) -> str:
-        """All of them."""
+        """Return all statements."""
         make = {"number": _number, "total": self._total, "powers": self._powers}
         return "".join(
             [self._load() * self.held, *(make[step.kind](step) for step in self.formula.steps), self._store()]
         )
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Call a function of element j of unit k, or of the unit u."""
+        """Return the call of a function of element j of unit k, or of the unit u."""
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
@@ -147,7 +148,7 @@ class _Body(msgspec.Struct, frozen=True):
         return self._call(f"term_{step.index}", step.formula)
 
     def _load(self) -> str:
-        """All loads come before the first arithmetic."""
+        """Return the loads, all of which come before the first arithmetic."""
         units = ", ".join(f"{name}_held[HELD]" for name in self.formula.inputs)
         loads = ", ".join(f"{name}_held[k] = {name}[u]" for name in self.formula.inputs)
         return f"  Unit {units};\n{_UNITS}    if (WHOLE || u < units) {loads};\n  }}\n"
@@ -162,7 +163,7 @@ class _Body(msgspec.Struct, frozen=True):
         return "".join(f"    forget({name}_held[k], {nothing} >> 62);\n" for name in self.formula.inputs)
 
     def _each(self, statement: str, forget: str = "") -> str:
-        """The statement for each element of the row."""
+        """Return the loop that runs the statement for each element of the row."""
         loop = f"#pragma unroll\n      for (int j = 0; j < WIDTH; ++j) {statement}\n  }}\n"
         if self.held:
             return f"{_UNITS}{forget}    if (WHOLE || u < units)\n      {loop}"
@@ -183,8 +184,8 @@ class _Body(msgspec.Struct, frozen=True):
         return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
 
     def _store(self) -> str:
-        """The last reading of rows that are not held goes backwards: what was read last is still in the cache. An input
-        that is one row for all has no unit past the end of a row."""
+        """Return the stores. Rows that are not held are read backwards here, because their end is still in the cache.
+        An input that is one row for all has no unit past the end of a row."""
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
 {self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
@@ -202,7 +203,8 @@ def _number(step: RowStep) -> str:
 
 
 def _write_words(text: str, step: RowStep) -> str:
-    """The words of a fold by its index. The other blocks of a cluster are there before the first one is folded."""
+    """Return the text of a fold with its words numbered by the step's index. The first fold waits until the other
+    blocks of a cluster have started."""
     text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
     entered = "" if step.index else "  entered();\n"
     text = text.replace("  ENTERED\n", entered)
@@ -266,11 +268,10 @@ UNIT
 
 
 def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
-    """The layout for rows of `columns` elements in each of `arrays`, which take `itemsize` bytes in registers.
+    """Return the layout for rows of `columns` elements in each of `arrays`, which take `itemsize` bytes in registers.
 
-    32 bytes a thread first, which hides the latency of memory; more once the row has 512 threads, then
-    clusters, then 1024 threads, and the loop for what even those cannot hold. Raises Unsupported for rows that the
-    kernels cannot count.
+    A thread first takes 32 bytes, which hides the latency of memory, and more once the row has 512 threads. Longer rows
+    take clusters, then 1024 threads, and then the loop. Raises Unsupported for rows longer than the kernels can count.
     """
     width = math.gcd(columns, lanes(dtype))
     units = columns // width

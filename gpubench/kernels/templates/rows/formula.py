@@ -1,9 +1,9 @@
-"""The formula of an op along rows: what is folded over a row, and the element that is made of it.
+"""The formula of an op along rows: folds over a row, and the output element that is computed from them.
 
     lambda m, y, dy: y * (dy - m.total(y * dy))
 
 Beside the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)`, and `powers(x)`, which
-returns exp(x - the row's largest x) and the total of that.
+returns exp(x - the row's largest x) and the total of these powers.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ class RowFormula(msgspec.Struct, frozen=True):
 
     @property
     def powers(self) -> bool:
-        """Whether it raises e to a power."""
+        """Whether the formula raises e to a power."""
         return any(step.kind == "powers" for step in self.steps)
 
 
 class _RowNamespace(Namespace):
-    """Stands for the array library while the formula of a row is traced. Powers count twice: they are folded twice."""
+    """A stand-in for the array library while the formula of a row is traced. Powers count twice, because they are
+    folded twice."""
 
     def __init__(self) -> None:
         self.folds: dict[int, tuple[Literal["total", "powers"], Any]] = {}
@@ -70,7 +71,8 @@ class _RowNamespace(Namespace):
 def trace_row(
     op: str, function: Callable[..., Any], inputs: Sequence[str], across: Sequence[str]
 ) -> RowFormula:
-    """Call the formula of an op once with symbols. Raises ValueError, which names the op, for what is no formula."""
+    """Call the formula of an op once with symbols and return its trace. If it is no formula, raises a ValueError that
+    names the op."""
     space = _RowNamespace()
     steps: list[RowStep] = []
     result = require_formula(op, lambda _, *rows: function(space, *rows), [*inputs, *across]).result
@@ -78,7 +80,7 @@ def trace_row(
     numbers: dict[Symbol, int] = {}
 
     def apart(value: Symbol) -> Formula:
-        """The formula of a value, once what is the same in the whole row has become numbers."""
+        """Return the formula of a value, in which all that is equal along the row has become numbers."""
         first = len(numbers)
         formula = _apart(value, elements, numbers)
         steps.extend(RowStep("number", i, Formula.of(made)) for made, i in numbers.items() if i >= first)
@@ -92,7 +94,8 @@ def trace_row(
 
 
 def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
-    """A division by a number becomes a product: one division serves the row."""
+    """Return the formula with values that are equal along the row replaced by numbers. A division by a number becomes a
+    product, so that one division serves the row."""
     made: dict[int, Symbol] = {}
 
     def differs(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Rows in the registers of WGSL's threads: how they meet, and how one number is folded per row."""
+"""Rows in the registers of WGSL's threads: the assignment of rows to threads, and the fold of a row to one number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOWEST = "-3.4028234e38"
 
 
 class WgslRows(msgspec.Struct, frozen=True):
-    """How the threads of a group share rows."""
+    """The way in which the threads of a group share rows."""
 
     storage: Storage  # unit of a load
     threads: int  # threads of a group
@@ -48,11 +48,12 @@ class WgslRows(msgspec.Struct, frozen=True):
     rest: bool  # the row is longer than lanes x held; the rest is looped over
 
     def index(self, k: int) -> str:
-        """The unit that a lane holds as its k-th; past the row's end its first, which every row has."""
+        """Return the k-th unit that a lane holds. Past the row's end it is the row's first unit, which always
+        exists."""
         return f"u{k}" if self.whole or self.rest else f"select(0u, u{k}, u{k} < p.units)"
 
     def inside(self, k: int) -> str:
-        """The condition that the k-th unit is in a row of its own, or an empty text where it always is."""
+        """Return the condition that the k-th unit lies within the row. An empty text means that it always does."""
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
     def fold_lanes(self, array: str, joined: str) -> list[str]:
@@ -60,7 +61,7 @@ class WgslRows(msgspec.Struct, frozen=True):
         return fold_lanes(array, joined, self.lanes)
 
     def loop(self, lines: list[str]) -> list[str]:
-        """The lines for every unit u that is not held."""
+        """Return the lines in a loop over every unit u that is not held."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
@@ -69,8 +70,8 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """The whole text. `lines` see `row`, the first unit of the thread's row; `shared` names arrays of one real a
-        thread."""
+        """Return the whole text. `lines` see `row`, the first unit of the thread's row. `shared` names arrays of one
+        real a thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
@@ -85,7 +86,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return shader(buffers, self.threads, "\n".join([*begin, *lines]), params="rows units", before=before)
 
     def loads(self, inputs: tuple[str, ...], across: tuple[str, ...] = ()) -> list[str]:
-        """`x0`, `x1`, ... for an input x: the units that this thread holds; of one row for all for those `across`."""
+        """Return the loads of `x0`, `x1`, ... for an input x: the units that this thread holds. Inputs `across` are one
+        row for all."""
         lines = [f"  let u{k} = lane + {k * self.lanes}u;" for k in range(self.held)]
         for k in range(self.held):
             lines += [f"  let {name}{k} = {name}_[row + {self.index(k)}];" for name in inputs]
@@ -93,20 +95,20 @@ class WgslRows(msgspec.Struct, frozen=True):
         return lines
 
     def mask(self, k: int, part: str) -> str:
-        """A part of the k-th unit, or zeros where the unit is past the row's end."""
+        """Return a part of the k-th unit, or zeros if the unit is past the row's end."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
     def store(self, k: int, value: str) -> str:
-        """Write the k-th unit of a live row."""
+        """Return the statement that writes the k-th unit of a live row."""
         return f"  if ({' && '.join(filter(None, ['live', self.inside(k)]))}) {{ out_[row + u{k}] = {value}; }}"
 
 
 def program(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> WgslProgram:
-    """One dispatch over count x columns elements per window, which writes the buffer `into`. The text does not depend
-    on the number or length of rows. Raises Unsupported for what it cannot do."""
+    """Build one dispatch over count x columns elements for each window, which writes the buffer `into`. The text does
+    not depend on the number of rows. Raises Unsupported for a dtype or size that exceeds the device's limits."""
     require_storage(dtype, limits, exact=not formula.powers)
     rows = layout(formula, columns, dtype, limits)
     names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
@@ -122,7 +124,7 @@ def program(
 
 
 def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> WgslRows:
-    """The layout for rows of that length. Raises Unsupported for a dtype that the device does not have."""
+    """Return the layout for rows of this length. Raises Unsupported for a dtype that the device lacks."""
     require_storage(dtype, limits)
     storage, per_lane = vectors(dtype), _PER_LANE
     most_held = _MOST_HELD_ALONE if dtype == "float32" and len(formula.names) == 1 else _MOST_HELD
@@ -137,13 +139,13 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a kernel. Held are `x0`, `x1`, ... of an input x; `x` is a unit of the rest of a row."""
+    """The text of a kernel. `x0`, `x1`, ... are the held units of an input x; `x` is a unit that is not held."""
 
     formula: RowFormula  # values of a row
     rows: WgslRows  # threads and units of a row
 
     def source(self) -> str:
-        """All of it."""
+        """Return the whole text."""
         formula, rows = self.formula, self.rows
         make = {"number": self._number, "total": self._total, "powers": self._powers}
         lines = rows.loads(formula.inputs, formula.across)
@@ -161,12 +163,12 @@ class _Text(msgspec.Struct, frozen=True):
         return rows.shader(formula.names, ("tops", "sums")[not formula.powers :], functions, lines)
 
     def _each(self, function: str, formula: Formula, k: int | str) -> list[str]:
-        """The function of each part of the k-th unit."""
+        """Return the calls of the function for each part of the k-th unit."""
         values = [self._parts(name, k) for name in formula.names]
         return [f"{function}({', '.join(part)})" for part in zip(*values, strict=True)]
 
     def _parts(self, name: str, k: int | str) -> Sequence[str]:
-        """Return the values of a name in the parts of the k-th unit."""
+        """Return the values of `name` in the parts of the k-th unit."""
         if name in self.formula.names:
             return self.rows.storage.decode(f"{name}{k}")
         parts = range(self.rows.storage.parts)
@@ -187,7 +189,7 @@ class _Text(msgspec.Struct, frozen=True):
         return self.rows.storage.encode(*self._each("element", self.formula.element, k))
 
     def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
-        """The lines for every unit that is not held, of what the formula takes."""
+        """Return the lines for every unit that is not held, with loads of the formula's inputs."""
         loads = [f"let {name} = {name}_[row + u];" for name in self.formula.inputs]
         loads += [f"let {name} = {name}_[u];" for name in self.formula.across if name in formula.names]
         return self.rows.loop([f"    {line}" for line in (*loads, *lines)])
@@ -209,8 +211,9 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _powers(self, step: RowStep) -> list[str]:
-        """The running maximum starts at the lowest finite number: -inf - -inf would be a NaN. The sum of the rest of a
-        row is rescaled whenever a larger one turns up."""
+        """Return the statements of a fold of powers. The running maximum starts at the lowest finite number, because
+        -inf - -inf would be a NaN. The sum over units that are not held is rescaled whenever a larger value turns
+        up."""
         rows, top = self.rows, f"top_{step.index}"
         across = rows.storage.across
         first, *others = [term for k in range(rows.held) for term in self._terms(step, k)]
