@@ -1,5 +1,4 @@
-"""The document of a run: empty before anything was measured, then handed on to be saved after every block; and the
-events for whoever watches."""
+"""The document of a run, which is empty at first and saved after every block, and the events that a run reports."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Progress:
-    """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
+    """Counts for progress displays: cases begun, finished and planned, and the time left."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
@@ -63,7 +62,7 @@ class Progress:
 
 
 class Recorder:
-    """Collects outcomes by case id; `save` writes the document as it stands."""
+    """The outcomes of a run by case id. `save` writes the document as it is now."""
 
     def __init__(self, run: Run, save: Save) -> None:
         self._run = run
@@ -82,7 +81,7 @@ class Recorder:
         return self._outcomes.get(case_id)
 
     def plan(self, outcomes: list[Outcome]) -> None:
-        """Enter planned and skipped cases that are not known yet."""
+        """Add planned and skipped cases that are not in the document yet."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.id, outcome)
 
@@ -91,13 +90,13 @@ class Recorder:
         self._outcomes[outcome.id] = outcome
 
     def add(self, case_id: str, **records: msgspec.Struct) -> None:
-        """Append a record to each of these lists of a measurement."""
+        """Append records to lists of a measurement; each keyword names a list."""
         measurement = self._measurement(case_id)
         longer = {name: [*(getattr(measurement, name) or ()), record] for name, record in records.items()}
         self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append the times of parts to those of a session."""
+        """Append times of parts to those of the same session."""
         if not more:
             return
         measurement = self._measurement(case_id)
@@ -110,13 +109,13 @@ class Recorder:
         self._outcomes[case_id] = msgspec.structs.replace(measurement, parts=parts)
 
     def session(self, record: SessionRecord) -> None:
-        """Enter or replace the record of a session, in the order of their indexes, and save."""
+        """Add or replace the record of a session, keep the records sorted by index, and save."""
         sessions = {s.index: s for s in (*self._run.sessions, record)}
         self._run = msgspec.structs.replace(self._run, sessions=[sessions[i] for i in sorted(sessions)])
         self.save()
 
     def clocks(self, clock_of: Mapping[str, DeviceClock]) -> None:
-        """Note the clocks of devices as they tell them once they are open, by device id."""
+        """Store the clocks that opened devices report, by device id."""
         devices = [
             msgspec.structs.replace(device, clock=clock_of.get(device.id, device.clock))
             for device in self._run.devices
@@ -131,16 +130,17 @@ class Recorder:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
     def withdraw(self, warning: RunWarning) -> None:
-        """Take back a warning that is true no more."""
+        """Remove a warning that is no longer true."""
         warnings = [other for other in self._run.warnings if other is not warning]
         self._run = msgspec.structs.replace(self._run, warnings=warnings)
 
     def save(self) -> None:
-        """Write the document as it stands."""
+        """Write the document as it is now."""
         self._save(self.run)
 
     def finish(self, exit_code: int, exit_reason: str, *, complete: bool) -> Run:
-        """Close the document and save it. What was planned and never reached stays visible as such."""
+        """Close the document and save it. If the run is complete, cases that were never reached become skips for lack
+        of time."""
         if complete:
             self._skip_the_rest()
         self.replace(exit_code=exit_code, exit_reason=exit_reason, complete=complete, finished_at=utc_now())
@@ -162,7 +162,7 @@ class Recorder:
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """ISO 8601 in UTC, to the second; milliseconds distinguish sessions."""
+    """Return the time in UTC as ISO 8601, to the second. Sessions use milliseconds to tell them apart."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
@@ -190,7 +190,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 def new_run(
     selection: Selection, settings: Settings, machine: Machine, devices: Sequence[Device], origin: Origin
 ) -> Run:
-    """An empty run, interrupted until it is finished. Nothing in it names a host, a user or a path."""
+    """Return an empty run. It counts as interrupted until it is finished, and names no host, user or path."""
     environ = origin.environ
     tool = {
         "gpubench": __version__,
@@ -235,12 +235,12 @@ def _machine_fields(machine: Machine) -> dict[str, str]:
 
 
 def _gib(count: int | None) -> int | None:
-    """Whole GiB: the kernel's own share of RAM changes from boot to boot."""
+    """Round to whole GiB, since the kernel's own share of RAM changes from boot to boot."""
     return None if count is None else round(count / 2**30)
 
 
 def _base_name(argument: str) -> str:
-    """Paths are cut to their last part: they name users and hosts. Selectors of cases are none."""
+    """Cut a path to its last part, since paths name users and hosts. Selectors of cases are not paths and stay."""
     argument = argument.encode("utf-8", "replace").decode()
     has_value = argument.startswith("-") and "=" in argument
     option, equals, value = argument.partition("=") if has_value else ("", "", argument)
@@ -249,7 +249,7 @@ def _base_name(argument: str) -> str:
 
 
 def _git() -> Git | None:
-    """Commit, branch and state of the checkout in the working folder, if git is there and answers."""
+    """Return commit, branch and state of the checkout in the working folder. Returns None if git fails."""
 
     def ask(*arguments: str) -> str:
         ended = processes.run(["git", "--no-optional-locks", *arguments], GIT_LIMIT_S)
@@ -279,7 +279,7 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
 
 
 def _device_of_file(device: Device) -> Device:
-    """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
+    """Return the device without the fields of detection. A GPU without a clock gets the derived one."""
     clock = device.clock
     if clock is None and device.kind == "gpu" and device.backend != DEVICE_GROUP:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
@@ -290,8 +290,8 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block with the repeat count, and the split between two sides, that the case keeps; those of a sweep all
-    differ. A later block may have raised the count."""
+    """Return a block with the repeat count and the split that the case keeps; None without such a block. The blocks of
+    a sweep differ in their splits, so they are ignored. The count is that of the last block."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
@@ -304,13 +304,13 @@ WRONG_RESULT = WrongResult.reason
 
 
 def has_samples(outcome: Outcome | None) -> bool:
-    """Whether there are samples of the case."""
+    """Whether the outcome holds samples."""
     return isinstance(outcome, Measurement) and bool(outcome.blocks)
 
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """The case with this failure. `before` is its outcome as it stood when this session began to measure it: what the
-    session measured since was not checked at its end, so it goes."""
+    """Return the case's outcome after this failure. `before`: the outcome at the start of this session. Later blocks of
+    this session are dropped, because they were not checked at its end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return msgspec.structs.replace(before, failures=failures)
@@ -321,8 +321,8 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Whether this session is to measure the case. `since` is the first session of this call: one that adds sessions
-    to a file tries again what failed in an earlier call."""
+    """Whether this session measures the case. `since`: the first session of this call. A failure in an earlier call is
+    tried again, except a wrong result."""
     if outcome is None or isinstance(outcome, Planned):
         return True
     if isinstance(outcome, Skip):
@@ -343,8 +343,8 @@ def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
 def verdict(
     run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
 ) -> tuple[ExitCode, str]:
-    """The code and its reason; `unavailable` are required devices that could not be opened. What broke in a session
-    before `since`, in an earlier call, is not held against this one where the case has a number."""
+    """Return the exit code and its reason. `unavailable`: required devices that could not be opened. A failure in an
+    earlier call (a session before `since`) does not count if the case has a measurement."""
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT
@@ -368,18 +368,18 @@ def verdict(
 
 
 def planned_cases(run: Run) -> list[Planned]:
-    """Return the cases of a check that its budget left out."""
+    """Return the cases that were planned and not reached."""
     return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
 
 
 def _has_named_size(run: Run, outcome: Outcome) -> bool:
-    """Whether its size was asked for by name. What a search left open is no failure: the report says so."""
+    """Whether the user named this size. A case that a search left open is no failure; the report mentions it."""
     return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
 
 
 def _too_few(outcome: Measurement, least: int) -> bool:
-    """A budget gives each case LEAST_BLOCKS blocks at least, of long launches with a sample each. What was throttled
-    counts: it is used where too little else is left, so lack of time is not what ended it."""
+    """Whether the measurement lacked time: it has fewer than LEAST_BLOCKS blocks and fewer than `least` samples.
+    Throttled samples count, since throttling is no lack of time."""
     main = [block for block in outcome.blocks if block.phase == "main"]
     return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
 
@@ -396,7 +396,7 @@ class RunStarted(msgspec.Struct, frozen=True):
 
 
 class CaseUnderWay(msgspec.Struct, frozen=True):
-    """Base of what is told of a case that is measured."""
+    """Base of the events about a case that is being measured."""
 
     id: str  # of the case
     number: int  # of the case in this run
@@ -411,7 +411,7 @@ class CaseStarted(CaseUnderWay, frozen=True):
 
 
 class BlockDone(CaseUnderWay, frozen=True):
-    """The estimate of a case so far."""
+    """The estimate of a case after one more block."""
 
     estimate_s: float  # median seconds per launch
     precision: float | None  # relative half-width of its interval
@@ -419,7 +419,7 @@ class BlockDone(CaseUnderWay, frozen=True):
 
 
 class CaseDone(msgspec.Struct, frozen=True):
-    """A case has its outcome in this session."""
+    """The outcome of a case in this session."""
 
     outcome: Outcome  # as the file has it
     cases: int  # in all, as far as that is known
@@ -443,7 +443,7 @@ class Warned(msgspec.Struct, frozen=True):
 
 
 class SessionAgain(msgspec.Struct, frozen=True):
-    """A session is measured once more, since others used the CPUs."""
+    """A session is measured again, since other programs used the CPUs."""
 
     share: float  # of the CPUs that they took
     session: int  # its index

@@ -1,4 +1,4 @@
-"""The run: sessions of fresh workers, given sizes or a search for them, the budget, and the exit code."""
+"""The run: sessions with fresh workers, sizes that are given or searched, the budget and the exit code."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ REPEATS = 2
 
 
 def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
-    """Measure everything; the returned run is saved, complete or not. Ctrl-C and SIGTERM end it early."""
+    """Measure everything and return the saved run, complete or not. Ctrl-C and SIGTERM end it early."""
     runner = _Runner(spec, sink, save)
     try:
         runner.sessions()
@@ -93,7 +93,8 @@ def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
 
 
 def hold_signals() -> None:
-    """A second Ctrl-C must not come between the first one and the saved file: the program ends soon anyway."""
+    """Ignore further signals, so that a second Ctrl-C cannot prevent the file from being saved. The program ends
+    soon."""
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # SIGHUP is of POSIX, SIGBREAK of Windows
             if hasattr(signal, name):
@@ -101,7 +102,7 @@ def hold_signals() -> None:
 
 
 def _telling(save: Save, sink: Sink) -> Save:
-    """`save`, for which a disk that fails is no reason to stop measuring: that is said, and the run goes on."""
+    """Return `save` with one change: if the disk fails, the user is warned and measuring goes on."""
 
     def attempt(run: Run) -> None:
         try:
@@ -137,7 +138,7 @@ class _Runner:
             self.progress.sessions = self.first_session
 
     def sessions(self) -> None:
-        """Every session: the first may search for sizes, the others repeat what it found."""
+        """Run all sessions: the first may search for sizes; the others repeat these sizes."""
         self.progress.cases *= self._sessions
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         if self.spec.spares is not None:
@@ -165,7 +166,7 @@ class _Runner:
         self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:
-        """No child and no scratch file stays behind."""
+        """Remove all child processes and scratch files."""
         if self._pool is not None:
             self._pool.kill()
         for companion in self._companions:
@@ -175,9 +176,9 @@ class _Runner:
     def _one_session(
         self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
-        """One set of fresh workers, and what they are asked for, step by step. Returns the session's record.
+        """Run one session with fresh workers, step by step, and return its record.
 
-        One that `repeats` another counts for nothing yet: an interrupt or the budget may cut it short.
+        With `repeats` the session does not count yet, since an interrupt or the budget may cut it short.
         """
         before = self.spec.load()
         self._begun += 1
@@ -255,8 +256,8 @@ class _Runner:
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
-        """Tell of the workers that ended before the budget left time to prepare their cases. One that crashed or hung
-        fails its case: more time would not help."""
+        """Report the workers that ended before their cases were prepared. Such a case is out of time. It fails instead
+        if its worker crashed or hung."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
             outcome = self.recorder.outcome(case.id) if case is not None else None
@@ -267,15 +268,15 @@ class _Runner:
                 CaseRun(case, runtime, item, before=outcome).lose(gone)
 
     def _try_lost_devices_again(self) -> None:
-        """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
+        """Allow one more try for each lost device. A device lost in two sessions in a row stays lost."""
         lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
         for device_id in lost - self._given_another_try:
             del self.gone[device_id]
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
-        """Open every device: a GPU once it is known who else uses it, since none of those can be ours. Workloads that
-        come first are built meanwhile."""
+        """Open every device. A GPU is opened after its users are listed, so that none of these is ours. The first
+        workloads are built meanwhile."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         for warning in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, warning)
@@ -294,13 +295,13 @@ class _Runner:
         )  # fmt: skip
 
     def _warn_telemetry(self, pool: WorkerPool) -> None:
-        """Once a run: which clocks cannot be read, and why."""
+        """Warn, once per run, of devices whose clocks cannot be read."""
         warning = monitor.warning(pool.monitor.absent())
         if warning is not None and all(other.code != warning.code for other in self.recorder.run.warnings):
             self.recorder.warn(warning)
 
     def _tell_once(self) -> None:
-        """Say what a machine's first run took longer for, where that is worth a word."""
+        """Report the time that only a machine's first run takes, if it is long enough."""
         if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
@@ -314,7 +315,8 @@ class _Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Measure the sessions that others disturbed once more, at the end. The least disturbed one of each counts."""
+        """Repeat sessions that others disturbed, at the end of the run. The least disturbed one of each group
+        counts."""
         if self.spec.check_only or not self.spec.repeats:
             return
         for record in busy:
@@ -335,7 +337,8 @@ class _Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def _search_left_s(self) -> float:
-        """The search may use the first session's share of the budget; all of it where its start took that share."""
+        """Return the seconds left to the search: the first session's share of the budget, or the whole budget if its
+        start took that share."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
             self.spec.constraints
         )
@@ -344,7 +347,7 @@ class _Runner:
         return self._budget.left_s(share / max(self._sharing, 1))
 
     def _remaining_s(self) -> float | None:
-        """Until the end: the budget's rest, or the pace so far times the cases that are left."""
+        """Return the seconds until the end: the rest of the budget, or the mean time per case times the cases left."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())
         if not self.progress.finished:
@@ -359,8 +362,8 @@ class _Runner:
 
 
 class StepRun:
-    """A step under way: every case of its workloads that is to be tried in this session, all of them interleaved.
-    Outcomes go to the recorder."""
+    """A step under way: all cases of its workloads that this session measures, interleaved. Outcomes go to the
+    recorder."""
 
     def __init__(self, runtime: Runtime, step: Step, companions: Sequence[Companion] = ()) -> None:
         self.step, self._companions = step, companions
@@ -376,11 +379,11 @@ class StepRun:
 
     @property
     def tuning_s(self) -> float:
-        """Seconds of choosing kernels, which come once per device and not with each size."""
+        """Seconds of choosing kernels, which is done once per device, not for each size."""
         return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
 
     def sample(self) -> None:
-        """Prepare, check and time the cases, and ask for the checks behind them."""
+        """Prepare, check and time the cases, then request their last checks."""
         began = time.monotonic()
         runtime, runs = self._runtime, self._runs
         runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)}, runtime.budget)
@@ -411,7 +414,7 @@ class StepRun:
         self.took_s = time.monotonic() - began
 
     def finish(self) -> bool:
-        """Wait for those checks. Returns False where a case has failed one."""
+        """Wait for the last checks. Returns False if a case failed one."""
         began = time.monotonic()
         passed = [run.measured for run in self._runs]
         for run in self._runs:
@@ -427,15 +430,15 @@ class StepRun:
 
 
 def _comes_again(run: CaseRun) -> bool:
-    """Whether a CPU has a block of the case in this session: its time depends on where the memory lies, so the next one
-    is to lie elsewhere."""
+    """Whether this session already has a block of a CPU case. Its time depends on the place in memory, so the next
+    block should lie elsewhere."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
     return here and run.runtime.kinds[run.case.device_id] == "cpu"
 
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
-    """Return a case of each implementation of each workload by device, the CPU's first."""
+    """Return, for each workload, one case of each implementation by device, the CPU first."""
     devices: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
@@ -449,7 +452,7 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
-    """Blocks in an order seeded per round, every second round reversed, until each case may stop."""
+    """Take blocks in rounds until each case may stop. The order is seeded; every second round reverses it."""
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []
@@ -475,8 +478,8 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Seconds of the last checks of these cases where launches are long: devices make them side by side, and cases with
-    data on the device share one."""
+    """Return the seconds of the last checks of these cases where launches are long. Devices check side by side, and
+    cases with data on the device share one check."""
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
         checks = seconds.setdefault(run.case.device_id, {})
@@ -485,7 +488,7 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
 
 
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
-    """It died between two cases: no case is to blame, and none is lost."""
+    """Return the warning that a worker died between two cases: no case is lost or to blame."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,
@@ -499,19 +502,19 @@ STEPS = (0.05, 0.1, 0.2)
 
 
 def optimum(cpu_s: float, gpu_s: float) -> float:
-    """The GPU's share at which both sides end together, from the seconds that each takes for all of the work."""
+    """Return the GPU's share at which both sides end together, from each side's seconds for all of the work."""
     return cpu_s / (cpu_s + gpu_s)
 
 
 def gpu_shares(cpu_s: float, gpu_s: float) -> list[float]:
-    """The optimum, then its neighbours from near to far; none of them leaves a side without work."""
+    """Return the optimum, then its neighbours from near to far. Each share leaves work for both sides."""
     best = optimum(cpu_s, gpu_s)
     around = [best, *(place for step in STEPS for place in (best - step, best + step))]
     return [place for place in around if 0.0 < place < 1.0]
 
 
 def fastest(times: Mapping[float, float]) -> float | None:
-    """The share with the least seconds per launch among those that are a split; None if there is none."""
+    """Return the share with the least seconds per launch among those that split the work; None if there is none."""
     split = {share: seconds for share, seconds in times.items() if 0.0 < share < 1.0}
     return min(split, key=split.__getitem__, default=None)
 
@@ -522,9 +525,9 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the splits and settle on one; each is checked before it is timed. What goes wrong ends the case.
+    """Try the splits of a case and settle on one. Each is checked before it is timed; an error ends the case.
 
-    Each split has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
+    Each split has the case's whole time limit. If the budget ends, the best split so far is taken, or the model's.
     """
     if run.prepared is not None and isinstance(run.prepared.split, str):
         _sweep_assignments(run)
@@ -533,7 +536,7 @@ def sweep(run: CaseRun) -> None:
 
 
 def _sweep_assignments(run: CaseRun) -> None:
-    """Both sides alone, and what is predicted to be the best."""
+    """Try both sides alone and the predicted best assignment, then settle on the fastest."""
     left_s = run.left_s
     assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
     if run.over:
@@ -567,7 +570,7 @@ def _sweep_gpu_shares(run: CaseRun) -> None:
 
 
 def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
-    """One block at this split, unless rounding makes it one that was tried."""
+    """Take one block at this split, unless rounding gives a split that was already tried."""
     if run.over or run.runtime.budget.over:
         return
     trial = run.trial(SWEEP, split)
@@ -583,7 +586,7 @@ def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
 
 
 def _settle(run: CaseRun, split: float | str | None) -> None:
-    """Prepare the case at its split (None: what it was prepared at), and enter what was checked there."""
+    """Prepare the case at `split` and store its check. None keeps the split at which the case was prepared."""
     run.split = split if split is not None or run.prepared is None else run.prepared.split
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared

@@ -1,4 +1,4 @@
-"""The request for a run, and what each session measures of it, step by step: the plan, then the search."""
+"""The request for a run, and the steps of each session: first the plan, then the search."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> Settings:
-        """How to measure."""
+        """The settings of the measurement."""
         return self.run.settings
 
     @property
     def sessions(self) -> int:
-        """How many sessions are to come."""
+        """Number of sessions to come."""
         return self.settings.sessions if self.resume is None else self.resume.count
 
     @property
     def searches(self) -> bool:
-        """Whether there are sizes to choose. A check takes no times, so none."""
+        """Whether there are sizes to search. A check takes no times, so it never searches."""
         return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
 def plan_workloads(spec: RunSpec) -> list[Workload]:
-    """Return what is known before measuring: given sizes, and of ops without them the ladder, or those of its sizes
-    that a check takes."""
+    """Return the workloads known before measuring: the given sizes, and the ladder of each op without them. A check
+    takes only some sizes of a ladder."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
     scope = alone(spec.constraints)
@@ -91,12 +91,12 @@ def plan_workloads(spec: RunSpec) -> list[Workload]:
 
 
 def open_curves(spec: RunSpec) -> list[Series]:
-    """The curves to search."""
+    """Return the curves whose sizes are searched."""
     return open_series(spec.ops, spec.constraints.selection)
 
 
 class Schedule:
-    """The plan, to which a search adds, and the steps in which each session measures it."""
+    """The plan, to which a search adds workloads, and the steps of each session."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
         self._spec = spec
@@ -112,11 +112,11 @@ class Schedule:
 
     @property
     def count(self) -> int:
-        """Cases of the plan."""
+        """Number of cases in the plan."""
         return sum(len(item.cases) for item in self.plan)
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
-        """The plan, then the search; from a file, what an interrupt left of the two."""
+        """Yield the plan, then the search. If a file is resumed, yield what an interrupt left of both."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)
@@ -137,13 +137,13 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def beginning(self, search: Passes) -> Sequence[Workload]:
-        """Return what is measured first, as far as memory holds it; of a file that goes on nothing."""
+        """Return the workloads that are measured first, as far as memory holds them; none if a file is resumed."""
         items = (self.plan or search.beginning()) if self._spec.resume is None else []
         return next(iter(together(items, self._spec.constraints)), ())
 
     def again(self, index: int, search: Passes) -> Iterator[Step]:
-        """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
-        lie apart in time."""
+        """Yield the plan again. All sizes that a search chose for an op are measured side by side, so that the blocks
+        of a case lie apart in time."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffle(merge(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
@@ -156,13 +156,13 @@ class Schedule:
                 yield Step(group, ONE_BLOCK)
 
     def _searching(self, search: Passes) -> Iterator[Step]:
-        """The search's steps. What it adds to the plan, later sessions repeat."""
+        """Yield the steps of the search. Later sessions repeat the workloads that it adds to the plan."""
         for step in search.steps():
             self._announce(step.workloads)
             yield step
 
     def _splits(self, search: Passes) -> Iterator[Step]:
-        """Steps of both sides together, where a search found them near each other, and of device groups."""
+        """Yield steps for splits at sizes where both sides are about as fast, and steps for device groups."""
         for curve in open_curves(self._spec):
             workloads = worth_trying(curve, search.rows(curve), self._cpu, self._spec.constraints)
             workloads = [*workloads, *on_groups(curve, search.rows(curve), self._spec.constraints)]
@@ -171,7 +171,7 @@ class Schedule:
                 yield from _each(workloads)
 
     def _announce(self, workloads: Sequence[Workload]) -> None:
-        """Workloads of the plan: what is not reached of them stays visible."""
+        """Add workloads to the plan and the document, where cases that are never reached stay visible."""
         self.plan += workloads
         planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
         self._recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
@@ -197,19 +197,19 @@ FARTHEST = 10.0
 
 
 def alone(constraints: Constraints) -> Constraints:
-    """Return the constraints without the composed devices and device groups: a search compares single ones."""
+    """Return the constraints without composed devices and device groups, since a search compares single devices."""
     single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
     return msgspec.structs.replace(constraints, targets=single)
 
 
 def measures_several(constraints: Constraints) -> bool:
-    """Whether there is such a device to measure."""
+    """Whether a composed device or a device group is to be measured."""
     return any(target.device.backend in _SEVERAL for target in constraints.targets)
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """The device groups at each size that the search measured on one of their members, from large to small: what a
-    budget cuts off are sizes at which several GPUs gain nothing."""
+    """Return the workloads of the device groups at each size that the search measured on a member, from large to small.
+    A budget then cuts off the sizes at which several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []
@@ -221,8 +221,8 @@ def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[
 def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Return for each device and regime the split case at the largest measured size at which both sides are near
-    enough."""
+    """Return the split cases of each device and regime, at the largest measured size where both sides are about as
+    fast."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
         near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
@@ -244,7 +244,7 @@ OUT_OF_TIME = "budget"
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """The plan of a file that is gone on with."""
+    """The plan of a file that is resumed."""
 
     workloads: tuple[Workload, ...]  # of each of the sessions to come
     blocks: Mapping[str, Block]  # by case, a block whose repeat counts are used unchanged
@@ -255,12 +255,13 @@ class Resume(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """All sessions to come."""
+        """Number of all sessions to come."""
         return self.sessions + bool(self.missing or self.search)
 
 
 def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
-    """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `constraints` its devices."""
+    """Return the plan of a file for `sessions` more sessions. `ops`: those of its selection. `constraints`: its
+    devices."""
     return Resume(
         workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
@@ -273,9 +274,10 @@ def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessi
 def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
-    """The file without what an interrupt left unfinished, and what it asks for.
+    """Return the file without unfinished work of an interrupted session, and the plan of what is left.
 
-    `sessions` more than it has; None: as many as it was to have, or as one call adds to a file that is complete.
+    `sessions`: how many to add. None means as many as the file was to have; for a complete file, as many as one call
+    adds.
     """
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
@@ -292,7 +294,7 @@ def resume_plan(
 
 
 def _is_of_plan(outcome: Outcome) -> bool:
-    """Whether the plan has this case: sizes at which a search looked, or took fresh timings, are not of the plan."""
+    """Whether the case belongs to the plan. Sizes that only a search measured do not."""
     if not isinstance(outcome, Measurement) or not outcome.blocks:
         return True
     return any(block.phase == "main" for block in outcome.blocks)
@@ -303,7 +305,7 @@ def _out_of_time(outcome: Outcome) -> bool:
 
 
 def _finished_sessions(run: Run) -> dict[str, set[int]]:
-    """Return by workload of the plan the sessions of the plan in which all of its cases were finished, or failed."""
+    """Return, by workload of the plan, the sessions in which all of its cases finished or failed."""
     planned = {session.index: session.planned_index for session in run.sessions}
     unused = {session.index for session in run.sessions if session.superseded}
     sessions: dict[str, set[int]] = {}
@@ -321,7 +323,8 @@ def _finished_sessions(run: Run) -> dict[str, set[int]]:
 
 
 def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
-    """Whether the session stopped the case with enough samples, which a budget may have done before, or lost it."""
+    """Whether the session took enough samples of the case or lost it. A case that the budget stopped needs the least
+    number of samples."""
     if any(failure.session == session for failure in failures_of(outcome)):
         return True
     taken = sum(len(b.wall_s) - b.warmup for b in outcome.blocks if b.session == session and b.phase == "main")
@@ -330,8 +333,8 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Whether an interrupt came before the search was over: then each session went on where the one before it ended,
-    and none took up a case once more."""
+    """Whether an interrupt came before the search was over. In that case each session went on where the last one ended,
+    and no case was measured in two sessions."""
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False
     begun = [
@@ -346,8 +349,8 @@ def _searching(run: Run) -> bool:
 
 
 def _drop_last_session(run: Run) -> Run:
-    """Return the run without what the last session began and did not finish: that is measured anew, with all of the
-    workload's cases. A session of which nothing is left counts for nothing."""
+    """Return the run without the last session's measurements of unfinished workloads: all of their cases are measured
+    again. If nothing is left of that session, it is marked as superseded."""
     last = max((session.index for session in run.sessions if not session.superseded), default=0)
     least = run.settings.min_samples
     unfinished = {
@@ -387,7 +390,8 @@ def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Ou
 def _workloads(
     outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], constraints: Constraints
 ) -> tuple[Workload, ...]:
-    """The workloads of these outcomes, with these cases alone; a device clock is read where it was before."""
+    """Return the workloads of these outcomes, with these cases alone. The device clock is read where it was read
+    before."""
     ids = {outcome.id for outcome in outcomes}
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
     within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
@@ -413,7 +417,7 @@ def _on_device(outcome: Measurement) -> bool:
 
 
 class Occasion(msgspec.Struct, frozen=True):
-    """A session whose cases are measured."""
+    """A session whose cases were measured, as companions see it."""
 
     pool: WorkerPool  # drives its devices
     index: int  # of the session
@@ -423,7 +427,7 @@ class Occasion(msgspec.Struct, frozen=True):
 
 
 class Companion:
-    """Base of what a wing measures beside the cases of one run: as it stands, nothing."""
+    """Base of a measurement that a wing adds to a run. The base measures nothing."""
 
     # The part of the budget that the search leaves.
     share = 0.0
@@ -432,21 +436,21 @@ class Companion:
         self.spec, self.recorder = spec, recorder
 
     def devices(self) -> list[Device]:
-        """Return the devices that are measured beside those of the cases."""
+        """Return the devices that are measured in addition to those of the cases."""
         return []
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Measure what belongs to a workload, while its cases are prepared."""
+        """Measure what belongs to a workload while its cases are prepared."""
 
     def follow_session(self, session: Occasion) -> None:
-        """Measure what belongs to a session, before its workers end."""
+        """Measure what belongs to a session before its workers end."""
 
     def clean_up(self) -> None:
-        """End what was started, also where the run is interrupted."""
+        """End everything that the companion started, also if the run is interrupted."""
 
 
 def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
-    """Return those of all wings. A check measures none."""
+    """Return the companions of all wings; none for a check."""
     if spec.check_only:
         return []
     return [make(spec, recorder) for make in wings.find_all(wings.brought("companions")).values()]

@@ -1,4 +1,4 @@
-"""The private folder of one run, or of a cluster of our own, and the removal of what killed runs left."""
+"""The private folder of a run or of our own cluster, and the removal of folders that killed runs left."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _UNLOCKED = ".gpubench-scratch-unlocked"
 
 
 class Scratch:
-    """A fresh folder, and the lock that keeps other runs from removing it."""
+    """A fresh folder with a lock that keeps other runs from removing it."""
 
     def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
-        """Remove what killed runs left, then make the folder. Raises GpubenchError if the temporary folder refuses.
+        """Remove the folders that killed runs left, then make a new one. Raises GpubenchError if that fails.
 
-        `host_bytes`: the free memory of the host, of which references take a share.
+        `host_bytes`: the free memory of the host; references may take a share of it.
         """
         try:
             room = int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes))
@@ -52,8 +52,8 @@ class Scratch:
             ) from error  # fmt: skip
 
     def serve(self, series: Iterable[str]) -> None:
-        """Begin to measure these series. Where references take too much room, those of the series that were measured
-        longest ago are removed; such a series computes them anew."""
+        """Begin to measure these series. If references take too much room, those of the series that were measured
+        longest ago are removed; they are computed again when needed."""
         sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
@@ -76,9 +76,10 @@ class Scratch:
 
 
 def _memory(room: int) -> Path | None:
-    """The file system in memory, where it has so many bytes twice and nobody named a folder for temporary files.
+    """Return the file system in memory, if it has twice `room` free and the user named no temporary folder; else None.
 
-    On a disk the system writes references back while something is timed: that takes a CPU from a kernel that has all.
+    On a disk, the system may write references back while something is timed, and take a CPU from a kernel that uses
+    all.
     """
     named = tempfile.tempdir is not None or any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     with contextlib.suppress(OSError):
@@ -88,9 +89,9 @@ def _memory(room: int) -> Path | None:
 
 
 def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
-    """Return a fresh folder there (None: in the temporary folder) and the lock of its marker. Raises OSError.
+    """Return a fresh folder in `place` and the lock of its marker. None means the temporary folder. Raises OSError.
 
-    The folder is made under its final name: Windows renames no folder that holds an open file.
+    The folder gets its final name at once, since Windows cannot rename a folder that holds an open file.
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
@@ -109,7 +110,7 @@ def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
 
 
 def _discard(folder: Path, lock: Lock) -> None:
-    """Remove a folder, its marker last: the next run finishes a removal that was cut short. Never raises."""
+    """Remove a folder, its marker last, so that the next run can finish a removal that was cut short. Never raises."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name != MARKER and path.is_dir() and not path.is_symlink():
@@ -126,7 +127,7 @@ def _discard(folder: Path, lock: Lock) -> None:
 
 
 def _remove_orphans(temporary: Path) -> None:
-    """References take gigabytes, and `kill -9` leaves them behind."""
+    """Remove the folders of dead runs: references take gigabytes, and `kill -9` leaves them behind."""
     for folder in (path for prefix in (PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")):
         marker = folder / MARKER
         with contextlib.suppress(OSError):
@@ -144,7 +145,7 @@ def _remove_orphans(temporary: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether it is a folder of this user, and no link to one. Raises OSError."""
+    """Whether the path is a folder of this user and not a link. Raises OSError."""
     about = path.lstat()
     user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
     return stat.S_ISDIR(about.st_mode) and about.st_uid == user

@@ -1,4 +1,4 @@
-"""Which devices there are, as their backends tell, and which of them the user asked for."""
+"""The devices that the backends report, and the choice of those that the user asked for."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def list_devices(
     spares: Spares | None = None,
     threads: int | None = None,
 ) -> list[Listing]:
-    """Return one listing per backend, in the given order. Absence is an answer.
+    """Return one listing per backend, in the given order; a backend without devices has one, too.
 
-    `deadline_s`: of each backend; None means the user's limit, else `DEADLINE_S`. Raises UsageError for a bad limit.
-    `yielding`: GPUs of a backend that yields to another one's are asked for only if that one has none, since asking may
-    take seconds. `spares` keeps the workers, which have `threads` threads, for the devices that they list.
+    `deadline_s`: the time limit of each backend; None means the user's limit, else `DEADLINE_S`. Raises UsageError for
+    a bad limit. `yielding`: a backend that yields to another one is asked for its GPUs only if the other one has none,
+    since asking may take seconds. `spares` keeps the workers for the listed devices; each worker has `threads` threads.
     """
     if not names:
         return []
@@ -63,13 +63,13 @@ def list_devices(
 
 
 def _before(name: str, names: Sequence[str]) -> list[str]:
-    """Return those of the backends that this one yields to."""
+    """Return those of `names` that this backend yields to."""
     facts = backends.facts(name)
     return [other for other in names if facts and other in facts.yields_to]
 
 
 def _worker(threads: int | None) -> Worker | WorkerGone:
-    """A fresh worker, or why it cannot be started."""
+    """Return a fresh worker, or the reason why it cannot be started."""
     try:
         return Worker(threads)
     except WorkerGone as gone:
@@ -121,7 +121,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def auto(self) -> bool:
-        """Nothing was named: take whatever is usable."""
+        """Whether the user named nothing, so that all usable devices are taken."""
         return not (self.required or self.optional or self.devices)
 
     @property
@@ -153,19 +153,19 @@ class DeviceSelection(msgspec.Struct, frozen=True):
 
     @property
     def scripted(self) -> bool:
-        """Whether all devices have a clock of their own, which the machine's load does not touch."""
+        """Whether all devices have a clock of their own that the machine's load does not affect."""
         scripted = {device_id for listing in self.listings for device_id in listing.scripted}
         return all(target.device.id in scripted for target in self.targets)
 
     def equip(self, op: Op) -> Op:
-        """The op with the kernels that the backends bring along."""
+        """Return the op with the kernels of the backends."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
         return op
 
 
 def plugin_warning(error: BadPlugin) -> RunWarning:
-    """Return the warning for what a package brings and nobody measures."""
+    """Return the warning about a part of a package that cannot be used."""
     return RunWarning(code="bad-plugin", message=f"{error.message}: {error.why}", hint=error.hint)
 
 
@@ -177,11 +177,11 @@ def choose(
     threads: int | None = None,
     trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
-    """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
+    """Ask the backends and apply the request. Raises RequiredUnavailable if a named device or backend is missing.
 
-    `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
-    for sizes inside a budget has no time to measure eight identical GPUs. `trial` times the adapters of a card that one
-    backend lists several times, of which one is taken; None: the first.
+    `one_of_each`: take only the first of several equal devices of a backend, unless ids were named. A search for sizes
+    within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one backend lists
+    several times; the fastest is taken. Without a trial the first is taken.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
@@ -230,7 +230,8 @@ def choose(
 
 
 def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
-    """The request with each device by its id: `cupy:*` stands for all that the backend lists, `cupy:0-3` for four."""
+    """Return the request with full ids: `cupy:*` becomes all devices that the backend lists, `cupy:0-3` becomes
+    four."""
     ids: list[str] = []
     for word in request.devices:
         backend, _, index = word.partition(":")
@@ -248,7 +249,8 @@ def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReq
 def _without_yielding(
     targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest
 ) -> list[Target]:
-    """All but the GPUs that another backend, one which theirs yields to, drives as well; what was named stays."""
+    """Return the targets without GPUs that are also driven by a backend to which theirs yields. Named devices and
+    backends stay."""
     yields = {listing.backend: listing.yields_to for listing in listings}
 
     def has_another_way(device: Device) -> bool:
@@ -269,8 +271,8 @@ def _without_yielding(
 def _one_adapter_each(
     targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
 ) -> tuple[list[Target], list[RunWarning]]:
-    """The targets with one adapter of each card for each backend, and what is to be said of that. Of what is composed
-    with an adapter, the same one stays."""
+    """Return the targets with one adapter per card and backend, and the warnings about the others. Composed devices
+    keep the same adapter."""
     timed = None if trial is None else functools.cache(trial)
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):
@@ -289,7 +291,7 @@ def _one_adapter_each(
 
 
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
-    """Compare two GPUs by UUID, which the parts of a divided GPU have of their own, else by address."""
+    """Compare two GPUs by UUID, else by address. Each part of a divided GPU has its own UUID."""
     if a is None or b is None:
         return False
     if a.uuid and b.uuid:
@@ -298,7 +300,7 @@ def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
 
 
 def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
-    """The devices that were asked for, by id, by backend or by a mode: none of them may fail to open."""
+    """Return the devices that were asked for by id, backend or mode. A run fails if one of them cannot be opened."""
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
@@ -306,8 +308,7 @@ def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozense
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
-    """Keep of the splits those of the first backend that has any: the same GPU through another one is the same
-    hardware."""
+    """Keep only the splits of the first backend that has any: other backends drive the same hardware."""
     inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
     return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 
@@ -317,7 +318,7 @@ def _is_of(mode: Mode, device: Device) -> bool:
 
 
 def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: Sequence[Listing]) -> None:
-    """Raises RequiredUnavailable if what the mode is about is not there."""
+    """Raise RequiredUnavailable if the mode needs a device that is missing."""
     mode = request.mode
     if mode in (None, "cpu") or request.lenient or any(_is_of(mode, t.device) for t in targets):
         return
@@ -341,7 +342,7 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
 
 
 def _are_identical(first: Target, other: Target) -> bool:
-    """Whether both are GPUs of one name and one backend."""
+    """Whether both targets are GPUs with the same name and backend."""
     a, b = first.device, other.device
     return a.kind == b.kind == "gpu" and DEVICE_GROUP != a.backend == b.backend and a.name == b.name
 
@@ -388,9 +389,9 @@ def _hexadecimal(number: int | None) -> str | None:
 
 
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
-    """Each device with the memory that one worker may count on: its GPU's, shared by the workers on that GPU.
+    """Return each device with the memory that its worker may use: its GPU's memory divided by the workers on that GPU.
 
-    `usable_bytes` is by GPU id. Two backends on one card hold the same workload side by side.
+    `usable_bytes`: by GPU id. Two backends on one card hold the same workload at the same time.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []
@@ -403,7 +404,7 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
 
 def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
-    """Software adapters run only when named, by id or by backend, or when they are allowed."""
+    """Whether the request includes the device. A software adapter must be named, by id or by backend, or be allowed."""
     if request.devices and device_id in request.devices:
         return True
     by_backend = listing.backend in (*request.required, *request.optional)

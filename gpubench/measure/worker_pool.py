@@ -37,9 +37,10 @@ THREAD_VARIABLES = (
 
 
 class WorkerGone(Exception):
-    """The worker did not answer: it crashed, or its deadline passed and it was killed.
+    """Error: the worker did not answer. It crashed, or it was killed at its deadline.
 
-    `reason` is "worker-crashed" or "timeout"; `phase` is what it last announced, `phase_s` seconds before its end.
+    `reason`: "worker-crashed" or "timeout". `phase`: the last phase that it announced. `phase_s`: seconds from there to
+    its end.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One child process. Use as a context manager, or call `close`. Raises WorkerGone if it cannot be started."""
+    """One child process. Use it as a context manager, or call `close`. Raises WorkerGone if it cannot be started."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
@@ -76,24 +77,24 @@ class Worker:
 
     @property
     def next_id(self) -> int:
-        """The number of the next request."""
+        """A new request number; each access counts up."""
         self._number += 1
         return self._number
 
     def ask(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
-        """Send one request and wait for its reply. Raises WorkerGone; the worker is then dead."""
+        """Send one request and wait for its reply. Raises WorkerGone; the worker is dead after that."""
         self.send(request)
         return self.wait(request, deadline_s)
 
     def send(self, request: protocol.WorkerRequest) -> None:
-        """Hand over a request. Raises WorkerGone."""
+        """Send a request. Raises WorkerGone."""
         try:
             self._child.write(protocol.encode(request))
         except OSError:
             raise self._crash() from None
 
     def wait(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
-        """The reply to a request that was sent. Raises WorkerGone; the worker is then dead."""
+        """Wait for the reply to a request that was sent. Raises WorkerGone; the worker is dead after that."""
         until = time.monotonic() + deadline_s
         while True:
             try:
@@ -113,14 +114,14 @@ class Worker:
                 return message
 
     def ask_to_close(self) -> None:
-        """Have it end by itself; `close` waits for that. Never raises."""
+        """Ask the worker to end by itself; `close` waits for that. Never raises."""
         if self._closing is None and self._child.alive:
             self._closing = protocol.Close(id=self.next_id)
             with contextlib.suppress(WorkerGone):  # the wait tells the same
                 self.send(self._closing)
 
     def close(self) -> None:
-        """End politely, then certainly. Never raises."""
+        """Ask the worker to end, then kill it if it does not. Never raises."""
         self.ask_to_close()
         if self._closing is not None and self._child.alive:
             with contextlib.suppress(WorkerGone):
@@ -129,11 +130,12 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Terminate, kill `KILL_AFTER_S` later, and reap."""
+        """Terminate the worker; kill it after `KILL_AFTER_S` if it still runs."""
         self._child.kill(processes.KILL_AFTER_S)
 
     def _crash(self) -> WorkerGone:
-        """It speaks no more, mostly because it ends: how it ended is its own status, and not our signal's."""
+        """Return the error for a worker that stopped talking, mostly because it ended. Its own exit status is read
+        before we kill it."""
         status = self._child.wait(processes.KILL_AFTER_S)
         how = "closed its output" if status is None else processes.ending(status)
         limit = name_limit(self._child.stderr_tail())
@@ -154,7 +156,7 @@ AHEAD = 5
 
 
 class Spare(NamedTuple):
-    """A worker that imports what opening a device of its backend needs."""
+    """A worker that already imports the libraries of its backend."""
 
     backend: str  # its name
     worker: Worker  # the process
@@ -162,29 +164,30 @@ class Spare(NamedTuple):
 
 
 class Spares:
-    """Workers that import, each for one session. Those that have told of their backend's devices come first."""
+    """Workers that import libraries ahead, each for one session. Workers that have listed their backend's devices come
+    first."""
 
     def __init__(self) -> None:
         self._waiting: list[Spare] = []
         self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
-        """Have the worker import, and keep it."""
+        """Start the import in the worker, and keep the worker."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # the one that takes it will find out
             worker.send(request)
             self._waiting.append(Spare(backend, worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
-        """Have a worker of each backend import for every one of the `sessions` to come: side by side it takes the time
-        of one."""
+        """Start an import worker per backend for each of the `sessions` to come. Side by side they take the time of
+        one."""
         for backend in needed:
             for _ in range(min(sessions, cpus, AHEAD) - sum(x.backend == backend for x in self._waiting)):
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
                     self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
-        """Return a worker of the backend, which is the caller's from then on. Returns None if there is none."""
+        """Return a worker of the backend; the caller then owns it. Returns None if there is none."""
         spare = next((spare for spare in self._waiting if spare.backend == backend), None)
         if spare is None:
             return None
@@ -198,8 +201,8 @@ class Spares:
             spare.worker.kill()
 
     def settle(self) -> None:
-        """Wait until nothing is imported any more: nothing may run beside a measurement. Each answers once, and whoever
-        needs one that died starts a fresh one."""
+        """Wait until all imports are done, as nothing may run beside a measurement. A dead worker is dropped; a fresh
+        one is started when needed."""
         for spare in [spare for spare in self._waiting if spare.worker not in self._settled]:
             self._settled.add(spare.worker)
             try:
@@ -208,7 +211,7 @@ class Spares:
                 self._waiting.remove(spare)
 
     def end(self) -> None:
-        """End those that nobody took."""
+        """End the workers that nobody took."""
         self.keep_only(())
 
 
@@ -228,7 +231,7 @@ class Start(NamedTuple):
 
 
 class DeviceGone(Exception):
-    """The device cannot be opened: what is left of it is skipped with this reason."""
+    """Error: the device cannot be opened. Its remaining cases are skipped with this reason."""
 
     def __init__(self, reason: Reason, detail: str, hint: str = "") -> None:
         super().__init__(detail)
@@ -248,7 +251,7 @@ Cases = Mapping[str, Sequence[Case]]  # those of a workload, by device
 
 
 class WorkerPool:
-    """Hands out the worker of a device and counts what went wrong. `gone` outlives the session."""
+    """The workers by device, and a count of failed starts. `gone`: the lost devices, which outlive the session."""
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
@@ -282,7 +285,7 @@ class WorkerPool:
         self.monitor = of_session(devices, machine, since)
 
     def worker(self, device_id: str) -> Worker:
-        """The open worker of this device. Raises DeviceGone."""
+        """Return the open worker of this device; open the device if needed. Raises DeviceGone."""
         if device_id in self._gone:
             raise self._gone[device_id]
         while device_id not in self.workers:
@@ -300,7 +303,7 @@ class WorkerPool:
         return self.workers[device_id]
 
     def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
-        """Have workers open these devices, and do not wait for them. `selection`: what is to be measured on them."""
+        """Ask workers to open these devices, without waiting. `selection`: what will be measured on them."""
         if selection is not None and "tuned" in selection.implementations:
             opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
             self._opening = opening
@@ -313,9 +316,12 @@ class WorkerPool:
         self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
         budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
-        """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
-        measured after that, one device after the other. `first`: what is measured first is built on the devices that
-        are open while a library that only stands beside others is still imported."""
+        """Open all devices at once before the first case, since nothing is timed meanwhile. Then measure their
+        overheads, one device after the other.
+
+        `first`: cases to build on devices that are already open, while slower libraries that only stand beside others
+        are still imported.
+        """
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
         late = [device_id for device_id in device_ids if stands_beside(_backend(device_id))]
@@ -330,7 +336,7 @@ class WorkerPool:
                 self.worker(device_id)
 
     def _wait_until_open(self, device_ids: Sequence[str]) -> None:
-        """A device that is gone is remembered: each of its cases becomes a Skip with the reason."""
+        """Wait for these devices. A lost device is remembered: each of its cases becomes a Skip with the reason."""
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 try:
@@ -340,14 +346,14 @@ class WorkerPool:
                     self._count(device_id, gone)
 
     def _build_ahead(self, first: Sequence[Cases], budget: Budget) -> None:
-        """Build on the devices that are open. One that dies over it is opened anew."""
+        """Build cases on the open devices. A device whose worker dies is opened again."""
         self.workers = {device_id: worker for device_id, (worker, _) in self._opened.items()}
         self.load(first, budget, choosing=False)
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
     def measure_peaks(self, requests: Mapping[str, protocol.PeakRequest]) -> None:
-        """Ask each device for its peaks. A device that breaks over it gets a fresh worker, and no peak."""
+        """Ask each device for its peaks. If its worker dies, the device gets no peak and a fresh worker."""
         for device_id, what in requests.items():
             deadline_s = PEAK_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
@@ -366,10 +372,12 @@ class WorkerPool:
                 self._peaks.append(Peak(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def load(self, workloads: Sequence[Cases], budget: Budget = ENDLESS, *, choosing: bool = True) -> None:
-        """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
-        reference too; then build and check these cases. Where trials have to choose a kernel first, each device has
-        them in turn, if `choosing`, and builds then. What goes wrong with a case shows again when it is prepared, and
-        is told there. Nothing is waited for when the budget is over."""
+        """Have the workers make inputs, then build and check the cases, all side by side.
+
+        The first device of each workload also makes the reference. With `choosing`, devices that must choose a kernel
+        by trials do that one after the other, then build. An error shows again when the case is prepared, and is
+        reported there. Nothing is waited for after the budget is over.
+        """
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
             firsts = [
@@ -395,7 +403,7 @@ class WorkerPool:
             self._build(undecided, budget)
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
-        """Build these cases side by side. Returns those whose trials are still to come."""
+        """Build these cases side by side. Returns the cases that still need trials."""
         requests = {
             device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in built]
             for device_id, built in cases.items()
@@ -414,8 +422,8 @@ class WorkerPool:
     def _ask_all(
         self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget = ENDLESS
     ) -> dict[str, list[protocol.Reply]]:
-        """Have the workers carry out requests side by side, as long as the budget lasts, and return the replies. One
-        that dies over it is dropped, and noted."""
+        """Send requests to the workers, wait while the budget lasts, and return the replies. A worker that dies is
+        dropped and noted as a loss."""
         replies: dict[str, list[protocol.Reply]] = {}
         workers = [(device_id, self.workers[device_id], batch) for device_id, batch in requests.items()]
         for _, worker, batch in workers:
@@ -434,11 +442,11 @@ class WorkerPool:
         return replies
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
-        """True if this very worker still drives the device."""
+        """Whether this worker still drives the device."""
         return worker is not None and self.workers.get(device_id) is worker
 
     def drop(self, device_id: str) -> None:
-        """The worker is dead or must not be used again; the next request gets a fresh one."""
+        """Discard the worker: it is dead or must not be used again. The next request starts a fresh one."""
         worker = self.workers.pop(device_id, None)
         if worker is not None:
             worker.kill()
@@ -453,11 +461,11 @@ class WorkerPool:
         self._ask_all(requests, budget)
 
     def take_losses(self, device_ids: Collection[str]) -> dict[str, Loss]:
-        """Return the losses of these devices that nobody was told of yet."""
+        """Return the losses of these devices that were not reported yet, and forget them."""
         return {name: self.losses.pop(name) for name in sorted(device_ids) if name in self.losses}
 
     def enter_into(self, record: SessionRecord) -> SessionRecord:
-        """The session's record with what its workers and its monitor have reported so far."""
+        """Return the session's record with all reports of its workers and its monitor so far."""
         return msgspec.structs.replace(
             record,
             workers=list(self.records),
@@ -466,7 +474,7 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End all workers, side by side: to give back a GPU takes a while."""
+        """End all workers side by side, since giving back a GPU takes a while."""
         for worker in self.workers.values():
             worker.ask_to_close()
         self.monitor.close()
@@ -485,7 +493,7 @@ class WorkerPool:
         self.workers.clear()
 
     def _measure(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
-        """The record with the overhead of an empty launch. Raises WorkerGone."""
+        """Return the record with the overhead of an empty launch. Raises WorkerGone."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
@@ -497,8 +505,7 @@ class WorkerPool:
         )
 
     def _asked_to_open(self, device_id: str) -> Start:
-        """A fresh worker that opens the device. The caller's thread is its parent: it dies with that. Raises
-        WorkerGone."""
+        """Return a worker that was asked to open the device. It dies with the calling thread. Raises WorkerGone."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
         request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)
@@ -507,7 +514,7 @@ class WorkerPool:
         return Start(worker, request, ahead=spare is not None)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
-        """The worker that opens the device, once it is open. Raises WorkerGone and DeviceGone."""
+        """Return the worker and its record once the device is open. Raises WorkerGone or DeviceGone."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
         worker, request, ahead = self._starting[device_id]
@@ -534,7 +541,7 @@ class WorkerPool:
         raise self._gone[device_id]
 
     def _count(self, device_id: str, gone: WorkerGone) -> None:
-        """One more start failed. Raises DeviceGone where there were enough of them in a row."""
+        """Count one more failed start. Raises DeviceGone after too many in a row."""
         self._opened.pop(device_id, None)
         self._failed[device_id] = self._failed.get(device_id, 0) + 1
         if self._failed[device_id] >= FAILED_STARTS:
@@ -546,14 +553,14 @@ class WorkerPool:
 
 
 def alike_cpus(machine: Machine) -> list[str]:
-    """The CPUs of each kind, and those of each node of memory, as lists like `0-7,16-23`."""
+    """Return the CPUs of each kind, then those of each memory node, as lists like `0-7,16-23`."""
     kinds = [kind.cpus for kind in machine.cpu.kinds.value or ()]
     nodes = [node.cpus.value for node in machine.numa.nodes]
     return [cpus for cpus in (*kinds, *nodes) if cpus]
 
 
 def stands_beside(backend: str) -> bool:
-    """Whether the backend measures beside others that may take its place."""
+    """Whether the backend yields to other backends, which may take its place."""
     facts = backends.facts(backend)
     return facts is not None and bool(facts.yields_to)
 

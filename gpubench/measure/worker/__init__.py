@@ -1,4 +1,4 @@
 """The child process that drives one device.
 
-The parent reaches it by the messages of `protocol`, and imports none of it.
+The parent talks to it by the messages of `protocol` and imports nothing from this package.
 """

@@ -1,4 +1,4 @@
-"""Child side: an open device, and how it carries out what the parent asks of it."""
+"""Child side: an open device that carries out the parent's requests."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _HOST_SHARE = 0.5
 
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
-    """Return how many bytes a device may hold by the planner's guard. `host_bytes`: the share of the host's memory that
-    this worker may use. A split and a device group keep nothing: their memory is that of other devices."""
+    """Return how many bytes a device may hold by the planner's limit. `host_bytes`: this worker's share of the host's
+    memory. A split or a device group holds none, since its memory belongs to other devices."""
     if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
@@ -56,7 +56,7 @@ def kept_bytes(device: Device, host_bytes: int | None) -> int:
 
 
 class PreparedWorkload:
-    """Op, size and dtype on an open device, with all that is built for their cases."""
+    """An op, a size and a dtype on an open device, with everything built for its cases."""
 
     def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
         self._workspace = workspace
@@ -69,17 +69,17 @@ class PreparedWorkload:
 
     @property
     def workspace(self) -> Workspace:
-        """Inputs, buffers and reference; calls of a session have none."""
+        """Inputs, buffers and reference. A workload that times calls of the session has none."""
         assert self._workspace is not None
         return self._workspace
 
     @property
     def holds(self) -> bool:
-        """Whether it has inputs and buffers."""
+        """Whether the workload has inputs and buffers."""
         return self._workspace is not None
 
     def set_timer(self, case_id: str, timer: Timed) -> None:
-        """Sample the case by this timer from now on."""
+        """Use this timer for the case from now on; release its earlier timer."""
         if case_id in self.timers:
             self.timers[case_id].release()
         self.timers[case_id] = timer
@@ -93,8 +93,8 @@ class PreparedWorkload:
 
 
 class Kept:
-    """The workloads of an open device, the last used last, and the inputs that they share. Those of the step that is
-    under way stay."""
+    """The workloads of an open device, in order of last use, and the inputs that they share. Workloads of the current
+    step are never released."""
 
     def __init__(self, session: Session, opening: protocol.Open) -> None:
         self.session, self.opening = session, opening
@@ -114,18 +114,18 @@ class Kept:
         self.suspects = Suspects()
 
     def begin(self) -> None:
-        """A step may begin: what the last one used is idle, if that was finished."""
+        """Begin a step. If the last step was finished, its workloads become idle."""
         if self._finished:
             self._in_use, self._finished = set(), False
             if not self._most_bytes:
                 self.make_room(0)
 
     def end(self) -> None:
-        """The step under way is being finished."""
+        """Mark the current step as finished."""
         self._finished = True
 
     def workload(self, op: Op, case: Case, announce: Callable[[str], None]) -> PreparedWorkload:
-        """Return the workload of a case, from now on in use."""
+        """Return the workload of a case and mark it as in use."""
         name = case.prepared_with
         workload = self._workloads.pop(name, None)
         if workload is None:
@@ -136,16 +136,16 @@ class Kept:
         return workload
 
     def find(self, case: Case) -> PreparedWorkload | None:
-        """Return the workload of a case, if it is there."""
+        """Return the workload of a case, or None if there is none."""
         return self._workloads.get(case.prepared_with)
 
     def of_case(self, case_id: str) -> PreparedWorkload:
-        """Return the workload of a case that was prepared."""
+        """Return the workload of a prepared case."""
         return self._cases[case_id]
 
     def make_room(self, most_bytes: int) -> bool:
-        """Release idle workloads, those first that were used longest ago, until all others fit. Returns False if there
-        was none to release."""
+        """Release idle workloads, least recently used first, until the rest fits. Returns False if there was none to
+        release."""
         idle = [
             name for name, workload in self._workloads.items() if name not in self._in_use and workload.holds
         ]
@@ -156,7 +156,7 @@ class Kept:
         return bool(idle)
 
     def with_room(self, make: Callable[[], Made]) -> Made:
-        """Return what `make` makes. Where memory does not do, idle workloads are released, and it tries once more."""
+        """Return what `make` returns. If memory is short, release idle workloads and try once more."""
         try:
             return make()
         except DeviceOutOfMemory:
@@ -165,7 +165,7 @@ class Kept:
             return make()
 
     def release(self, name: str) -> None:
-        """Release a workload with all that is built on it."""
+        """Release a workload with everything built on it."""
         self.suspects.look()
         self.suspects.passed.clear()
         workload = self._workloads.pop(name)
@@ -180,7 +180,8 @@ class Kept:
             self._in_place.popitem()[1].close()
 
     def session_of(self, op: Op, case: Case) -> Session:
-        """Return the session that runs the case. Raises Unsupported if the device has no such memory of the host."""
+        """Return the session that runs the case. Raises Unsupported if the device cannot use this kind of host
+        memory."""
         if case.memory is None:
             return functions.session_of(self.session, op)
         if case.memory not in self._in_place:
@@ -188,11 +189,11 @@ class Kept:
         return self._in_place[case.memory]
 
     def forget_buffers(self) -> None:
-        """Have what ops share lie in memory that is allocated anew."""
+        """Make ops share newly allocated buffers from now on."""
         self._shared.forget_buffers()
 
     def _make(self, op: Op, case: Case) -> PreparedWorkload:
-        """Make a workload, once there is room for it. Those of other ops let go of what they hold on the host."""
+        """Make a workload after making room for it. Idle workloads of other series release their host arrays."""
         for name, other in self._workloads.items():
             if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
                 other.workspace.rest()
@@ -209,7 +210,7 @@ class Kept:
 
 
 class Suspects:
-    """The cases that were sampled since their shared inputs were compared last, and those that changed one."""
+    """The cases that were sampled since their shared inputs were last compared, and the cases that changed one."""
 
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
@@ -223,8 +224,8 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of what was sampled. Where one was changed, run each case alone to find who does that; if
-        none does it again, all of them are held to have done it."""
+        """Compare the inputs of the sampled cases. If one was changed, run each case alone to find the culprit; if none
+        changes it again, all are held guilty."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
@@ -237,7 +238,7 @@ class Suspects:
         self._guilty |= guilty or sampled.keys()
 
     def judge(self, case_id: str) -> None:
-        """Raise ChangedInput if the case changed an input that it shares."""
+        """Raise ChangedInput if the case changed a shared input."""
         self.look()
         if case_id in self._guilty:
             self._guilty.discard(case_id)
@@ -248,16 +249,15 @@ class Suspects:
 
 
 class CpuTurns:
-    """CPUs like the one that this thread is on, each once before any comes again.
+    """The CPUs like the one this thread is on, in random order: each comes once before any comes again.
 
-    Each block of a GPU begins on another one, so that blocks are observations of their own: where CPUs run at two
-    speeds, as those of a virtual machine do, a thread that stays where it is meets one of them for a second and more
-    (docs/decisions/0020-blocks-begin-on-other-cpus.md). A kernel of the CPU runs on threads of a pool, where a thread
-    that is moved takes the CPU of another one: it is left alone.
-
-    The order follows from `seed`, another one every time: in one order alone a case could meet the same CPU in each of
-    its rounds. `alike` are the lists of the machine (`0-7,16-23`) whose members have the same cores or the same memory
-    beside them: to leave them would change what is measured."""
+    Each block of a GPU begins on another CPU, so that blocks are independent. Virtual machines may have CPUs of two
+    speeds, and a thread that is not moved stays on one for a second or more
+    (docs/decisions/0020-blocks-begin-on-other-cpus.md). Kernels of the CPU are left alone: a pool runs them, and a
+    thread of it that is moved takes another's CPU. `seed` sets the order. Each turn has another order; in a fixed one a
+    case could meet the same CPU in each round. `alike`: lists of CPUs (`0-7,16-23`) with the same cores or memory;
+    leaving them would change the result.
+    """
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:
         self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set[int]()
@@ -268,8 +268,8 @@ class CpuTurns:
         self._next: list[int] = []
 
     def next(self) -> None:
-        """Move this thread to the next CPU, then leave it to the system again: who else comes there may drive it away.
-        Nothing happens on a system that moves no threads, or with one CPU."""
+        """Move this thread to the next CPU, then let the system move it again, as another thread may need that CPU.
+        Does nothing on a system that cannot move threads, or with one CPU."""
         if len(self._cpus) < 2:
             return
         cpu = self._draw()
@@ -289,7 +289,7 @@ class CpuTurns:
 
 
 def current_cpu() -> int | None:
-    """Return the CPU that this thread runs on. Returns None where the C library does not tell."""
+    """Return the CPU that this thread runs on. Returns None if the C library cannot tell."""
     try:
         cpu = int(ctypes.CDLL(None).sched_getcpu())
     except (OSError, AttributeError, TypeError):
@@ -304,7 +304,7 @@ EVEN = 0.5
 
 
 class OpenDevice:
-    """An open session, and what the parent asks of it."""
+    """An open session that carries out the parent's requests."""
 
     def __init__(
         self, session: Session, used: Sequence[Backend], opening: protocol.Open, announce: Callable[[str], None]
@@ -326,13 +326,13 @@ class OpenDevice:
         )
 
     def measure_peaks(self, request: protocol.MeasurePeaks) -> protocol.MeasuredPeaks:
-        """After all cases: what they hold of the device's memory goes back first."""
+        """Measure the peaks after all cases; first free the device's memory that the cases hold."""
         self._kept.release_all()
         self._announce("peaks")
         return protocol.MeasuredPeaks(id=request.id, peaks=hardware.measure_peaks(self._session, request.peaks))
 
     def load(self, request: protocol.Load) -> None:
-        """Make inputs now, and the reference, so that other workers find it."""
+        """Make the inputs now, and the reference if asked, so that other workers find it."""
         self._kept.begin()
         workspace = self._workload(request.case).workspace
         if request.reference:
@@ -361,7 +361,8 @@ class OpenDevice:
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
-        """Return whether it can be built before it is prepared. What is split is checked at each split."""
+        """Return whether to build the case ahead: it runs here, is not built yet and is no split (each share is
+        checked)."""
         op, workload = self._op(case.op), self._kept.find(case)
         session = self._kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
@@ -418,7 +419,7 @@ class OpenDevice:
         )  # fmt: skip
 
     def _split(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
-        """Return what runs where of a case of two sides, as asked for or as before. Returns None if it has one."""
+        """Return the split of a case of two sides, as requested or as before. Returns None for a case of one side."""
         case, session = request.case, workload.workspace.session
         chosen = request.split if request.split is not None else workload.splits.get(case.id)
         split: float | str | None = None
@@ -436,8 +437,8 @@ class OpenDevice:
     def _right(
         self, workload: PreparedWorkload, case: Case, split: float | str | None
     ) -> tuple[CheckedLaunch, float]:
-        """Return the launch of the case, checked, and the seconds of choosing kernels now. A stage assignment comes
-        behind both sides alone, which are timed beside it."""
+        """Return the checked launch of the case, and the seconds spent now on choosing kernels. For a stage assignment,
+        each side alone is checked first, because it is timed beside it."""
         if not isinstance(split, str):
             return self._check(workload, case, case.implementation_id if split is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
@@ -457,7 +458,7 @@ class OpenDevice:
         return checked, checked.tune_s
 
     def _timer(self, workload: PreparedWorkload, case: Case, launch: Launch) -> Timer:
-        """Return what samples the launch: the timer of before, if it is the same launch."""
+        """Return the timer of the case; the earlier one if its launch is the same."""
         timed = workload.timers.get(case.id)
         if not isinstance(timed, Timer) or timed.launch is not launch:
             timed = self._make_timer(workload.workspace, case, launch)
@@ -466,22 +467,21 @@ class OpenDevice:
         return timed
 
     def _make_timer(self, workspace: Workspace, case: Case, launch: Launch) -> Timer:
-        """Make a timer. One with buffers of its own takes the place of idle workloads, if there is no other room."""
+        """Make a timer. If a timer with its own buffers finds no room, idle workloads are released."""
         if case.regime != STREAMED:
             return Timer(workspace, case, launch)
         most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
         return self._kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return what the sides of a split cost each other, at its share; what each rank of a device group takes for
-        its own."""
+        """Return how much the sides of a split slow each other down, or the time of each rank of a device group."""
         if not count:
             return {}
         self._announce("parts")
         return time_sides(timed, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
-        """Prepare it as any other case: checked, then calibrated. What is timed is a call of the session."""
+        """Prepare an overhead like any other case: check it, then calibrate. It times a call of the session."""
         case = request.case
         workload = self._workload(case)
         kind = wings.for_op("timers", op) or OverheadTimer
@@ -501,9 +501,9 @@ class OpenDevice:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Time the parts once per implementation: they do not depend on the regime. The CPU has none.
+        """Time the parts once per implementation, as they do not depend on the regime. The CPU has none.
 
-        A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
+        A `transfer-always` case notes the steps of its own samples instead.
         """
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
@@ -556,8 +556,8 @@ class OpenDevice:
         return protocol.TimedStages(id=request.id, times=times)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
-        """Check what the last launch left, and what one more delivers. Regimes with data on the device share a launch:
-        it is checked once."""
+        """Check the output of the last launch and that of one more. Regimes with data on the device share a launch,
+        which is checked once."""
         timed, suspects = self._timer_of(request.case_id), self._kept.suspects
         self._kept.end()
         suspects.judge(request.case_id)
@@ -573,13 +573,13 @@ class OpenDevice:
         return protocol.Done(id=request.id, notes=notes)
 
     def reallocate(self, request: protocol.Reallocate) -> None:
-        """Have what comes next lie in memory that is allocated anew."""
+        """Free all memory, so that later cases lie in newly allocated memory."""
         self._announce("release")
         self._kept.release_all()
         self._kept.forget_buffers()
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all memory and close the session."""
         self._kept.release_all()
         if self._flush is not None:
             self._flush.close()
@@ -593,7 +593,7 @@ class OpenDevice:
 
 
 def equip(name: str, used: Sequence[Backend]) -> Op:
-    """Return the op with the kernels that backends bring along."""
+    """Return the op with the kernels of these backends."""
     op = loading.load(name) if "." in name else kernels.load_without_trial(name)
     for backend in used:
         op = op.with_kernels(backend.name, backend.kernels.get(name, ()))

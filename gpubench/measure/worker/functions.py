@@ -1,7 +1,7 @@
-"""Child side: inputs, reference and comparison of a user's function of any objects, in place of an op's arrays.
+"""Child side: inputs, reference and comparison of a user's function of any objects, instead of an op's arrays.
 
-A function has to compute at each call: it is called with other values in the same arrays. Each result has to be theirs,
-and a call with new values must not take much longer than the next one with the same.
+A function must compute at each call. To check this, it is called with other values in the same arrays. Each result must
+fit these values, and a call with new values must not take much longer than the next call with the same values.
 """
 
 from __future__ import annotations
@@ -46,31 +46,32 @@ FRESH_ANSWERS = 8
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
-    """The classes of the operands and of the workspace of an op: for a user's function of any objects its own."""
+    """Return the classes of an op's operands and workspace. A user's function of any objects has its own."""
     return (Operands, kind_of(op)) if op.calls is None else (CallOperands, CallWorkspace)
 
 
 class CallOperands(Operands):
-    """The inputs of a function, and what it returns in float64 on NumPy, by which its results are judged."""
+    """The inputs of a function and its reference: what it returns on NumPy in float64."""
 
     _made_at: tuple[str, list[Any]] | None = None
     false: Wrong | None = None  # why its results or times are none of its calls
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
-        """Objects on the host, as the user's `inputs` makes them."""
+        """Return the host objects that the user's `inputs` makes."""
         if self._made_at is None or self._made_at[0] != case.workload:
             self._made_at = case.workload, self.make(case)
         return self._made_at[1]
 
     def make(self, case: Case, others: int = 0) -> list[Any]:
-        """The inputs of a case, or as many other ones as there are numbers."""
+        """Return the inputs of a case. `others` above 0 gives other values for each number."""
         names = [operand.name for operand in self.op.inputs]
         with Translated(self.op.calls):
             return make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed + others)
 
     def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
-        """Other values and their answers; none where they take long. Raises Unsupported."""
+        """Return other inputs with their answers; after the first size an empty list if the answer takes long. Raises
+        Unsupported."""
         if self._others is not None and self.answer(case)[2] > SHORT_ANSWER_S:
             return []
         if self._others is None or self._others[0] != case.workload:
@@ -79,8 +80,8 @@ class CallOperands(Operands):
         return self._others[1]
 
     def answer(self, case: Case) -> tuple[Any, Allowed, float]:
-        """The result on NumPy in float64, of a pair that of its CPU's program, the relative errors allowed, and the
-        seconds that it took."""
+        """Return the reference result, the allowed relative errors, and the seconds that it took. The result is that of
+        NumPy in float64; for a pair of programs, that of the CPU's program."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
@@ -97,7 +98,7 @@ class CallOperands(Operands):
 
 
 class CallWorkspace(Workspace):
-    """Inputs, buffers and the answer that all cases of one size of a function share on one device."""
+    """The inputs, buffers and reference that all cases of one size of a function share on one device."""
 
     _operands: CallOperands
 
@@ -107,14 +108,14 @@ class CallWorkspace(Workspace):
         return [ObjectBuffer()]
 
     def rest(self) -> None:
-        """Keep the objects: made again, they may be others."""
+        """Keep the objects, since objects that are made again may differ."""
 
     def make_reference(self) -> None:
-        """Have the answer at hand."""
+        """Compute the answer, or read it from its file."""
         self._operands.answer(self.case)
 
     def answer_samples(self) -> list[float]:
-        """Return elements of the answer; none of what is no number."""
+        """Return elements of the answer; an empty list if it is not numeric."""
         with contextlib.suppress(Unreadable):
             return samples_of([on_host(leaf) for _, leaf in leaves(self._operands.answer(self.case)[0])])
         return []
@@ -125,15 +126,16 @@ class CallWorkspace(Workspace):
             way.download(output, self.host_outputs[0])
 
     def spoil_host_output(self) -> None:
-        """Forget what was downloaded."""
+        """Drop the downloaded result."""
         self.host_outputs[0].value = None
 
     def spoil(self, buffer: Buffer, operand: Any) -> None:
-        """Forget an object of the device."""
+        """Drop an object of the device."""
         self.session.free(buffer)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
-        """Compare the inputs with what they were, then the result. Raises Unsupported for changed inputs, and Wrong."""
+        """Check that the inputs are unchanged, then compare the result. Raises Unsupported for changed inputs, and
+        Wrong for a wrong result."""
         for operand, host, buffer in zip(self.op.inputs, self.inputs, self.buffers, strict=True):
             if not self.op.calls.same and not equal(plain(host), buffer.value):
                 raise Unsupported(
@@ -148,7 +150,8 @@ class CallWorkspace(Workspace):
         return result.value
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Call the function with other values, and judge what it returns and how long that takes. Raises Wrong."""
+        """Call the function with other values; judge the results and their times. Raises Wrong. Returns a warning if
+        `limit_s` is too short for that."""
         operands = self._operands
         answer_s = operands.answer(self.case)[2]
         if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:
@@ -195,11 +198,11 @@ class CallWorkspace(Workspace):
         return Wrong(check, hint="mend the function: each call has to do its whole work", detail=why)
 
     def verify_host_output(self, precision: str) -> Check:
-        """Compare what a timed call downloaded. Raises Wrong."""
+        """Compare the result that a timed call downloaded. Raises Wrong."""
         return self._compare(self.host_outputs[0].value)
 
     def _compare(self, got: Any, reference: tuple[Any, Allowed] | None = None) -> Check:
-        """Compare a result on the host with the answer, or with another one. Raises Wrong."""
+        """Compare a result on the host with the answer, or with `reference`. Raises Wrong."""
         function: UserFunction = self.op.calls
         want, allowed = reference or self._operands.answer(self.case)[:2]
         if function.same is not None:
@@ -245,32 +248,33 @@ class Round(NamedTuple):
 
     @property
     def slower(self) -> float:
-        """How many times as long the first call took; 1 for a difference that says nothing."""
+        """How many times as long the first call took as the fastest other; 1 if the difference is too small to
+        count."""
         return self.first_s / self.again_s if self.first_s - self.again_s > KEPT_S else 1.0
 
     @property
     def is_late(self) -> bool:
-        """Whether the result was computed when it was read."""
+        """Whether the result was computed only when it was read."""
         usual_s = sum(size(value) for _, value in leaves(self.results[0])) / READING_BYTES_PER_S
         return self.reading_s - usual_s > max(READING_S, READING_CALLS * self.first_s)
 
 
 class Caller:
-    """A launch, and the objects that it reads, in which other values are put."""
+    """A launch and the objects that it reads, whose values can be replaced."""
 
     def __init__(self, session: CallSession, launch: Launch, buffers: Sequence[ObjectBuffer]) -> None:
         self._session, self._launch, self._buffers = session, launch, buffers
 
     def call(self, values: Values) -> float:
-        """Put values in the place of those that are there, and call. Returns the seconds of the call."""
+        """Replace the values of the inputs and call. Returns the seconds of the call."""
         for buffer, host in zip(self._buffers, values, strict=True):
             self._session.refill(buffer, host)
         self._session.sync()
         return self._seconds()
 
     def rounds(self, several: Sequence[Values]) -> Iterator[Round]:
-        """Call with each of these values; the number of calls differs, as a function may skip each second one. Results
-        may be views of the values, which the next round replaces."""
+        """Yield one round of calls for each set of values. The number of calls varies, since a function may skip every
+        second call. Results may be views of the values, which the next round replaces."""
         self._seconds()
         for i, values in enumerate(several):
             yield self._round(values, 2 + i % 2)
@@ -296,8 +300,8 @@ class Caller:
 
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
-    """Say why the times of a function are no times of its work; empty: they are. `more` calls with more new values, as
-    a busy machine interrupts now and then, but not each time."""
+    """Return why the times of a function do not measure its work, or an empty string if they do. `more` runs calls with
+    more new values, which rules out a busy machine: it interrupts now and then, but not each time."""
     late, slower = all(each.is_late for each in rounds), min((each.slower for each in rounds), default=1.0)
     if not rounds or not (late or slower > KEPT_TIMES):
         return ""

@@ -1,13 +1,13 @@
-"""Child side: what a device can do at best, and what the calls of a session cost.
+"""Child side: the peaks of a device and the overheads of a session's calls.
 
-The peaks are found by kernels that are measured for nothing else.
+The peaks come from kernels that are measured only for this purpose.
 
-Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, twice as large each
-time until the rate hardly rises; chains of multiply-adds where the session offers them. The link to the host: from and
-to page-locked memory, which no copy of the host's slows down. A peak that is too low would call true results
-implausible, so what cannot be found in the given time is left out with the reason.
+Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, doubled until the
+rate hardly rises, or chains of multiply-adds if the session offers them. Link to the host: transfers from and to
+page-locked memory, which the host does not copy again. A peak that is too low would make true results look implausible.
+So a peak that cannot be found in the given time is left out, with the reason.
 
-An `OverheadTimer` stands where a `Timer` stands for an op that computes: it is checked first, then timed.
+`OverheadTimer` is for an overhead what `Timer` is for an op that computes: it is checked first, then timed.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ Rate = TypeVar("Rate")
 
 
 class _NoPeak(Exception):
-    """Why a device has no peak of a kind."""
+    """Error: the device has no peak of a kind; the text says why."""
 
 
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
-    """The peaks asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
+    """Return the requested peaks, each with its rate or the reason why it has none. Never raises if a device cannot
+    measure one."""
     if isinstance(session, KnownPeaks):
         return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
     peaks: list[Peak] = []
@@ -108,10 +109,10 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
 
 
 def _memory_rate(session: Session, request: PeakRequest) -> float:
-    """Bytes/s: the better of writing as much as is read and, on a GPU, of reading alone.
+    """Return bytes/s: the better of copying and, on a GPU, of reading alone.
 
-    A CPU reads each line that it is about to write: what the copy moves is half as much again as its payload, and an
-    op that writes less may rightly exceed the payload.
+    A CPU reads each line before it writes it, so a copy moves 1.5 times its payload. An op that writes less may exceed
+    the payload rate.
     """
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
@@ -122,7 +123,7 @@ def _memory_rate(session: Session, request: PeakRequest) -> float:
 
 
 def _stream(session: Session, name: str, size: int) -> float:
-    """Payload per second of one op on arrays of `size` bytes."""
+    """Return the payload per second of one op on arrays of `size` bytes."""
     trial = _Trial(session, name, "float32", size // ITEMSIZE["float32"])
     try:
         seconds = trial.seconds()
@@ -135,7 +136,7 @@ def _stream(session: Session, name: str, size: int) -> float:
 
 
 def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
-    """Bytes/s to the device and back, the best of five each."""
+    """Return bytes/s to the device and back, each the best of five."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
@@ -163,7 +164,7 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
 
 
 def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """FLOP/s of the largest product that was worth its time."""
+    """Return the FLOP/s of the largest product that fits the time."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
@@ -191,7 +192,8 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
+    """Return the FLOP/s of multiply-adds alone, for a device that offers them because its product is chosen by trials
+    at each size."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < request.limit_s / 2:
@@ -215,7 +217,7 @@ def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 class _Trial:
-    """One kernel on its own buffers."""
+    """One kernel with its own buffers."""
 
     def __init__(self, session: Session, name: str, dtype: Dtype, n: int) -> None:
         op: Op = gpubench.kernels.load(name)
@@ -240,15 +242,15 @@ class _Trial:
             raise
 
     def seconds(self) -> float:
-        """The shortest of some timings, each of launches for at least a millisecond, by the device's clock if it has
-        one."""
+        """Return the shortest of some timings, each of at least a millisecond of launches. Uses the device's clock if
+        it has one."""
         once = launch_seconds(self._session, self._launch, 1)
         repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
         count = TIMINGS if once < LONG_S else TIMINGS_OF_LONG
         return min(launch_seconds(self._session, self._launch, repeat) for _ in range(count))
 
     def answer(self) -> Array:
-        """Return what the last launch wrote."""
+        """Return the output of the last launch."""
         return _answer(self._session, self._launch, self._shape, self._dtype)
 
     def release(self) -> None:
@@ -259,21 +261,21 @@ class _Trial:
 
 
 def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
-    """Seconds per launch, by the device's clock if it has one."""
+    """Return seconds per launch, by the device's clock if it has one."""
     seconds = device_seconds(session, launch, repeat)
     return (wall_s(session, launch, repeat) if seconds is None else seconds) / repeat
 
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
-    """Return what the last launch wrote."""
+    """Return the output of the last launch."""
     answer = nan_array(shape, dtype)
     session.download(launch.output, answer)
     return answer
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """The implementation that the device has. A product that is chosen by trials at each size is none of a peak's: the
-    search for it would try them at every size; a copy is tried at one."""
+    """Return a case of the first implementation that the device supports. Raises _NoPeak if there is none, or if the
+    product's kernel is chosen by trials at each size, which would take too long; a copy is tried at one size."""
     refusal: BackendError | None = None
     for implementation in IMPLEMENTATIONS:
         case = Case(
@@ -296,10 +298,9 @@ OPEN_DEADLINE_S = 60.0
 
 
 class OverheadTimer(Timed):
-    """One overhead ready to be sampled: `seconds(repeat)` makes the call and returns seconds per call.
+    """A timer of one overhead: `seconds(repeat)` makes the call and returns seconds per call.
 
-    Raises Unsupported for memory past the pool on a session that does not offer it, and Wrong if what was sent is
-    not what came back.
+    Raises Unsupported if the session offers no memory past its pool, and Wrong if data does not come back as sent.
     """
 
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
@@ -333,7 +334,7 @@ class OverheadTimer(Timed):
         return calls[self._call](repeat)
 
     def verify(self) -> Check:
-        """Make the call once; transfers and memory: every byte has to come back as it was sent. Raises Wrong."""
+        """Make the call once. For transfers and memory, every byte must come back as it was sent. Raises Wrong."""
         if self._call in ("upload", "download"):
             self._prepare_arrays(self.case.implementation)
             if self._buffer is None:
@@ -352,7 +353,7 @@ class OverheadTimer(Timed):
         return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
     def release(self) -> None:
-        """Give back what is held on the device and on the host."""
+        """Give back the memory on the device and on the host."""
         if self._buffer is not None:
             self.session.free(self._buffer)
         self._buffer = self._host = self._host_output = None
@@ -360,7 +361,7 @@ class OverheadTimer(Timed):
     # ---------------------------------------------------------------- the calls
 
     def _open(self, repeat: int) -> float:
-        """The library's import and the opening of the device, each time in a process of its own."""
+        """Return the seconds of importing the library and opening the device, each time in a new process."""
         total = 0.0
         for _ in range(repeat):
             with Worker(self._opening.threads) as child:
@@ -425,7 +426,7 @@ class OverheadTimer(Timed):
 
     @functools.cached_property
     def _memory(self) -> ReadyBuffers:
-        """The pool for the tuned implementation, the driver for the library implementation."""
+        """The pool for the tuned implementation, or the driver's memory for the library implementation."""
         if self._fresh is None:
             return self.session.ready_buffers(self._shape, self.case.dtype)
         take = partial(self._fresh.allocate_fresh, self._shape, self.case.dtype)
@@ -439,7 +440,7 @@ class OverheadTimer(Timed):
             random_bytes(self._host, self.case.workload)
 
     def _there_and_back(self, buffer: Buffer, transfers: Transfers) -> Array:
-        """Sent and fetched, over device memory and a host_output that held something else."""
+        """Send the array and fetch it, over device and host memory that held other values."""
         self._host_output.fill(-7)
         self.session.upload(buffer, self._host_output)
         transfers.upload(buffer, self._host)
@@ -449,13 +450,13 @@ class OverheadTimer(Timed):
 
 
 def _expect(got: Array, want: Array) -> None:
-    """Equal byte for byte. Raises Wrong with the first element that differs."""
+    """Check that the arrays are equal byte for byte. Raises Wrong with the first element that differs."""
     differs = got.view("uint32") != want.view("uint32")
     if differs.any():
         raise Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[int(differs.argmax())]))
 
 
 def overhead_hash(op: Op) -> str:
-    """Twelve digits that change when the op means something else."""
+    """Return twelve digits that change when the op's meaning changes."""
     assert op.overhead is not None
     return hashlib.sha256(f"{op.name} {op.overhead.call}".encode()).hexdigest()[:12]

@@ -1,6 +1,6 @@
 """The child process that drives one device: `python -m gpubench.measure.worker.main`.
 
-A loop over requests on stdin. Its replies are framed messages on a private copy of stdout; what libraries print
+It answers requests from stdin in a loop. Replies are framed messages on a private copy of stdout; output of libraries
 goes to stderr. End-of-file on stdin ends the process at once.
 """
 
@@ -52,7 +52,7 @@ RECORDED = (
 
 
 class DeviceWorker:
-    """The answers to requests: it lists devices, opens one, and hands on what is asked of that."""
+    """The worker's answers to requests: it lists devices, opens one, and passes further requests to it."""
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages
@@ -60,7 +60,7 @@ class DeviceWorker:
         self._device: OpenDevice | None = None
 
     def answer(self, request: protocol.WorkerRequest) -> protocol.Reply:
-        """Carry out one request; every exception becomes a reply."""
+        """Carry out one request. Expected errors become replies."""
         try:
             return self._carry_out(request)
         except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
@@ -94,7 +94,8 @@ class DeviceWorker:
         return reply or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
-        """Anything else is a defect, or a limit of the system: it costs the case and is shown with its type."""
+        """Return the reply to any other error, which is a defect or a limit of the system. The case fails, and the type
+        of the error is shown."""
         limit = find_limit(error)
         detail = f"{error_text(error)}: {limit}" if limit else error_text(error)
         return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
@@ -142,7 +143,8 @@ class DeviceWorker:
 
 
 def list_devices(request: protocol.ListDevices) -> protocol.Devices:
-    """Return the devices of a backend, or why there are none. Raises BackendError for a device that is not its own."""
+    """Return the devices of a backend, or the reason why it has none. Raises BackendError if a device belongs to
+    another backend."""
     backend = gpubench.backends.load(request.backend)
     devices, refused = list[Device](), {}
     try:
@@ -171,8 +173,8 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
 
 
 def describe_error(error: BackendError) -> dict[str, Any]:
-    """Return reason, detail and hint of what `error` ends. A word of another package's own is no reason of the list of
-    messages: the detail says it, and the reason is that of the error's class."""
+    """Return reason, detail and hint of an error. A reason that is not in the list of messages moves to the detail; the
+    reason of the error's class takes its place."""
     reasons, detail = get_args(Reason), error.detail
     if error.reason not in reasons:
         detail = f"{error.reason}: {detail}"
@@ -182,7 +184,7 @@ def describe_error(error: BackendError) -> dict[str, Any]:
 
 
 def _version(backend: str) -> str | None:
-    """The version of the library; of one that listing its devices has not imported, what is installed."""
+    """Return the version of the library: of the imported module, else of the installed package."""
     version = getattr(sys.modules.get(backend), "__version__", None)
     if version is None and backend in gpubench.backends.built_in():
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -200,7 +202,7 @@ _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {
 
 
 def _line(reply: protocol.Reply) -> bytes:
-    """The reply as it is sent. Raises BackendError where a backend handed over what the parent could not read."""
+    """Return the encoded reply. Raises BackendError if a backend returned something that the parent could not read."""
     try:
         line = protocol.encode(reply)
         protocol.decode_reply(line)

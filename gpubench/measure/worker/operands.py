@@ -1,7 +1,7 @@
-"""Child side: what the workloads of a device share: plain inputs of all ops, weights, references, outputs that passed.
+"""Child side: data that the workloads of a device share: plain inputs, weights, references and outputs that passed.
 
-Ops that read plain values of one kind and dtype read the beginning of the same few arrays. Each is drawn once in a
-worker and goes up once to its device.
+All ops that read plain values of one kind and dtype read the beginning of the same few arrays. A worker draws each
+array once and uploads it once.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _SHARED_SHARE = 0.02
 
 
 def _at_most(device: Device, share: float, most: int) -> int:
-    """Return that share of a device's memory, and no more bytes than `most`."""
+    """Return this share of a device's memory, but at most `most` bytes."""
     return most if device.usable_bytes is None else min(most, int(share * device.usable_bytes))
 
 
 def shared_bytes(device: Device) -> int:
-    """Return the size of the largest array of which a device keeps one copy for all ops."""
+    """Return the size of the largest array that a device stores once for all ops."""
     return _at_most(device, _SHARED_SHARE, SHARED_BYTES)
 
 
 class SharedArray:
-    """A flat host array and, once an op has bound it, its copy on the device, with a second one to compare it with
-    where the device is not the host."""
+    """A flat host array. Once an op has bound it, it has a copy on the device. A device that is not the host holds a
+    second copy for comparison."""
 
     def __init__(self, array: Array, dtype: Dtype) -> None:
         array.flags.writeable = False
@@ -53,7 +53,8 @@ class SharedArray:
         self._sharing: SharesBuffers | None = None
 
     def load(self, session: Session, sharing: SharesBuffers) -> None:
-        """Bring it to the device, once; `sharing` is the session too. Raises DeviceOutOfMemory."""
+        """Upload the array unless it is on the device. `sharing` is the same object as `session`. Raises
+        DeviceOutOfMemory."""
         if self.buffer is None:
             buffer = session.allocate(self.array.shape, self.dtype)
             session.upload(buffer, self.array)
@@ -63,13 +64,13 @@ class SharedArray:
             self.buffer, self._sharing = buffer, sharing
 
     def beginning(self, shape: Shape) -> Buffer:
-        """Return its first elements on the device, in this shape."""
+        """Return the first elements on the device, in this shape."""
         assert self._sharing is not None
         return self._sharing.beginning(self.buffer, shape)
 
     def restore(self, session: Session, count: int) -> bool:
-        """Return whether one of the first `count` elements, or one shortly behind them, was changed; it is then brought
-        up again."""
+        """Return whether the first `count` elements, or a few behind them, were changed. If so, upload the array
+        again."""
         session.sync()
         shape = ((count + GUARD) // 4 * 4,)  # devices compare whole words
         part = self.beginning(shape)
@@ -88,27 +89,29 @@ class SharedArray:
 
 
 class SharedInputs:
-    """The shared arrays of one worker by kind of values, number among the op's inputs of that kind, and dtype. They
-    grow with the largest size that was asked for; what is bound to a shorter array stays so."""
+    """The shared arrays of one worker, by kind of values, number among the op's inputs of that kind, and dtype.
+
+    An array is drawn again when a larger size is asked for. Inputs bound to the shorter array keep it.
+    """
 
     def __init__(self, seed: int, kind: str, most_bytes: int) -> None:
         self._seed, self._kind, self._most_bytes = seed, kind, most_bytes
         self._arrays: dict[tuple[Any, ...], SharedArray] = {}
 
     def holds(self, op: Op, operand: Operand, case: Case) -> bool:
-        """Return whether the operand is one of those that are shared."""
+        """Return whether the operand is a shared one."""
         written = any(output.name == operand.name for output in op.outputs)
         size = (math.prod(operand.shape(case.params)) + GUARD) * ITEMSIZE[case.dtype]
         return is_plain(operand) and not written and size <= SHARED_BYTES
 
     def view(self, op: Op, operand: Operand, case: Case) -> Array:
-        """The host's values of the operand."""
+        """Return the operand's values on the host."""
         shape = operand.shape(case.params)
         return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
 
     def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
-        """The array whose beginning is the operand, on the device. None if the session's buffers have no parts, or if
-        the array is too large for it. Raises DeviceOutOfMemory."""
+        """Return the array on the device that begins with the operand. Returns None if the session's buffers have no
+        parts, or if the array is too large. Raises DeviceOutOfMemory."""
         shared = self._array(op, operand, case)
         if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
             return None
@@ -116,7 +119,7 @@ class SharedInputs:
         return shared
 
     def forget_buffers(self) -> None:
-        """Have the next ops bind copies that are allocated anew."""
+        """Make the next ops bind newly allocated copies."""
         self._arrays = {key: SharedArray(shared.array, shared.dtype) for key, shared in self._arrays.items()}
 
     def _array(self, op: Op, operand: Operand, case: Case) -> SharedArray:
@@ -131,7 +134,7 @@ class SharedInputs:
 
 
 class ChangedInput(WrongResult):
-    """A launch wrote to an input that it shares with other ops."""
+    """Error: a launch wrote to an input that it shares with other ops."""
 
     def __init__(self, names: str = "") -> None:
         of = f" {names}" if names else ""
@@ -153,7 +156,7 @@ Implementation = tuple[SeriesKey, str]
 
 
 class Copy(NamedTuple):
-    """Outputs of one size that passed."""
+    """A copy of outputs of one size that passed the check."""
 
     case: Case  # whose outputs they are
     buffers: tuple[Buffer, ...]  # on the device
@@ -162,17 +165,18 @@ class Copy(NamedTuple):
 
 
 def copies_bytes(device: Device) -> int:
-    """Return how many bytes of outputs that passed may stay on a device."""
+    """Return how many bytes of passed outputs may stay on a device."""
     return _at_most(
         device, _COPIES_SHARE, _COPIES_BYTES_UNKNOWN if device.usable_bytes is None else _COPIES_BYTES
     )
 
 
 class Passed:
-    """Copies of outputs that passed the whole comparison; those that were asked for last stay.
+    """Copies of outputs that passed the whole comparison; the most recently used ones stay.
 
-    An output with the bits of one is right. So is one with the bits of the beginning of a larger one, where the op's
-    output begins so, except at the sizes that are always compared whole: the lowest, a middle and the top one.
+    An output is right if its bits equal a copy. It is also right if its bits equal the beginning of a larger copy, for
+    ops whose outputs begin alike. Sizes that are always compared whole are excepted: the lowest, a middle and the top
+    one.
     """
 
     def __init__(self, session: Session, most_bytes: int) -> None:
@@ -181,7 +185,7 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of outputs with the same bits. Returns None if no copy has them."""
+        """Return the check of a copy with the same bits as these outputs. Returns None if there is no such copy."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
@@ -200,7 +204,7 @@ class Passed:
         return None
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
-        """Copy outputs that passed, in place of others of this size."""
+        """Copy outputs that passed, in place of an earlier copy of this size."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes
@@ -226,7 +230,8 @@ class Passed:
             self._free(buffers)
 
     def landing(self, op: Op, case: Case) -> list[Array]:
-        """Return host arrays for the outputs, page-locked where the device has such memory. All cases share them."""
+        """Return host arrays for the outputs, page-locked if the device has such memory. All cases share these
+        arrays."""
         shapes = [
             (operand.shape(case.params), host_dtype(operand.stored_dtype(case.dtype))) for operand in op.outputs
         ]
@@ -253,7 +258,7 @@ class Passed:
         )
 
     def _make_room(self, most_bytes: int) -> None:
-        """Drop the copies that were asked for longest ago, until the rest is small enough."""
+        """Drop the least recently used copies until the rest is at most `most_bytes`."""
         while self._copies and sum(copy.size for copy in self._copies.values()) > most_bytes:
             self._drop(next(iter(self._copies)))
 
@@ -278,12 +283,12 @@ Key = tuple[Any, ...]
 
 
 def spare_bytes(device: Device) -> int:
-    """Bytes of weights that a session may keep for later sizes."""
+    """Return how many bytes of weights a session may keep for later sizes."""
     return _at_most(device, _WEIGHTS_SHARE, _WEIGHTS_BYTES)
 
 
 class Weight:
-    """A weight on the host and, once somebody borrowed it, on the device."""
+    """A weight on the host. Once an op has borrowed it, it is also on the device."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -293,9 +298,9 @@ class Weight:
 
 
 class Weights:
-    """Weights by op, name, shape and dtype: each is drawn once and goes up once, whatever sizes of the op read it.
+    """Weights by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of the op.
 
-    Of those that nobody borrows `spare` bytes are kept, the ones that were wanted last.
+    Up to `spare` bytes of weights that no case uses stay, the most recently used ones.
     """
 
     def __init__(self, seed: int, kind: str, spare: int = 0) -> None:
@@ -307,7 +312,7 @@ class Weights:
         return self._weight(op, operand, case).array
 
     def borrow(self, session: Session, op: Op, operand: Operand, case: Case) -> Buffer:
-        """The buffer that holds it. Raises DeviceOutOfMemory."""
+        """Return the weight's buffer on the device; upload it if needed. Raises DeviceOutOfMemory."""
         weight = self._weight(op, operand, case)
         if weight.buffer is None:
             session.sync()
@@ -320,19 +325,19 @@ class Weights:
         return weight.buffer
 
     def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
-        """Bytes of all weights of the op, and the seconds that it took to bring them to the device; None: they are not
-        there."""
+        """Return the bytes of all weights of the op and the seconds of their upload. The seconds are None if a weight
+        is not on the device, or if there are none."""
         weights = [self._weight(op, operand, case) for operand in op.inputs if operand.role == "weight"]
         times = [weight.load_s for weight in weights if weight.load_s is not None]
         size = sum(weight.array.nbytes for weight in weights)
         return size, math.fsum(times) if weights and len(times) == len(weights) else None
 
     def give_back(self, op: Op, operand: Operand, case: Case) -> None:
-        """One reader less."""
+        """Note that one reader of the weight has ended."""
         self._known[_key(op, operand, case)].readers -= 1
 
     def make_room(self, session: Session) -> None:
-        """Free what nobody reads, the oldest first, until the rest is little enough."""
+        """Free the weights that nobody reads, oldest first, until at most `spare` bytes of them are left."""
         idle = [key for key, weight in self._known.items() if not weight.readers]
         size = sum(self._known[key].array.nbytes for key in idle)
         for key in idle:
@@ -353,7 +358,7 @@ class Weights:
 
 
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
-    """Return what all ops of a session share: its weights, and its outputs that passed."""
+    """Return the data that all ops of a session share: its weights and its passed outputs."""
     # A split keeps weights on the device once for each regime.
     spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
     weights = Weights(seed, kind, spare)
@@ -366,8 +371,8 @@ def _key(op: Op, operand: Operand, case: Case) -> Key:
 
 
 class Operands:
-    """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
-    cut along its first dimension, smaller sizes are their first part."""
+    """The inputs of one op and their float64 answer. They are made at the largest size that was asked for. If the op
+    can be cut along its first dimension, smaller sizes use their first part."""
 
     page_locked = False  # the caller's arrays are, where the device has such memory
 
@@ -383,18 +388,18 @@ class Operands:
         self._own: dict[str, Array] = {}
 
     def sibling(self, number: int) -> Operands:
-        """Return operands with inputs of their own, and these weights."""
+        """Return operands with other inputs and the same weights."""
         return type(self)(self.op, self._seed + number, self._kind, self._scratch, self.weights)
 
     def inputs(self, case: Case) -> list[Array]:
-        """A C-contiguous array for each operand."""
+        """Return a C-contiguous array for each operand."""
         made = self._made
         if made is None or made.series != case.series or not self._holds(made, case):
             self._made, self._own = case, {}
         return [self._input(operand, case) for operand in self.op.inputs]
 
     def references(self, case: Case) -> tuple[Reference, ...]:
-        """The answer of each output, shared with other workers by files."""
+        """Return the answer of each output. Workers share answers by files."""
         inputs, source = self.inputs(case), self._made
         split = self.op.split_at(case.params)
         if source is None or source.params == case.params or split is None or split.join is not None:
@@ -403,14 +408,14 @@ class Operands:
         return (whole.beginning(self.op.output.shape(case.params)[0]),)
 
     def bind(self, session: Session, operand: Operand, case: Case) -> SharedArray | None:
-        """The shared array on the device whose beginning is the operand; None if it has a buffer of its own. Raises
-        DeviceOutOfMemory."""
+        """Return the shared array on the device that begins with the operand. Returns None if the operand has its own
+        buffer. Raises DeviceOutOfMemory."""
         if self._shared is None or not self._shared.holds(self.op, operand, case):
             return None
         return self._shared.bind(session, self.op, operand, case)
 
     def rest(self) -> None:
-        """Let go of the arrays that no other op reads: they are drawn again when they are needed."""
+        """Drop the arrays that no other op reads. They are drawn again when needed."""
         self._own = {}
 
     def _input(self, operand: Operand, case: Case) -> Array:
@@ -433,7 +438,7 @@ class Operands:
         return self.op.begins(case.params, made.params) and self._sharing(made) == self._sharing(case)
 
     def _sharing(self, case: Case) -> list[bool]:
-        """Which of the inputs are shared: they have other values than those that are not."""
+        """Return, for each input, whether it is shared. Shared inputs have other values than unshared ones."""
         shared = self._shared
         return [shared is not None and shared.holds(self.op, operand, case) for operand in self.op.inputs]
 

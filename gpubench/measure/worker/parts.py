@@ -1,4 +1,4 @@
-"""Child side: what is read beside the samples: where the time of one call goes, and quantities of the device."""
+"""Child side: measurements beside the samples: the parts of a call's time, and quantities of the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDES_LIMIT_S = 0.5
 
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Return the seconds per launch of each side of a split alone, and of the CPU's beside the GPU's
+    """Return the seconds per launch of each side of a split alone, and of the CPU's side while the GPU works
     (`TimesSides.sides`)."""
     session = timer.session
     assert isinstance(session, TimesSides)
@@ -30,7 +30,8 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 
 
 def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limit_s: float) -> Times:
-    """Return the parts of `count` calls behind some that are thrown away, as many as fit; of one at least."""
+    """Return the parts of `count` calls, after `warm_up` calls that do not count. Stops after `limit_s`, but returns at
+    least one call."""
     parts: Times = {}
     began = time.perf_counter()
     for number in range(count + warm_up):
@@ -50,12 +51,13 @@ PARTS_WARM_UP = 2
 
 
 def time_parts(timer: Timer, count: int) -> Times:
-    """Seconds of each part of `count` calls, as many as fit `PARTS_LIMIT_S`, after some that are thrown away."""
+    """Return the seconds of each part of `count` calls, or as many as fit `PARTS_LIMIT_S`. A few calls before them do
+    not count."""
     return _repeat(lambda: parts_of_call(timer), count, PARTS_WARM_UP, PARTS_LIMIT_S)
 
 
 def fenced_launch(timer: Timer) -> dict[str, list[float]]:
-    """Seconds of one launch and its wait, and of a wait for nothing."""
+    """Return the seconds of one launch with its wait, and of a wait without a launch."""
     session, steps = timer.session, dict[str, float]()
     session.sync()
     with _clock(session, steps, "single_s"):
@@ -67,7 +69,7 @@ def fenced_launch(timer: Timer) -> dict[str, list[float]]:
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Mean seconds of each step; what fetches the result waits for the kernel first."""
+    """Return the mean seconds of each step. The step that fetches the result includes the wait for the kernel."""
     means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
     taking, upload, launch, result, giving = means
     return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
@@ -80,11 +82,11 @@ def add_parts(parts: Times, call: dict[str, float]) -> None:
 
 
 def parts_of_call(timer: Timer) -> dict[str, float]:
-    """Seconds of each part of one call as `transfer-always` makes it, step by step, with a fence before and after each.
+    """Return the seconds of each part of one `transfer-always` call, with a fence before and after each step.
 
-    In step with the real call, because its steps are slower alone: an interpreter that just waited for a device, and
-    caches that held something else, took up to three times as long. Uploading ends with a fence of its own, whose
-    time is that of `sync_s` and is not counted twice.
+    The steps follow each other as in the real call, because a step alone took up to three times as long: the
+    interpreter had waited for the device, and the caches held other data. The upload ends with its own fence, whose
+    time is that of `sync_s` and is subtracted.
     """
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
     steps: dict[str, float] = {}
@@ -116,7 +118,7 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds to what the part has taken so far."""
+    """Add the seconds of the block to those of the part."""
     start = session.clock()
     yield
     into[name] = into.get(name, 0.0) + session.clock() - start
@@ -126,20 +128,20 @@ def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None
 
 
 class Observer(Protocol):
-    """A reader of one quantity, never called while something is timed."""
+    """A reader of one quantity. It is never called while something is timed."""
 
     def begin(self) -> None:
-        """Start anew: a block begins."""
+        """Reset, because a block begins."""
 
     def read(self) -> None:
-        """Read once: a sample that counts has ended."""
+        """Read once, after each sample that counts."""
 
     def end(self) -> Mapping[str, object]:
-        """Return the fields of the block that is over."""
+        """Return the fields to store in the block that ended."""
 
 
 class CoreClockObserver:
-    """Cycles of the cores per second, once behind each sample."""
+    """The clock of the cores in cycles per second, read once after each sample."""
 
     def __init__(self, device: CoreClock) -> None:
         self._device = device
@@ -152,12 +154,12 @@ class CoreClockObserver:
         self._hertz.append(self._device.core_hz())
 
     def end(self) -> Mapping[str, object]:
-        """Return the clocks if the device told all of them."""
+        """Return the clocks if the device reported one after every sample."""
         return {"clock_hz": self._hertz} if self._hertz and None not in self._hertz else {}
 
 
 def observe_core_clock(session: Session) -> Observer | None:
-    """Make the observer of a device that counts cycles."""
+    """Return the observer of a device that counts cycles, else None."""
     return CoreClockObserver(session) if isinstance(session, CoreClock) else None
 
 
@@ -166,5 +168,5 @@ MAKERS: list[Callable[[Session], Observer | None]] = [observe_core_clock]
 
 
 def observers_of(session: Session) -> list[Observer]:
-    """Return the observers of what a device has to read."""
+    """Return the observers of all quantities that the device can report."""
     return [observer for make in MAKERS if (observer := make(session)) is not None]

@@ -1,7 +1,7 @@
-"""Child side: independent calls in a row, a set of buffers and a queue for each call in flight, and one wait.
+"""Child side: independent calls in a row, with one wait. Each call in flight has its own set of buffers and queue.
 
-The sets have different inputs, and with each turn of the sets the inputs move on by one: what a mixed-up buffer or a
-queue that does not wait delivers is the answer to something else.
+The sets have different inputs, and after each turn every set gets the inputs of the next. So a mixed-up buffer, or a
+queue that does not wait, gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from gpubench.result.run import PIPELINE_STAGES, Staging
 
 
 class BufferSet:
-    """Inputs and outputs in page-locked memory, buffers, and the queue of the calls that use them. Raises
-    DeviceOutOfMemory."""
+    """The page-locked inputs and outputs, the device buffers and the queue of a call. Raises DeviceOutOfMemory."""
 
     def __init__(self, workspace: Workspace, case: Case, streams: Streams) -> None:
         session, op = workspace.session, workspace.op
@@ -45,12 +44,12 @@ class BufferSet:
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
 
     def call(self, inputs: BufferSet, stages: Sequence[str]) -> None:
-        """Enqueue a call on the inputs of a set, or some stages of it."""
+        """Enqueue a call, or some stages of it, on the inputs of a set."""
         fetched = {i: self.workspace.host_outputs[i] for i in self.fetched}
         self._queued.enqueue(inputs.sent, fetched, stages)
 
     def spoil(self) -> None:
-        """Fill all that a call writes with sentinels."""
+        """Fill everything that a call writes with sentinels."""
         workspace = self.workspace
         if workspace.output(self.case) is None:
             self.launch.output = None
@@ -59,7 +58,7 @@ class BufferSet:
         workspace.spoil_host_output()
 
     def verify(self, inputs: BufferSet) -> None:
-        """Compare all outputs with the answer to the inputs of a set. Raises Wrong."""
+        """Compare all outputs with the answer for these inputs. Raises Wrong."""
         workspace = self.workspace
         workspace.fetch(self.launch.output, workspace.session, travels=False)
         inputs.workspace.verify_arrays(workspace.host_outputs, self.case.precision)
@@ -71,7 +70,7 @@ class BufferSet:
 
 
 class PipelineTimer(Timer):
-    """A case of the regime `streamed`. Raises DeviceOutOfMemory if there is room for one set alone."""
+    """A timer of the regime `streamed`. Raises DeviceOutOfMemory if there is no room for LEAST_SETS sets."""
 
     def __init__(self, workspace: Workspace, case: Case, launch: Launch, most_sets: int) -> None:
         super().__init__(workspace, case, launch)
@@ -102,7 +101,7 @@ class PipelineTimer(Timer):
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:
-        """Wall seconds per call of one sample: so many rows of calls, with a wait behind each."""
+        """Return the wall seconds per call of one sample: `repeat` rows of calls, with a wait after each row."""
         if self.flush is not None:
             self.flush()
         clock = self.session.clock
@@ -112,7 +111,7 @@ class PipelineTimer(Timer):
         return (clock() - start) / (repeat * self.calls)
 
     def stage_times(self, count: int) -> Times:
-        """Return the seconds per call of each stage alone, enqueued in such rows: the longest bounds the pipeline."""
+        """Return the seconds per call of each stage alone, in rows of calls. The longest stage bounds the pipeline."""
         self._row(self.calls)
         clock, times = self.session.clock, Times()
         began = time.perf_counter()
@@ -137,7 +136,8 @@ class PipelineTimer(Timer):
             used.stream.wait()
 
     def verify(self) -> None:
-        """Check what the last row left, then one turn of the sets over memory full of sentinels. Raises Wrong."""
+        """Check the outputs of the last row. Then run one turn of the sets over sentinels and check it. Raises
+        Wrong."""
         if not self.last_inputs:
             self._row(2 * len(self.sets))
         self.verify_sets()
@@ -152,7 +152,7 @@ class PipelineTimer(Timer):
             used.verify(self.sets[place])
 
     def release(self) -> None:
-        """Give the sets back."""
+        """Release the sets."""
         super().release()
         for used in self.sets:
             used.release()

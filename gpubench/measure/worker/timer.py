@@ -1,4 +1,4 @@
-"""Child side: overhead, repeat counts, warm-up, the regimes, and where the time of one call goes."""
+"""Child side: overheads, repeat counts, warm-up, the regimes, and the steps of a call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """Base of what is sampled. As it stands: a call of a session, whose count is tried once and then stays."""
+    """Base of timers. By itself: a call of a session, whose repeat count is found once and then stays."""
 
     case: Case  # that is sampled
     session: Session  # that runs it
@@ -72,14 +72,14 @@ class Timed:
 
     @abstractmethod
     def verify(self) -> Check | None:
-        """Check what it delivers. Raises Wrong."""
+        """Check the result. Raises Wrong."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give back what it holds."""
+        """Free the timer's memory."""
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
-        """Set the count: that of an earlier session, else by trials."""
+        """Set the repeat count: that of an earlier session, or one found by trials."""
         if request.repeat is not None:
             self.repeat = max(1, request.repeat // (request.case.calls or 1))
         else:
@@ -87,11 +87,11 @@ class Timed:
             self.repeat = calibrate(self, target_s)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Add samples of the device's clock, where there are any."""
+        """Add samples of the device's clock, if there is one."""
 
 
 class Timer(Timed):
-    """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
+    """A timer of one case: `seconds(repeat)` runs it and returns seconds per launch."""
 
     adjusts = True
 
@@ -137,7 +137,7 @@ class Timer(Timed):
         return regime(repeat)
 
     def _place(self, split: float | str) -> None:
-        """Have the two sides share the calls from now on as this says."""
+        """Divide later calls between the two sides as `split` says."""
         if isinstance(split, str):
             assert isinstance(self.session, AssignsStages)
             self.session.assign(split)
@@ -146,7 +146,7 @@ class Timer(Timed):
             self.session.divide(self.workspace.op, self.case, split)
 
     def _seconds_at(self, split: float | str, repeat: int) -> float:
-        """Return what `seconds` does, with the work elsewhere."""
+        """Return the result of `seconds` at another split."""
         before, self.split = self.split, split
         try:
             if isinstance(split, float):  # another workload may have taken the buffers of its pieces
@@ -156,7 +156,7 @@ class Timer(Timed):
             self.split = before
 
     def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
-        """Set how many calls of each side alone make a sample."""
+        """Set how many calls make a sample of each side alone."""
         chosen = self.split
         for name, split in sides.items():
             self.split = split
@@ -164,14 +164,14 @@ class Timer(Timed):
         self.split = chosen
 
     def verify_alone(self, sides: Mapping[str, float | str]) -> None:
-        """Check what calls deliver, with all of the work on each side and shared as they are timed. Raises Wrong."""
+        """Check the results with all work on each side, then at the split that is timed. Raises Wrong."""
         shared = self.split
         for self.split in (*sides.values(), shared):
             self.verify()
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
-        """Set the counts: those of an earlier session, or what other sizes predict, which the first block corrects.
-        Only the device's clock is tried."""
+        """Set the counts: those of an earlier session, or a prediction from other sizes that the first block corrects.
+        Only the count on the device's clock is found by trials."""
         if request.repeat is not None:
             super().calibrate(request, target_s, announce)
             self.settled, self.hot_repeat = True, request.hot_repeat
@@ -184,10 +184,10 @@ class Timer(Timed):
             self.hot_repeat = calibrate_hot(self)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush; of launches so long
-        that they come in turn, one or the other.
+        """Take a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a flush). Long
+        launches take one kind per block, in turns.
 
-        Without a clock the hot one is derived, and there is no cold one.
+        Without a device clock, the hot sample is derived and there is no cold one.
         """
         hot_repeat = self.hot_repeat or 1
         if derives(self.session):
@@ -217,8 +217,8 @@ class Timer(Timed):
         return (clock() - start) / repeat
 
     def _in_place(self, repeat: int) -> float:
-        """The CPU is the last that touched the data before each call, which is not timed, and the call ends when the
-        host can read the result."""
+        """Time calls on the host's memory. Before each call the CPU touches the data, which is not timed. The call ends
+        when the host can read the result."""
         session, clock, seconds = self.session, self.session.clock, 0.0
         assert isinstance(session, InPlaceSession)
         memory, inputs = session.host_memory, [self.workspace.buffers[i] for i in self.sent]
@@ -247,7 +247,8 @@ class Timer(Timed):
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
-        """The clock is read between the steps, nothing waits there: they add up to the call as it is timed."""
+        """Time calls that copy. The clock is read between steps and nothing waits there, so the steps add up to the
+        whole call."""
         clock, noted, inputs = self.session.clock, self.steps is not None, self.workspace.inputs
         steps = []
         start = clock()
@@ -273,8 +274,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check what this case's own path delivers: the output left behind (resident), then one more timer
-        over outputs full of sentinels on the device and on the host. Raises Wrong."""
+        """Check the results of this case: a resident output as it is, then one more sample over sentinels on device and
+        host. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
@@ -295,7 +296,7 @@ class Timer(Timed):
         self.workspace.verify_host_output(self.case.precision)
 
     def _spoil(self) -> None:
-        """Nothing that an earlier launch wrote may pass for this one's answer."""
+        """Overwrite earlier results, so that none of them passes for the next answer."""
         if self._fresh:
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
         if self.case.regime != "transfer-always":
@@ -315,8 +316,8 @@ class Timer(Timed):
         self.workspace.spoil_host_output()
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
-        """Buffers for the inputs and, in the tuned implementation, the outputs: from the warm pool for what travels, of
-        the workspace or of this timer for what stays."""
+        """Return buffers for the inputs and, in the tuned implementation, the outputs. Operands that travel get them
+        from the warm pool; the others use those of the workspace or of this timer."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:
@@ -342,7 +343,7 @@ class Timer(Timed):
         )
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
-        """The inverse of `take`."""
+        """Undo `take`."""
         for i, memory in self._input_memory:
             memory.give_back(buffers[i])
         if output is not None:
@@ -351,20 +352,20 @@ class Timer(Timed):
                 self._output_memory[i].give_back(outputs[i])
 
     def release(self) -> None:
-        """Give back what stays between calls; the workspace frees the other buffers."""
+        """Free the buffers that stay between calls; the workspace frees the others."""
         for buffer in self._staying.values():
             self.session.free(buffer)
         self._staying = {}
 
     def fetch(self, launch: Launch) -> None:
-        """Download what travels."""
+        """Download the outputs that travel."""
         outputs, hosts = each(launch.output), self.workspace.host_outputs
         for i in self.fetched:
             self.transfers.download(outputs[i], hosts[i])
 
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
-    """(smallest step seen, mean cost of one reading) of a clock, in seconds."""
+    """Return (smallest step seen, mean cost of one reading) of a clock, in seconds."""
     count = 2000
     readings = [clock() for _ in range(count)]
     steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
@@ -372,7 +373,7 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
 
 
 def measure_overhead(session: Session, times: int = 100) -> list[float]:
-    """Seconds of an empty launch and its synchronise, `times` times after a short warm-up."""
+    """Return the seconds of an empty launch and its wait, `times` values after a short warm-up."""
     empty = session.empty_launch()
     values = []
     for i in range(times + 10):
@@ -385,13 +386,13 @@ def measure_overhead(session: Session, times: int = 100) -> list[float]:
 
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """Return what a sample lasts at least: `least_s`, and long for its clock and overhead."""
+    """Return the least seconds of a sample: `least_s`, or more for a coarse clock or a long overhead."""
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
 def calibrate(timer: Timed, target: float) -> int:
-    """Return launches, or transfer cycles, per sample so that it lasts `target` seconds: from one on, until a sample is
-    not far too short. An interruption makes a sample longer, never shorter, so of two the shorter one tells."""
+    """Return launches (or transfer cycles) per sample of about `target` seconds: count up from one until a sample is
+    long enough. Of two samples the shorter is used, as an interruption only makes a sample longer."""
     repeat = 1
     for _ in range(MOST_RAISES):
         cycle_s = min(timer.seconds(repeat), timer.seconds(repeat)) * (timer.case.calls or 1)
@@ -402,24 +403,24 @@ def calibrate(timer: Timed, target: float) -> int:
 
 
 def count(target: float, seconds: float) -> int:
-    """So many of them last `target` seconds."""
+    """Return how many launches of `seconds` each last `target` seconds."""
     return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the launches per device-clock sample to those on the wall clock, where that one has risen."""
+    """Raise the launches per device-clock sample to those on the wall clock, if these are more."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
 
 
 def _no_fewer(timer: Timed, hot_repeat: int) -> int:
-    """Time per launch falls as launches queue up: far fewer than on the wall clock would look slower than it."""
+    """Return `hot_repeat`, or more if the wall clock has more: launches in a long queue take less time each."""
     return max(hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Launches per device-clock sample, so that it lasts HOT_SAMPLE_S; of a GPU without a clock as many as `launches`
-    tells; else None."""
+    """Return launches per device-clock sample that lasts HOT_SAMPLE_S. For a GPU without a clock, return the result of
+    `launches`; for other devices None."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)
@@ -436,11 +437,10 @@ def calibrate_hot(timer: Timer) -> int | None:
 def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
-    """Throw one launch away, or warm up as long as asked, then take samples of `target_s` seconds; those are kept.
+    """Take one block: run one launch that does not count, or warm up, then take samples of `target_s` seconds.
 
-    Wall and device samples alternate where launches are queued; calls of `transfer-always` tell their steps. Where the
-    device counts its cycles, its clock is read after each sample.
-    `since` is the monotonic time at which the session began.
+    If launches are queued, device samples follow wall samples; calls of `transfer-always` note their steps. If the
+    device counts cycles, its clock is read after each sample. `since`: the monotonic time of the session's start.
     """
     began = time.perf_counter()
     times, wall = [began], list[float]()
@@ -499,7 +499,7 @@ WORK_SAMPLES = 100
 
 
 def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
-    """Samples from one moment on, each about a hundredth of the work."""
+    """Take samples from `start_at` on, each about a hundredth of the work."""
     _warm_up(timer, request.warmup_s, lambda: timer.seconds(timer.repeat))
     repeat = calibrate(timer, request.work_s / WORK_SAMPLES)
     clock, ends = timer.session.clock, list[float]()
@@ -513,7 +513,7 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for so long, or by one launch. Lower a predicted count that this proves far too high."""
+    """Warm up for `warmup_s`, or by one launch. That launch lowers a predicted count that is far too high."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
@@ -523,10 +523,10 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
 
 
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
-    """Raise the repeat counts where a sample of so many seconds per launch was far shorter than `target`.
+    """Raise the repeat counts if a sample with `launch_s` per launch was far shorter than `target`.
 
-    Returns False where they stay: a sample before which the caches are flushed is of one launch, and an overhead is as
-    it is.
+    Returns False if the counts stay. They always stay for an overhead, and if caches are flushed before each sample,
+    which is then one launch.
     """
     if not timer.adjusts or timer.flush is not None:
         return False
@@ -541,7 +541,8 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
-    """Work by the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
+    """Work for `warmup_s` on the session's clock, but no longer than that on the host's: a scripted clock may stand
+    still."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()
@@ -565,12 +566,12 @@ SPAN_S = 2.5e-3
 
 
 def derives(session: Session) -> bool:
-    """Whether the hot time of this device has to be derived: of a GPU without a clock."""
+    """Whether the device's hot time is derived: it is a GPU without a clock."""
     return session.device.kind == "gpu" and session.device.clock is None
 
 
 def launches(session: Session, launch: Launch, most: int) -> int:
-    """r: so many launches that they last `SPAN_S`, at most `most`."""
+    """Return r, the number of launches that last `SPAN_S` (at most `most`), for `derived_hot_s`."""
     repeat = 1
     while repeat < most and wall_s(session, launch, repeat) < SPAN_S:
         repeat *= 2
@@ -578,19 +579,20 @@ def launches(session: Session, launch: Launch, most: int) -> int:
 
 
 def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None:
-    """Seconds per launch; None where an interruption made the shorter sample the longer one."""
+    """Return seconds per launch: the wall time of 3r launches less that of r, over 2r (r is `repeat`). Returns None if
+    an interruption made the shorter one last longer."""
     short_s = wall_s(session, launch, repeat)
     seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
     return seconds if seconds > 0 else None
 
 
 def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool = False) -> float | None:
-    """Return what the device's own clock says of launches. Returns None without such a clock."""
+    """Return the seconds of launches on the device's own clock. Returns None if it has no clock."""
     return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
 
 
 def wall_s(session: Session, launch: Launch, repeat: int) -> float:
-    """Wall seconds of so many launches and one wait."""
+    """Return the wall seconds of `repeat` launches and one wait."""
     start = session.clock()
     session.run(launch, repeat)
     session.sync()

@@ -1,4 +1,4 @@
-"""Child side: one workload's inputs, buffers and reference, and the correctness gate in front of timing."""
+"""Child side: the inputs, buffers and reference of one workload, and the check that comes before timing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let
 
 
 class Wrong(WrongResult):
-    """The output is wrong; `check` says by how much and where, `element` what stands there, `hint` what to do."""
+    """Error: the output is wrong. `check`: the size and place of the error. `element`: the values there. `hint`: what
+    to do."""
 
     def __init__(
         self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
@@ -67,7 +68,7 @@ def _hash_of(op: Op) -> str:
 
 
 class Workspace:
-    """The things that all cases of one workload share on one device: host inputs, device inputs, the reference."""
+    """The data that all cases of one workload share on one device: host inputs, device inputs and reference."""
 
     def __init__(
         self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path,
@@ -86,17 +87,17 @@ class Workspace:
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
 
     def sibling(self, number: int) -> Workspace:
-        """Return a workspace of the same case with inputs of its own, and these weights."""
+        """Return a workspace of the same case with other inputs and the same weights."""
         operands = self._operands.sibling(number)
         return type(self)(self.session, operands.op, self.case, *operands.drawn, operands)
 
     def make_reference(self) -> None:
-        """Have the float64 answer at hand before the first output is checked."""
+        """Compute the float64 answer before the first output is checked."""
         _ = self.answers
 
     @functools.cached_property
     def inputs(self) -> list[Array]:
-        """The host's array of each input."""
+        """The host array of each input."""
         arrays = self._operands.inputs(self.case)
         return [
             self._caller_array(operand, array) if operand.travels else array
@@ -109,33 +110,33 @@ class Workspace:
         return self._operands.references(self.case)
 
     def answer_samples(self) -> list[float]:
-        """Return elements of the answer, always from the same places: by them two texts of a function are compared."""
+        """Return elements of the answer, always from the same places, to compare two versions of a function."""
         return samples_of([answer.want for answer in self.answers])
 
     @functools.cached_property
     def sentinel(self) -> float:
-        """Value of unwritten elements."""
+        """The value of elements that were not written."""
         return next(
             (value for reference in self.answers if (value := sentinel_for(reference.odd)) == value), math.nan
         )
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """Place where a reference is not finite though the op declares no such output; empty: nowhere."""
+        """The place where a reference is not finite although the op declares no such output; empty if there is none."""
         if self.op.not_finite:
             return []
         return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
-        """The arrays that a timed call downloads into, full of sentinels at first."""
+        """The arrays that a timed call downloads into; they begin full of sentinels."""
         return [
             self._caller_array(operand, sentinels(*self._kind(operand), self.sentinel))
             for operand in self.op.outputs
         ]
 
     def _caller_array(self, operand: Operand, array: Array) -> Array:
-        """Return the array as a caller has it: in page-locked memory where that was asked for."""
+        """Return the array as a caller would hold it: in page-locked memory if that was requested."""
         if not self._operands.page_locked:
             return array
         host = self.session.host_array(*self._kind(operand), "tuned")
@@ -146,7 +147,7 @@ class Workspace:
         return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
 
     def upload_inputs(self) -> None:
-        """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
+        """Allocate and fill the device's inputs once, all or none. Raises DeviceOutOfMemory."""
         if self.buffers:
             return
         try:
@@ -163,7 +164,7 @@ class Workspace:
             raise
 
     def _upload(self, operand: Operand, host: Array) -> Buffer:
-        """A buffer with the input; of a weight the one that every size of the op reads."""
+        """Return a buffer with the input. A weight's buffer is shared by all sizes of the op."""
         if operand.role == "weight":
             return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
@@ -173,7 +174,7 @@ class Workspace:
         return buffer
 
     def loading(self) -> tuple[int, float | None]:
-        """Bytes of the weights, and seconds that it took to load them."""
+        """Return the bytes of the weights and the seconds of loading them (None: not loaded)."""
         return self._operands.weights.loading(self.op, self.case)
 
     @property
@@ -183,7 +184,7 @@ class Workspace:
 
     @property
     def input_bytes(self) -> int | None:
-        """Bytes of the inputs that do; None where all that is read does."""
+        """Bytes of the inputs that move between host and device; None if everything that is read moves."""
         plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
         return None if plain else self._travelling(self.op.inputs)
 
@@ -192,7 +193,7 @@ class Workspace:
         return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
 
     def _free_inputs(self) -> None:
-        """Give back those that are there."""
+        """Free the device's inputs, as far as they were allocated."""
         for i, (operand, buffer) in enumerate(zip(self.op.inputs, self.buffers, strict=False)):
             if operand.role == "weight":
                 self._operands.weights.give_back(self.op, operand, self.case)
@@ -201,7 +202,7 @@ class Workspace:
         self.buffers, self._shared = [], {}
 
     def restore_inputs(self) -> list[str]:
-        """Bring up again the shared inputs that a launch has changed, and return their names."""
+        """Upload the shared inputs that a launch changed again, and return their names."""
         return [
             self.op.inputs[i].name
             for i, shared in self._shared.items()
@@ -210,7 +211,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def guard_inputs(self) -> Iterator[None]:
-        """Raise ChangedInput behind launches that changed a shared input, and bring it up again in any case."""
+        """Restore the shared inputs after the launches inside. Raise ChangedInput if one was changed."""
         try:
             yield
         finally:
@@ -219,13 +220,14 @@ class Workspace:
             raise ChangedInput(", ".join(changed))
 
     def rest(self) -> None:
-        """Let go of host memory for what is made again when it is needed; what is on the device stays."""
+        """Drop host arrays that can be made again; data on the device stays."""
         for name in ("inputs", "answers", "host_outputs"):
             self.__dict__.pop(name, None)
         self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
-        """A tuned kernel's output, full of sentinels, one per variant; None for a case that makes its own each time."""
+        """Return the output buffer of a tuned kernel, full of sentinels; each variant has one. Returns None for a case
+        that makes its output each time."""
         if calls_library(self.op, case):
             return None
         if case.implementation_id not in self.outputs:
@@ -246,7 +248,7 @@ class Workspace:
             self.session.tune(self.op, case, self.buffers)
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """The session's launch of the case."""
+        """Return the session's launch of the case."""
         return self.session.compile(self.op, case, buffers, output)
 
     @staticmethod
@@ -260,17 +262,17 @@ class Workspace:
     sides: Mapping[str, str] = {}
 
     def chain(self, case: Case) -> Any:
-        """Return the stages that the case runs. Returns None if it is one op, or one expression."""
+        """Return the stages that the case runs. Returns None for one op or one expression."""
         return None
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Judge what a launch leaves beside its output. Raises Wrong."""
+        """Check the intermediate results of a launch. Raises Wrong."""
 
     def spoil_between(self, case: Case) -> None:
-        """Fill what a launch leaves beside its output with sentinels."""
+        """Fill the intermediate results of a launch with sentinels."""
 
     def release_between(self) -> None:
-        """Give back the buffers of what a launch leaves beside its output."""
+        """Free the buffers of the intermediate results."""
 
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
         """Return the times of the stages of a timer's launch. Returns None if it has none."""
@@ -281,14 +283,14 @@ class Workspace:
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
-        """Download the outputs of a launch; those alone that travel, or that do not, where somebody says so."""
+        """Download the outputs of a launch. `travels` selects only outputs that travel, or only those that do not."""
         for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
-        """Compare all outputs of a launch of the case (None: the workspace's own), on the device if a copy there has
-        their bits. Raises Wrong."""
+        """Compare all outputs of a launch. If a passed copy on the device has the same bits, its check is returned.
+        `case`: None means the workspace's own. Raises Wrong."""
         case = case or self.case
         outputs = each(launch.output)
         earlier = self._passed.recall(self.op, case, outputs)
@@ -299,12 +301,12 @@ class Workspace:
         return check
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Raise Wrong for a function that returns earlier results; return what is to be said if that takes longer than
-        `limit_s`. Other ops write into outputs full of sentinels."""
+        """Check that a function does not return earlier results. Raises Wrong if it does; returns a warning if the
+        check would take longer than `limit_s`. Other ops need no check: they write over sentinels."""
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
-        """Return the outputs as host arrays: the device's own memory if the host can read that, else what is downloaded
+        """Return the outputs as host arrays: the device's own memory if the host can read it, else arrays downloaded
         over sentinels."""
         kinds = [self._kind(operand) for operand in self.op.outputs]
         if isinstance(self.session, HostReadable):
@@ -319,7 +321,8 @@ class Workspace:
         return arrays
 
     def spoil_host_output(self) -> None:
-        """Fill the arrays of timed calls with sentinels, so that what is not downloaded fails. New ones are full."""
+        """Fill the arrays of timed calls with sentinels, so that an output that is not downloaded fails. New arrays are
+        already filled."""
         if "host_outputs" in vars(self):
             for array, operand in zip(self.host_outputs, self.op.outputs, strict=True):
                 fill(array, sentinel_of(operand.stored_dtype(self.case.dtype), self.sentinel))
@@ -330,14 +333,14 @@ class Workspace:
         self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
     def verify_host_output(self, precision: str) -> Check:
-        """Compare what a timed call downloaded. Raises Wrong."""
+        """Compare the outputs that a timed call downloaded. Raises Wrong."""
         return self.verify_arrays(self.host_outputs, precision)
 
     def verify_arrays(self, outputs: Sequence[Array], precision: str) -> Check:
         """Compare host arrays with the reference, with the tolerance of `precision`. Raises Wrong.
 
-        A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.
-        The check is that of the output that comes nearest to its limit.
+        A reference that is not finite, although the op declares no such output, is itself wrong, so any output fails.
+        The returned check is that of the output nearest to its limit.
         """
         checks = [
             self._judge(self.op.tolerance_of(operand), precision, got, answer)
@@ -360,7 +363,7 @@ class Workspace:
         return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
-        """Tell got and want at that place of an output, with the inputs that have its shape."""
+        """Describe one element of an output: the value got, the value wanted, and the inputs of that shape."""
         place, want = tuple(index), self.answers[number].want
         of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""
         if got.shape != want.shape:
@@ -373,7 +376,7 @@ class Workspace:
         return f"{of}; {''.join(inputs)}got {float(got[place]):.9g}, want {float(want[place]):.9g}"
 
     def release(self) -> None:
-        """Give all buffers back."""
+        """Free all buffers."""
         self._free_inputs()
         for output in self.outputs.values():
             for i, buffer in enumerate(each(output)):
@@ -388,7 +391,7 @@ class Workspace:
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
-    """How near a check is to its limit, those that failed first."""
+    """Return a key that sorts checks by nearness to their limits; failed checks are the nearest."""
     if check.max_error is None:
         return not check.ok, math.inf
     return not check.ok, check.max_error / check.limit if check.limit else 0.0
@@ -400,7 +403,7 @@ def kind_of(op: Op) -> type[Workspace]:
 
 
 def no_library(op: Op) -> Unsupported | None:
-    """Return why the host cannot do its part of the op, or None: what it calls is not there."""
+    """Return the error if the host lacks the library that the op calls, else None."""
     if op.host is None or importlib.util.find_spec(op.host.name) is not None:
         return None
     why = f"{op.name} calls {op.host.name}, which is not installed"
@@ -408,7 +411,7 @@ def no_library(op: Op) -> Unsupported | None:
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Why the case cannot run here, or None."""
+    """Return why the case cannot run here, or None."""
     if op.host is not None and session.device.kind != "cpu":
         return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
     if case.regime == STREAMED and not isinstance(session, Streams):
@@ -420,7 +423,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
-    """A launch that was right."""
+    """A launch whose output was right."""
 
     launch: Launch  # of the session
     check: Check  # that it passed
@@ -430,8 +433,8 @@ class CheckedLaunch(msgspec.Struct, frozen=True):
 
 
 def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> float:
-    """Have the kernels of the case chosen on its inputs, by trials where none are remembered. Returns the seconds of
-    choosing. Raises DeviceOutOfMemory."""
+    """Choose the kernels of the case on its inputs, by trials if none are remembered. Returns the seconds of choosing.
+    Raises DeviceOutOfMemory."""
     announce("upload")
     workspace.upload_inputs()
     began = workspace.session.clock()
