@@ -134,7 +134,8 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], UserF
 def function(call: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
     """Declare a function `f(xp, x, ...)` of arrays, where `xp` is the array library: numpy, cupy or torch.
 
-    Without `inputs` each argument is a float32 vector of n elements. Raises UsageError for an async function.
+    Without `inputs` each argument is a float32 vector of n elements. Raises UsageError for an async function or a
+    generator, and for an unknown option.
     """
     return UserFunction(call, **options) if call is not None else lambda later: UserFunction(later, **options)
 
@@ -143,7 +144,7 @@ def pair(*, cpu: Callable[..., Any], gpu: Callable[..., Any], **options: Unpack[
     """Declare two programs that compute the same, `cpu(x, ...)` and `gpu(x, ...)`; they take arrays or any objects.
 
     Without `to_gpu` and `to_cpu` the GPU's library moves the arrays. Without `wait` each call is followed by a wait for
-    the whole device. Raises UsageError for an async function.
+    the whole device. Raises UsageError for an async function or a generator, and for an unknown option.
     """
     return UserFunction(cpu, gpu, **options)
 

@@ -76,7 +76,7 @@ class Description(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """`options.pairwise`: the name of the op."""
+        """The name of the op: `options.pairwise`."""
         return f"{self.source}.{self.name}"
 
 
@@ -107,7 +107,7 @@ def extrapolate(points: Points, n: int) -> float:
 
 
 def shape_text(shown: Shown) -> str:
-    """`(n, 64)`: the shape of an input over the sizes that were tried."""
+    """Return the shape of an input as a text in n: `(n, 64)`."""
     return f"({', '.join(map(_extent_text, shown.extents))})"
 
 

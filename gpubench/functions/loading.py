@@ -40,7 +40,7 @@ class Unreadable(Exception):
 
 
 def leaves(value: Any, name: str = "out") -> list[tuple[str, Any]]:
-    """The arrays, numbers and frames of a result, each with its name: `out`, or `out[0]`, `out['mean']`."""
+    """Return the arrays, numbers and frames of a result, each with its name: `out`, or `out[0]`, `out['mean']`."""
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{name}[{key!r}]")]
     if isinstance(value, tuple) or (
@@ -102,7 +102,8 @@ def copy_of(value: Any) -> Any:
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Return whether two objects hold the same values; NaN equals NaN. Returns True for objects that cannot be read."""
+    """Return whether two objects hold the same values; NaN equals NaN. Returns True also for objects that cannot be
+    read or that hold different numbers of arrays."""
     import numpy as np
 
     def same(a: Array, b: Array) -> bool:

@@ -66,8 +66,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return self._inner.core_hz() if isinstance(self._inner, CoreClock) else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return None for the library implementation on a device of the function's array libraries; else the reason why
-        the case cannot run."""
+        """Return the reason why the case cannot run here, or None if it can. Only the library implementation can run,
+        on a device whose arrays the function takes."""
         device, function = self._inner.device, self._function
         if case.implementation != "library" or case.variant is not None:
             return Unsupported(
@@ -183,8 +183,8 @@ class CallSession(WrappedSession, LaunchClock, CoreClock):
         return launch
 
     def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of an array function. Returns None for a pair: its own streams escape our
-        events."""
+        """Return the device seconds of an array function. Returns None for a pair, whose own streams escape our events,
+        and without a device clock."""
         if self._function.gpu is not None or not isinstance(self._inner, LaunchClock):
             return None
         return self._inner.time(launch, repeat, cold=cold)

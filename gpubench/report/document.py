@@ -1,15 +1,17 @@
-"""The `gpubench-report` document, version 4: what other programs read. Seconds, plain ratios, sizes.
+"""The `gpubench-report` document, version 4, which other programs read: seconds, plain ratios and sizes.
 
-Every list is there even when it is empty; a field that does not apply is null. `source` is an index into
-`sources`. The rows are those of the analysis, without what it knows beside them.
-Version history: 1 = first version. 2 = the regimes of result version 2; a break-even's verdict is `at`, `all-sizes`,
-`no-size` or `undecided` (`always`, `never`, `beyond-limit` and `unstable` before), its `text` is the cell of a table;
-`verdicts` are the sentence of the machine, one for each dtype, and those on splits (one for each op before). 3 =
-`estimate_s` and `ratio` are of means of logarithms, `median_s` is what `estimate_s` was; `ci_kind` is `sessions`
-(`bootstrap` before) or `prior`.
+Every list is present even when it is empty; a field that does not apply is null. `source` is an index into `sources`.
+The rows are the rows of the analysis without their `aside` fields.
 
-Below it the events of a run, one JSON object a line, each named by its `reason`, and what `ops` and `run --dry-run`
-write as JSON: nothing reads them back.
+Version 1 was the first version. Version 2 has the regimes of result version 2. A break-even's verdict is `at`,
+`all-sizes`, `no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text` is the
+cell of a table. `verdicts` has the machine's sentence for each dtype and the sentences on splits (before: one sentence
+per op). Version 3: `estimate_s` and `ratio` are of means of logarithms, and `median_s` is the former `estimate_s`;
+`ci_kind` is `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for example `form` to
+`implementation`.
+
+This module also defines the events of a run (one JSON object a line, named by its `reason`) and the JSON that `ops` and
+`run --dry-run` write. gpubench reads none of them back.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ def plain_text(codes: Sequence[CpuCode]) -> str:
 
 
 def _blas(text: str, versions: bool) -> str:
-    """Return `OpenBLAS`, or `OpenBLAS 0.3.34`, for `OpenBLAS 0.3.34.0.0 (Haswell)`."""
+    """Return the library's short name: `OpenBLAS`, or `OpenBLAS 0.3.34` with `versions`, for `OpenBLAS 0.3.34.0.0
+    (Haswell)`."""
     if not versions:
         return printable(text.partition(" ")[0])
     return printable(_LONG_VERSION.sub(r"\1", text.partition(" (")[0]))

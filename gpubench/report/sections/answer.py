@@ -140,7 +140,8 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return at most 24 lines if the table has at most 16 rows. Only the name of a file may be wider than `width`."""
+    """Return the screen's lines; only file names may exceed `width`. With up to 16 table rows, notes are dropped to
+    keep to `screen.most` lines; with more, the sentence is repeated at the end if the screen exceeds `height`."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -420,7 +421,7 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Say where the files are; for an interrupted run, say how to resume from the first file."""
+    """Say where the files are; for an interrupted run, say how to resume it from the first file."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s

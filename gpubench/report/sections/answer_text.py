@@ -255,8 +255,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
     def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:
-        """Return how many ops the GPU wins, with names if there are few. `gpu` and `cpu`: rows that each side wins at
-        the largest size."""
+        """Return how many ops the GPU wins, with names if they are few. `gpu`: rows that the GPU wins; `cpu`: rows that
+        the CPU wins at the top of their ladders."""
         if len(gpu) == total:
             return self._all(gpu)
         count = f"{len(gpu)} of {total}"
@@ -283,8 +283,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return from about how many elements the GPU wins half of its ops; a matrix counts by its elements. Return an
-        empty text if that is not known."""
+        """Return the size, in about how many elements, from which half of the GPU's wins begin; a matrix counts by its
+        elements. Return an empty text if the size is not known."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.extent == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -433,7 +433,8 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence if an unstable case has one of these times (of the first ratio); else an empty text."""
+    """Return a sentence if an unstable case has one of these times, else an empty text. `seconds`: the times behind the
+    first ratio."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""

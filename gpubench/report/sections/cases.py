@@ -163,8 +163,8 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key by which cases share a line: the own message of a failure, or the reason of a skip, which many
-    sizes and ops can share."""
+    """Return the key of a line that several cases can share: for a failure its own message, for a skip only its
+    reason."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 

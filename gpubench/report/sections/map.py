@@ -308,7 +308,8 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
 
 
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
-    """Return `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
+    """Return dtypes, date, version, label and host: `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs,
+    126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shorten(run.label, 30)] if run.label else []
