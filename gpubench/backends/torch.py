@@ -1,7 +1,9 @@
-"""PyTorch: the CPU by its own kernels and BLAS, and the GPUs that it drives (CUDA, ROCm, Intel's XPU, Apple's MPS).
+"""PyTorch: the CPU by PyTorch's own kernels and BLAS, and the GPUs that PyTorch drives (CUDA, ROCm, Intel's XPU,
+Apple's MPS).
 
-The library implementation alone, as users of PyTorch write it where they have an output already. On the CPU tensors are
-the memory of NumPy arrays. An op of another package runs through its expression, as far as PyTorch's own functions do.
+It has only the library implementation, written as users of PyTorch write it when they have an output already. On the
+CPU a tensor lies in the memory of a NumPy array. An op of another package runs through its expression, if PyTorch has
+the functions that it uses.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _LONGEST_DELAY_S, _LAUNCH_S = 0.1, 10e-6
 
 
 class TorchLaunch(Launch):
-    """A prepared call. It writes into `into`, or puts a fresh tensor into `output`."""
+    """A prepared call. It writes to the tensor `into`, or puts a fresh tensor into `output`."""
 
     def __init__(self, call: Callable[[], Any], into: Tensor = None) -> None:
         self.call = call
@@ -74,7 +76,7 @@ class TorchSession(
     protocols.Streams,
     protocols.CpuThreads,
 ):
-    """One device as PyTorch has it, without gradients."""
+    """A session on one of PyTorch's devices, without gradients."""
 
     def __init__(self, device: Device, threads: int | None) -> None:
         _quiet()
@@ -102,18 +104,19 @@ class TorchSession(
         self.enter()
 
     def enter(self) -> None:
-        """Gradients and the current device are each thread's own affair."""
+        """Switch gradients off and set the current device, because both belong to the calling thread."""
         self._torch.set_grad_enabled(False)
         if self._place.type in ("cuda", "xpu"):
             self.driver.set_device(self._place)
 
     @property
     def driver(self) -> Any:
-        """`torch.cuda`, `torch.xpu` or `torch.mps`."""
+        """The module `torch.cuda`, `torch.xpu` or `torch.mps`."""
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse all but the library implementation of what PyTorch's functions compute in this dtype."""
+        """Refuse ops of the host, tuned implementations, missing TF32, operands that are too large, and ops that
+        PyTorch does not compute in this dtype."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -128,7 +131,8 @@ class TorchSession(
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Why PyTorch does not compute the op, tried on operands of two by two where it has such; None if it does."""
+        """Return why PyTorch does not compute the op, or None if it does. Tries operands of two by two, if the op has
+        this size."""
         two = dict.fromkeys(case.params, 2)
         two = two if op.fits(two) is None else dict(case.params)
         where = f"{case.dtype} on {self.device.id}"
@@ -151,7 +155,7 @@ class TorchSession(
         return None
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
-        """Zeros; what the host reads is no tensor."""
+        """Return zeros: an array for an operand that the host reads, else a tensor."""
         shape, stored = operand.shape(params), operand.stored_dtype(dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
@@ -160,8 +164,8 @@ class TorchSession(
         return array
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """An ordinary pageable array, which is what a user of PyTorch has; for the tuned implementation of CUDA
-        page-locked."""
+        """Return an ordinary pageable array, as a user of PyTorch has. For a tuned implementation on CUDA or ROCm the
+        array is page-locked."""
         if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
         with _vendor_errors():
@@ -170,7 +174,7 @@ class TorchSession(
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
+        """Return a tensor; on the CPU it lies in a NumPy array's memory. Raises DeviceOutOfMemory."""
         with _vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
@@ -192,23 +196,25 @@ class TorchSession(
         return there.view(self._dtypes[dtype]).view(shape)
 
     def view(self, array: Array) -> Buffer:
-        """The array's own memory as a tensor; NumPy's bfloat16 is no dtype that PyTorch knows."""
+        """Return a tensor in the array's memory. PyTorch does not know NumPy's bfloat16, so those bytes are viewed as
+        int16 first."""
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in; pageable memory is staged by the driver."""
+        """Copy to the device; the driver stages pageable memory."""
         with _vendor_errors():
             buffer.copy_(self.view(host))
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out and wait for it."""
+        """Copy to the host and wait for the copy."""
         with _vendor_errors():
             self.view(host).copy_(buffer)
 
     def stream(self) -> DeviceStream:
-        """A stream of CUDA or ROCm: elsewhere PyTorch has no page-locked memory. Raises Unsupported."""
+        """Return a stream on CUDA or ROCm. Raises Unsupported elsewhere, because PyTorch has no page-locked memory
+        there."""
         if self._place.type != "cuda":
             raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
         with _vendor_errors():
@@ -219,7 +225,8 @@ class TorchSession(
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the tensor's own memory on the CPU."""
+        """Return the tensor's memory as an array; None if the tensor is not on the CPU or has another shape or
+        dtype."""
         if not (self._on_cpu and self._fits(buffer, shape, dtype)):
             return None
         if dtype == "bfloat16":
@@ -227,7 +234,7 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Copy it on the CPU, too: a comparison with the float64 reference takes several times as long."""
+        """Copy the tensor, on the CPU too: a comparison with the float64 reference takes several times as long."""
         if not self._fits(buffer, shape, dtype):
             return None
         with _vendor_errors():
@@ -249,7 +256,8 @@ class TorchSession(
         return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
+        """Return a call of PyTorch's own function, which writes to `output` or to a new output, or of the op's
+        expression."""
         with _vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
@@ -271,7 +279,7 @@ class TorchSession(
         return launch
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
-        """Enqueue; the CPU computes at once."""
+        """Enqueue the launches; the CPU computes them at once."""
         with _vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
@@ -283,29 +291,30 @@ class TorchSession(
                 call()
 
     def sync(self) -> None:
-        """Wait for the device's queue; the CPU has none."""
+        """Wait for the device's queue; the CPU has no queue."""
         if not self._on_cpu:
             with _vendor_errors():
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
-        """One element is set, which is the least that a kernel does; on the CPU none."""
+        """Return a launch that sets one element, the least work of a kernel; on the CPU it sets none."""
         return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
 
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Device seconds between two events around `repeat` launches, queued so that no host time is inside."""
+        """Return the device seconds between two events around `repeat` launches, queued so that no host time is
+        measured. Returns None if the device has no clock."""
         if self._clock is None:
             return None
         with _vendor_errors():
             return self._clock.time(launch.call, repeat)
 
     def use_threads(self, count: int | None) -> None:
-        """Compute with so many threads from now on (None: all)."""
+        """Set the number of threads that compute. None means all."""
         if self.threads is not None and self._torch.get_num_threads() != (count or self.threads):
             self._torch.set_num_threads(count or self.threads)
 
     def close(self) -> None:
-        """Give back what PyTorch's pool holds."""
+        """Free the idle memory of PyTorch's pool."""
         self._clock = None
         if not self._on_cpu:
             with contextlib.suppress(Exception):
@@ -327,7 +336,7 @@ def _vendor_errors() -> Iterator[None]:
 
 
 class TorchStream(DeviceStream):
-    """A stream beside PyTorch's usual one."""
+    """A stream beside PyTorch's default stream."""
 
     def __init__(self, session: TorchSession) -> None:
         self._session, self._stream = session, session.driver.Stream()
@@ -352,8 +361,8 @@ class TorchStream(DeviceStream):
 
 
 class TorchClock:
-    """Device seconds between two events. Writes that empty the caches go before them: the device is busy with those
-    while the host enqueues what is timed."""
+    """A clock that reads the device seconds between two events. Writes that empty the caches go before the events: they
+    keep the device busy while the host enqueues the launches."""
 
     def __init__(self, session: TorchSession, cache_bytes: int | None) -> None:
         size = 2 * cache_bytes if cache_bytes else UNKNOWN_CACHE_BYTES
@@ -364,7 +373,7 @@ class TorchClock:
 
     @functools.cached_property
     def _write_s(self) -> float:
-        """Device seconds of one write."""
+        """The device seconds of one write."""
         self._room().zero_()
         self._begin.record()
         self._room().zero_()
@@ -372,8 +381,9 @@ class TorchClock:
         return max(1e-6, self._between())
 
     def time(self, call: Callable[[], Any], repeat: int) -> float:
-        """Seconds of `repeat` launches. Where the device caught up with the host the delay before them is doubled, up
-        to a tenth of a second: a queue that is full makes the host wait, and no delay will do."""
+        """Return the seconds of `repeat` launches. If the device caught up with the host, the delay before the launches
+        is doubled, up to a tenth of a second: with a full queue the host waits for the device, and no delay is long
+        enough."""
         delay_s = self._launch_s * repeat
         while True:
             self._driver.synchronize()
@@ -405,8 +415,8 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 class _Names:
-    """PyTorch under NumPy's names, as far as expressions of ops use them. Most of its functions know NumPy's `axis` and
-    `keepdims`; these do not, or give something else, or take no plain numbers."""
+    """PyTorch's functions under NumPy's names, for the expressions of ops. Most of PyTorch's functions accept NumPy's
+    `axis` and `keepdims`. The functions here do not, or return something else, or take no plain numbers."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -415,23 +425,23 @@ class _Names:
         return getattr(self._torch, name)
 
     def max(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """`torch.max` along an axis gives the places too."""
+        """Return the largest values only: `torch.max` along an axis returns their places too."""
         return self._torch.amax(x, axis, keepdims)
 
     def min(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """`torch.min` along an axis gives the places too."""
+        """Return the smallest values only: `torch.min` along an axis returns their places too."""
         return self._torch.amin(x, axis, keepdims)
 
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Take tensors and numbers."""
+        """Return the larger elements; each argument is a tensor or a number."""
         return self._torch.maximum(*self._tensors(a, b))
 
     def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Take tensors and numbers."""
+        """Return the smaller elements; each argument is a tensor or a number."""
         return self._torch.minimum(*self._tensors(a, b))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
-        """A copy where `x` is a view in another order."""
+        """Return `x`, or a copy if `x` is a view in another order."""
         return x.contiguous()
 
     def _tensors(self, a: Any, b: Any) -> list[Tensor]:
@@ -440,7 +450,7 @@ class _Names:
 
 
 def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
-    """The call with cuBLAS allowed to round float32 inputs to TF32."""
+    """Make the call while cuBLAS may round float32 inputs to TF32."""
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
         call()
@@ -452,7 +462,7 @@ def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
 
 
 class TorchBackend(Backend):
-    """The CPU, and what PyTorch was built for."""
+    """A backend for the CPU and for the GPUs that PyTorch was built for."""
 
     name = "torch"
     implementations: tuple[Implementation, ...] = ("library",)
@@ -460,12 +470,12 @@ class TorchBackend(Backend):
     yields_to = ("cupy",)
 
     def devices(self) -> list[Device]:
-        """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises
-        BackendUnavailable."""
+        """List the CPU, then the GPUs. A PyTorch built only for the CPU is not imported, because the import takes
+        seconds. Raises BackendUnavailable."""
         return [*self.host_devices(), *(_gpus(import_torch()) if _drives_gpus(_version()) else ())]
 
     def host_devices(self) -> list[Device]:
-        """The CPU, without an import. Raises BackendUnavailable."""
+        """List the CPU without importing PyTorch. Raises BackendUnavailable."""
         driver = _version()["__version__"]
         return [Device(id=CPU, backend="torch", kind="cpu", name="CPU", api="host", driver=driver)]
 
@@ -483,7 +493,7 @@ class TorchBackend(Backend):
 
 
 def _version() -> dict[str, Any]:
-    """Read PyTorch's file of versions without PyTorch. Raises BackendUnavailable where it is not there."""
+    """Read PyTorch's version file without importing PyTorch. Raises BackendUnavailable if the file is not there."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
@@ -498,7 +508,7 @@ def _drives_gpus(version: Mapping[str, Any]) -> bool:
 
 
 def _quiet() -> None:
-    """Before the import: threads that stop spinning soon, and float32 that stays float32."""
+    """Prepare the import: threads stop spinning soon, and float32 is not rounded to TF32."""
     set_up_threads()
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         os.environ.pop(name, None)
@@ -555,7 +565,7 @@ _GPU_BLAS = {"cuda": "cublas", "rocm": "rocblas", "xpu": "onemkl", "metal": "mps
 
 
 def _blas(torch: Any, api: str) -> Blas:
-    """Name the BLAS; on the CPU the one that PyTorch was built with, and the instructions that it uses."""
+    """Name the BLAS; on the CPU the BLAS that PyTorch was built with, and the instruction set in use."""
     if api != "host":
         return Blas(library=_GPU_BLAS[api])
     text = torch.__config__.show()

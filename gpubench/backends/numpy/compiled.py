@@ -1,7 +1,7 @@
-"""Compiled kernels of the CPU: a module of text for each, whose machine code the cache keeps.
+"""Compiled kernels of the CPU. Each kernel is a module of source text, and the cache keeps its machine code.
 
-The name of a module is a hash of its text, of `native` and of the versions. The module is in `sys.modules` before it is
-executed, or its functions could not be loaded from the cache a second time.
+The name of a module is a hash of its text, of `native` and of the versions. The module enters `sys.modules` before it
+is executed, because otherwise its functions could not be loaded from the cache a second time.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def errors(got, want, scale, out, start, stop, slot, m, s):
 
 
 def import_numba(most: int, *, kernels: bool = True) -> None:
-    """Import numba with `most` threads, and what all `kernels` share. Raises ImportError, NumbaUnusable, and whatever
-    else a broken numba raises."""
+    """Import numba with `most` threads, and with `kernels` the code that all kernels share. Raises ImportError,
+    NumbaUnusable, and any error of a broken numba."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
@@ -92,32 +92,34 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import what a session with `most` threads will need, as far as that cannot fail in a way of its own.
+    """Import numba with `most` threads. Load the code that all kernels share only if the cache keeps it and the user
+    has set no variable of numba.
 
-    Without a cache that keeps it, the session compiles it for all: it knows the folder of the run.
+    Otherwise the session compiles that code, because the session knows the folder of the run.
     """
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 
 
 def foreign_variables() -> str:
-    """Name the variables of numba that the user has set, each of which may keep it from working."""
+    """Name the variables of numba that the user has set. Each of them may keep numba from working."""
     return " and ".join(sorted(name for name in os.environ if name.startswith("NUMBA_") and name not in _OURS))
 
 
 def slowing_variables() -> str:
-    """Name those that may make every kernel slower."""
+    """Name the variables in the environment that may make every kernel slower."""
     return " and ".join(name for name in _SLOWING if name in os.environ)
 
 
 class NumbaUnusable(RuntimeError):
-    """numba is there and does not compile, or does not compute; the message is a whole sentence."""
+    """An error of an installed numba that does not compile or computes wrongly. The message is a whole sentence."""
 
 
 class NumbaThreads:
-    """The one pool of compiled kernels' threads in this process. `compilations` counts what no cache held."""
+    """The thread pool of compiled kernels, one in each process. `compilations`: the number of kernels that were in no
+    cache."""
 
     def __init__(self, most: int) -> None:
-        """Raises what `import_numba` raises."""
+        """Import numba and try it out. Raises the errors of `import_numba`."""
         with on_all_cpus(), _leave_mark():
             import_numba(most)
             import llvmlite.binding
@@ -137,7 +139,7 @@ class NumbaThreads:
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def _try_out(self) -> None:
-        """Number four elements in one slice, and in two. Raises NumbaUnusable if the numbers are wrong."""
+        """Number four elements in one slice, then in two slices. Raises NumbaUnusable if the numbers are wrong."""
         import numpy as np
 
         step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)
@@ -149,7 +151,7 @@ class NumbaThreads:
                 raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
 
     def compile(self, program: NumbaProgram) -> None:
-        """Have its kernels at hand, compiled. Raises BuildError."""
+        """Load the program's kernels, or compile them. Raises BuildError."""
         try:
             self._module(program.source)
         except MemoryError:
@@ -158,8 +160,9 @@ class NumbaThreads:
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
-        """Have the kernels of these programs at hand. What no cache holds is compiled by processes side by side, since
-        numba compiles one kernel at a time in each. Returns the seconds that compiling took."""
+        """Load the kernels of these programs. Several processes compile the kernels that no cache holds, because numba
+        compiles one kernel at a time in a process. Returns the seconds of compiling; a kernel that does not compile
+        raises nothing here."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
         missing = [source for source in sources if not self._at_hand(source)]
@@ -180,7 +183,8 @@ class NumbaThreads:
         return time.perf_counter() - began if missing else 0.0
 
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
-        """One launch of the program on these arrays. It holds their addresses, so it keeps them, and its scratch."""
+        """Return a launch of the program on these arrays. It uses their addresses, so it keeps references to them and
+        to its scratch."""
         import numpy as np
 
         module = self._module(program.source)
@@ -210,8 +214,8 @@ class NumbaThreads:
         return run
 
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of flat arrays, as `reference.judge` asks for it. Returns None for
-        arrays that the compiled pass does not read."""
+        """Return the largest error of each block of flat arrays, as `reference.judge` needs it. Returns None for arrays
+        that compiled code does not read."""
         import numpy as np
 
         arrays = {"got": got, "want": want} if scale is None else {"got": got, "want": want, "scale": scale}
@@ -235,8 +239,8 @@ class NumbaThreads:
         return out
 
     def assembly(self, program: NumbaProgram) -> str:
-        """The machine code of the program's kernels, as the compiler writes it: anew from the optimised implementation,
-        which the cache holds beside the code."""
+        """Return the assembly text of the program's kernels. It is generated anew from the optimised LLVM code, which
+        the cache holds beside the machine code."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(
@@ -265,8 +269,8 @@ class NumbaThreads:
 
 @contextlib.contextmanager
 def _leave_mark() -> Iterator[None]:
-    """Leave a mark in the run's folder meanwhile: a numba that ends its process ends one worker of a run, not all.
-    Raises NumbaUnusable where a worker that is no more has left its mark."""
+    """Leave a mark in the run's folder while the `with` block loads numba, so that a numba that ends its process ends
+    only one worker of a run. Raises NumbaUnusable if a worker that has ended left its mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():
             if any(_is_of_the_dead(path) for path in folder.glob(f"{_MARK}*")):
@@ -280,7 +284,7 @@ def _leave_mark() -> Iterator[None]:
 
 
 def _is_of_the_dead(path: Path) -> bool:
-    """Tell whether nobody holds the mark. An empty one is our own: its holder has just removed it."""
+    """Return whether no process holds the mark. An empty mark does not count: its holder has just removed it."""
     mark = Lock(path)
     with contextlib.suppress(OSError):
         if mark.take():
@@ -291,7 +295,7 @@ def _is_of_the_dead(path: Path) -> bool:
 
 
 def _execute(name: str, source: str) -> None:
-    """Define the module."""
+    """Execute the text as the module of that name."""
     module = sys.modules[name] = ModuleType(name)
     try:
         exec(compile(source, f"<{name}>", "exec"), vars(module))
@@ -301,12 +305,13 @@ def _execute(name: str, source: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Return kind and message of an error of numba, which may be a page long."""
+    """Return the kind and the message of an error as one line; numba's message may be a page long."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def main(folders: Sequence[str]) -> None:
-    """Compile the kernels in the list on stdin, for the cache or for the folder of the run. What fails is printed."""
+    """Compile the kernels in the list on stdin into the cache, or into the run's folder. Prints the first error and
+    exits."""
     sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     for folder in folders:
         cache.fall_back_to(Path(folder))

@@ -1,10 +1,10 @@
-"""The machine code of compiled kernels, kept in the cache: one file for each module of kernels.
+"""The machine code of compiled kernels in the cache: one file for each module of kernels.
 
-numba's own cache writes an index and a file for each function, without a digest, executes whatever stands there, and
-knows neither the modules that a function calls nor the settings it was compiled with. The name of a file here is a
+numba's own cache writes an index and a file for each function, without a digest, and executes whatever the file holds.
+It notices no change of the modules that a function calls or of the compiler's settings. Here the name of a file is a
 hash of all of these. A file holds the functions of its module for one processor, and is written as a whole.
 
-Imported in a worker only: numba takes half a second.
+Only workers import this module: numba takes half a second.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _open: dict[str, ModuleCode] = {}
 
 
 class ModuleCode:
-    """The functions of one module that the cache holds, and those that were compiled since.
+    """The functions of one module: those in the cache, and newly compiled ones.
 
-    `used`: a function was loaded, not compiled.
+    `used`: whether a function was loaded instead of compiled.
     """
 
     def __init__(self, module: str) -> None:
@@ -52,13 +52,13 @@ class ModuleCode:
         self.used = False
 
     def load(self, function: str) -> Any:
-        """Return the parts of a compiled function, or None."""
+        """Return the parts of a compiled function, or None if the cache does not hold it."""
         payload = self._payloads.get(function)
         self.used |= payload is not None
         return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
 
     def keep(self, function: str, parts: Any) -> None:
-        """Keep the parts of a compiled function until `save`."""
+        """Keep the parts of a compiled function; `save` writes them."""
         self._payloads[function] = dumps(parts)
         self._grown = True
 
@@ -69,13 +69,13 @@ class ModuleCode:
             self._grown = False
 
     def remove(self) -> None:
-        """Forget the file: what it holds does not work."""
+        """Remove the file, whose code does not work."""
         self._cache.remove(self._name)
         self._payloads = {}
 
 
 class FunctionCode(NullCache):  # type: ignore[misc]
-    """The cache that numba asks for the machine code of one function: a part of an open module."""
+    """The cache that numba asks for the machine code of one function. It reads and writes the open module."""
 
     def __init__(self, function: Any) -> None:
         self._module = _open.get(function.__module__)
@@ -96,10 +96,11 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
 
 def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Exception], ...] = ()) -> Result:
-    """Return what `run` returns, which defines `module`; its functions are loaded from the cache, or kept there.
+    """Return the result of `run`, which defines `module`. The module's functions are loaded from the cache, or compiled
+    and kept there.
 
-    Raises what `run` raises. If that came of machine code out of the cache, which only the kinds of error in
-    `hopeless` rule out, the file is removed and everything is compiled once more.
+    Raises the errors of `run`. If functions came from the cache and the error is not in `hopeless`, the cached code may
+    be the cause: the file is removed and everything is compiled once more.
     """
     code = _open[module] = ModuleCode(module)
     try:
@@ -132,14 +133,14 @@ def file_name(module: str) -> str:
 
 @functools.cache
 def version() -> str:
-    """A hash of everything that all kernels are made of: numba, Python, and what kernels call."""
+    """Return a hash of everything that all kernels depend on: numba, Python and `native.py`."""
     text = Path(__file__).with_name("native.py").read_text(encoding="utf-8")
     return hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
 
 
 @functools.cache
 def _surroundings() -> str:
-    """The version, the processor and the settings of numba."""
+    """Return the version, the processor and the settings of numba as a text."""
     settings = {
         name: value
         for name, value in sorted(vars(config).items())

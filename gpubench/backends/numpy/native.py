@@ -1,15 +1,15 @@
-"""Building blocks of compiled CPU kernels: scalar functions as LLVM vectorizes them, and the parallel region.
+"""Building blocks of compiled CPU kernels: scalar functions that LLVM vectorizes, and the parallel region.
 
-A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the units of work that it takes
-(elements, rows, tiles), the number of its slice, and two lengths of its own. Every kernel is called through `share` or
-`alone`, which are compiled once for all of them: an op costs the compilation of its own loops only.
+A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the range of units to work on
+(elements, rows, tiles), the number of its slice, and two lengths whose meaning the kernel defines. `share` and `alone`
+call every kernel. They are compiled once for all kernels, so an op only compiles its own loops.
 
-- The functions of a body carry {contract} alone: reassociation would delete the steps that make `exp` exact. Loops that
-  add up carry {contract, reassoc, nsz}, without which LLVM does not vectorize them.
-- `llvm.maximum` is what LLVM vectorizes as a reduction; it hands a NaN on, as NumPy does. A comparison is neither.
+- The functions of a body have only the flag {contract}: reassociation would delete the steps that make `exp` exact.
+  Loops that add up have {contract, reassoc, nsz}; without these flags LLVM does not vectorize them.
+- LLVM vectorizes `llvm.maximum` as a reduction, and it passes a NaN on, as NumPy does. A comparison does neither.
 - Constants are typed: `0.5 * x` would be computed in float64.
 
-Imported in a worker only: numba takes half a second.
+Only workers import this module: numba takes half a second.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64
 
 
 def kernel(*dtypes: str) -> Any:
-    """The decorator of a kernel whose four arrays hold these dtypes."""
+    """Return the decorator of a kernel whose four arrays have these dtypes."""
     arguments = (*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
 
     def compile_function(function: Any) -> Any:
@@ -58,7 +58,7 @@ def kernel(*dtypes: str) -> Any:
 
 
 def runner(**options: Any) -> Any:
-    """The decorator of a function that runs plans."""
+    """Return the decorator of a function that runs plans."""
 
     def compile_function(function: Any) -> Any:
         made = njit(**options, **_OPTIONS)(function)
@@ -71,12 +71,12 @@ def runner(**options: Any) -> Any:
 
 
 def scalar(function: Any) -> Any:
-    """The decorator of a function of one element. It is inlined by LLVM and keeps its own flags."""
+    """Decorate a function of one element. LLVM inlines it, and it keeps its own flags."""
     return njit(fastmath=BODY, **_INLINED)(function)
 
 
 def summing(function: Any) -> Any:
-    """The decorator of a loop that adds up."""
+    """Decorate a loop that adds up."""
     return njit(fastmath=SUM, **_INLINED)(function)
 
 
@@ -85,8 +85,8 @@ def summing(function: Any) -> Any:
 
 @intrinsic
 def wide_vectors(typingctx):
-    """Ask for vectors of 512 bits in the calling function: LLVM takes 256 on the processors that have both, which is
-    0.7 of the speed of exp in cache. The attribute belongs to a function, so it is not inlined."""
+    """Ask for 512-bit vectors in the calling function. LLVM takes 256 bits on processors that have both, which gives
+    0.7 of the speed of exp in cache. The attribute belongs to the calling function, so that function is not inlined."""
 
     def codegen(context, builder, signature, args):
         # llvmlite knows a list of attributes, and refuses others in its own `add`.
@@ -115,7 +115,7 @@ from_bits64 = _cast(types.float64, types.int64, ir.DoubleType())
 
 
 def _of_two(function: str, **flags: Any) -> Any:
-    """Return LLVM's function of two numbers of one type."""
+    """Return LLVM's function of this name for two numbers of one type."""
 
     @intrinsic
     def of_two(typingctx, a, b):
@@ -138,7 +138,7 @@ larger = _of_two(
 
 @intrinsic
 def fma(typingctx, a, b, c):
-    """a b + c, rounded once."""
+    """Return a b + c, rounded once."""
 
     def codegen(context, builder, signature, args):
         return builder.fma(*args)
@@ -148,7 +148,7 @@ def fma(typingctx, a, b, c):
 
 @intrinsic
 def wide(typingctx, half):
-    """The float32 of a float16, which arrives as its bits."""
+    """Return the float32 value of a float16, which is given by its bits."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -158,7 +158,7 @@ def wide(typingctx, half):
 
 @intrinsic
 def narrow(typingctx, x):
-    """The bits of the nearest float16."""
+    """Return the bits of the nearest float16."""
 
     def codegen(context, builder, signature, args):
         return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
@@ -168,7 +168,7 @@ def narrow(typingctx, x):
 
 @intrinsic
 def scratch(typingctx, dtype):
-    """`STREAMED` elements on the stack, aligned to 64 bytes, of the type of the argument."""
+    """Return `STREAMED` elements of the argument's type on the stack, aligned to 64 bytes."""
 
     def codegen(context, builder, signature, args):
         with builder.goto_entry_block():
@@ -180,13 +180,13 @@ def scratch(typingctx, dtype):
 
 
 def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
-    """Return a pointer to so many elements from `at` on."""
+    """Return a pointer to a vector of `lanes` elements that begins at `at`."""
     place = builder.gep(pointer, [at])
     return builder.bitcast(place, ir.VectorType(place.type.pointee, lanes).as_pointer())
 
 
 def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: bool) -> None:
-    """Store a vector; `streamed`: past the caches, to a whole line."""
+    """Store a vector; `streamed` stores past the caches, to an aligned line."""
     stored = builder.store(value, pointer, align=64 if streamed else itemsize)
     if streamed:
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
@@ -194,9 +194,11 @@ def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: b
 
 @intrinsic
 def stream(typingctx, out, at, block, count):
-    """Write block[:count] to out[at:], 64 bytes at a time, past the caches. `count` elements are a multiple of them.
+    """Write block[:count] to out[at:] past the caches, 64 bytes at a time. `count` elements fill whole lines.
 
-    A part of an array, as a split hands it over, may begin within a line: such a store would end the process there."""
+    A part of an array, as a split hands it over, may begin within a line. A streaming store there would end the
+    process, so such a part is stored through the caches.
+    """
 
     def codegen(context, builder, signature, args):
         target, start, source, length = args
@@ -227,7 +229,7 @@ def address(typingctx, pointer):
 
 @intrinsic
 def fence(typingctx):
-    """Streaming stores of this thread are done before its next ones."""
+    """Wait until this thread's streaming stores are done, before its next stores."""
 
     def codegen(context, builder, signature, args):
         builder.fence("seq_cst")
@@ -342,8 +344,9 @@ def tanh64(x):
 
 @intrinsic(prefer_literal=True)
 def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
-    """out[out_at + i out_stride + j] = x[at + j stride + i] of a tile as wide as `tile_side`: whole rows are loaded,
-    exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: past the caches, to aligned rows."""
+    """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for a tile of `tile_side` rows and columns. Whole
+    rows are loaded, exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: store past the caches,
+    to aligned rows."""
 
     def codegen(context, builder, signature, args):
         source, start, step, target, out_start, out_step, _ = args
@@ -380,7 +383,7 @@ def _lanes(indices: list[int]) -> Any:
 
 
 def _side(itemsize: int) -> int:
-    """Rows and columns of a tile in registers: 64 bytes, at most 16."""
+    """Return the rows and columns of a tile in registers: 64 bytes a row, at most 16."""
     return min(16, 64 // itemsize)
 
 
@@ -407,7 +410,8 @@ _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 @runner(parallel=True)
 def share(plan):
-    """Run the passes in order, each in its slices, one a thread; slices begin at multiples of the granule."""
+    """Run the passes in order. Each pass is divided into slices, one a thread; slices begin at multiples of the
+    granule."""
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:
@@ -427,7 +431,7 @@ def share(plan):
 
 @runner()
 def alone(plan):
-    """Run the passes in the calling thread, each in one slice."""
+    """Run the passes in the calling thread, each pass in one slice."""
     for p in range(plan.shape[0]):
         call(
             plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]

@@ -1,1 +1,1 @@
-"""The modules that backends share with each other and with the worker; the parent uses none of them."""
+"""Modules that backends share with each other and with the worker. The parent process uses none of them."""

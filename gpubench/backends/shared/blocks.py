@@ -1,4 +1,4 @@
-"""Threads that run the blocks of one launch, that copy, and that empty the caches."""
+"""Threads that run the blocks of a launch, copy arrays, or empty the caches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Block = Callable[[int, int], None]
 
 
 class BlockThreads:
-    """The threads that run a tuned NumPy kernel's blocks, and that copy: they stay, and each takes the next block when
-    it is free. `threads` in all: the caller's own, and others that start with the first launch that needs them.
+    """Threads that run the blocks of a tuned NumPy kernel, and that copy. The threads stay, and a free thread takes the
+    next block. `threads` counts the caller's own thread; the others start with the first launch that needs them.
 
-    One wake-up per thread and launch. A future per block costs more than that: every hand-over of the interpreter's
-    lock is a wait, and blocks of 64 Ki elements then copy at half the rate (measured with two cores).
-    `limit_blas(count)` sets the threads of the BLAS that blocks may call.
+    A launch wakes each thread once. A future per block would cost more: every hand-over of the interpreter's lock is a
+    wait, and blocks of 64 Ki elements would be copied at half the rate (measured with two cores). `limit_blas(count)`
+    sets the threads of the BLAS that blocks may call.
     """
 
     def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:
@@ -29,9 +29,10 @@ class BlockThreads:
         self._others: list[threading.Thread] = []
 
     def run(self, function: Block, length: int, grain: int) -> None:
-        """`function(start, stop)` for slices of `grain` up to `length`; a single one stays on this thread.
+        """Call `function(start, stop)` for slices of `grain` elements up to `length`; a single slice runs in the
+        calling thread.
 
-        Raises what the first block to fail raised, when all threads are done.
+        Raises the first error of a block, when all threads are done.
         """
         launch = _Launch(function, length, grain)
         others = min(self.threads, -(-length // grain)) - 1
@@ -52,8 +53,8 @@ class BlockThreads:
             raise launch.error
 
     def multiply(self, function: Block, length: int, grain: int) -> None:
-        """Do the same for a function that multiplies: BLAS has one thread meanwhile. Two pools at once, each of as many
-        threads as there are cores, take up to 13 times as long."""
+        """Do the same as `run` for a function that multiplies matrices, with one BLAS thread meanwhile. Two thread
+        pools at once, each as large as the number of cores, take up to 13 times as long."""
         self._limit_blas(1)
         try:
             self.run(function, length, grain)
@@ -76,7 +77,7 @@ class BlockThreads:
 
 
 class _Launch:
-    """The blocks of one launch that nobody has taken yet."""
+    """The blocks of one launch that no thread has taken yet."""
 
     def __init__(self, function: Block, length: int, grain: int) -> None:
         self.finished: SimpleQueue[None] = SimpleQueue()
@@ -86,7 +87,7 @@ class _Launch:
         self._lock = threading.Lock()
 
     def work(self) -> None:
-        """Take blocks until there are none."""
+        """Take and run blocks until no block is left."""
         try:
             while (start := self._next()) is not None:
                 self._function(start, min(start + self._grain, self._length))
@@ -99,11 +100,11 @@ class _Launch:
 
 
 class Flush:
-    """Caches emptied: the host's by writing twice as much as they hold, the device's by its own session.
+    """A flush of the caches: the host's by writing twice as many bytes as they hold, the device's by its session.
 
-    Call it before the clock starts. `host_bytes`: twice the CPU's last level of cache.
+    Call it before the clock starts. `host_bytes`: twice the size of the CPU's last-level cache.
 
-    Every thread writes its share, because the caches near the cores are their own.
+    Every thread writes a part, because each core has caches of its own.
     """
 
     def __init__(self, session: Session, host_bytes: int) -> None:
@@ -115,7 +116,7 @@ class Flush:
         self._pool = ThreadPoolExecutor(self._threads)
 
     def __call__(self) -> None:
-        """Flush both sides and wait for it."""
+        """Flush the caches of the host and of the device, and wait."""
         if self._session.device.kind != "cpu":
             self._session.flush()
             self._session.sync()

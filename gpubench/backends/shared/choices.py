@@ -1,6 +1,7 @@
-"""Which candidate of a kernel a device took: timed once, remembered in the user's cache folder.
+"""The choice of a kernel's candidate for a device: timed once, remembered in the user's cache folder.
 
-The file is a convenience: unreadable, it counts as empty; unwritable, a choice lasts as long as the session.
+The file is only a convenience. If it cannot be read, it counts as empty. If it cannot be written, a choice lasts as
+long as the session.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ _WHAT = "the list of chosen kernels"
 
 
 class Choices:
-    """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
-    counters when its session began."""
+    """The choices of one device. `device` describes the adapter, the driver and the library's version. `opened`: the
+    CPU counters when the session began."""
 
     def __init__(self, device: str, cache: SealedFiles, opened: processes.CpuTimes | None = None) -> None:
         self._device, self._cache, self._opened = device, cache, opened
@@ -70,15 +71,15 @@ class Choices:
         return self._read().get(self._device, {})
 
     def get(self, key: str) -> Chosen | None:
-        """Return what is remembered under `key`."""
+        """Return the choice that is remembered under `key`."""
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return what is remembered of an op's size, whatever its candidates were."""
+        """Return all remembered choices for an op's size, whatever the candidates were."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
-        """Remember, here and in the file; what others wrote there meanwhile stays."""
+        """Remember the choice, here and in the file. Choices that other processes wrote meanwhile stay in the file."""
         self._known = {**self._known, key: choice}
         every = self._read()
         every[self._device] = {**every.get(self._device, {}), **self._known}
@@ -87,7 +88,7 @@ class Choices:
         )
 
     def outlives(self, choice: Chosen) -> bool:
-        """Whether it was made on a loaded machine, which has become quieter."""
+        """Return whether the choice was made on a loaded machine and the machine is quieter now."""
         if choice.load <= _LOADED or self._opened is None or (now := processes.read_cpu_times()) is None:
             return False
         foreign = processes.load_in_ticks(self._opened, now).foreign
@@ -96,14 +97,14 @@ class Choices:
         )
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
-        """Return all that the file holds; nothing if another version wrote it in another form."""
+        """Return everything in the file; nothing if another version wrote it in another format."""
         with contextlib.suppress(msgspec.DecodeError):
             return _FILE.decode(self._cache.read(FILE_NAME, _WHAT) or b"{}")
         return {}
 
 
 def _foreign_share(before: processes.CpuTimes | None, after: processes.CpuTimes | None) -> float:
-    """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
+    """Return the share of the CPUs that other processes and other virtual machines took; 0 if it is unknown."""
     return sum(share or 0.0 for share in processes.load_in_ticks(before, after))
 
 
@@ -121,13 +122,14 @@ class Trials(msgspec.Struct, frozen=True):
 
 
 def key(case: Case, names: Sequence[str]) -> str:
-    """Return what a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
+    """Return the key of a choice: op, dtype, variant, each param rounded to half an octave, and the set of
+    candidates."""
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
     return f"{_place(case)}/{digest}"
 
 
 def _place(case: Case, away: int = 0) -> str:
-    """The key without its candidates, of the size that is so many half octaves `away`."""
+    """Return the key without the candidates, for the size that is `away` half octaves from the case's size."""
     params = {**case.params, "n": round(case.params["n"] * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
@@ -138,7 +140,7 @@ def _half_octave(value: int) -> str:
 
 
 class TrialsNeeded(BackendError):
-    """The choice is still to be made, and this is no time for trials."""
+    """An error: the choice is still to be made, but trials are not allowed now."""
 
 
 _without_trials = contextvars.ContextVar("without_trials", default=False)
@@ -146,8 +148,8 @@ _without_trials = contextvars.ContextVar("without_trials", default=False)
 
 @contextlib.contextmanager
 def without_trials() -> Iterator[None]:
-    """A time in which other devices work, so that no trial would tell anything: a choice that is not remembered, or
-    may have to be made again, raises TrialsNeeded."""
+    """Forbid trials in the `with` block, because other devices work and would disturb them. A choice that is not
+    remembered, or that may have to be made again, raises TrialsNeeded."""
     token = _without_trials.set(True)
     try:
         yield
@@ -156,17 +158,17 @@ def without_trials() -> Iterator[None]:
 
 
 def trials_forbidden() -> bool:
-    """Whether this is such a time."""
+    """Return whether trials are forbidden now."""
     return _without_trials.get()
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """Return the name that is remembered for the case or, beside the rungs of its ladder, for a size near it; else the
-    fastest one, which is remembered from then on. One that was chosen on a loaded machine is chosen anew once it is
-    quieter.
+    """Return the remembered candidate's name for the case, or for a size near it if the size is not on the op's ladder.
+    Otherwise time the candidates and remember the fastest. A choice made on a loaded machine is made again when the
+    machine is quieter.
 
-    The trials write to an output of their own, which the correctness check never sees. None: memory is too short for
-    them, and the default stays.
+    The trials write to an output of their own, which the correctness check never sees. Returns None if memory is too
+    short for trials; then the default stays.
     """
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
@@ -202,7 +204,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return what the nearest remembered size took, which may have had other candidates too."""
+    """Return the candidate that the nearest remembered size took, even if that size had other candidates too."""
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
         if names:
@@ -211,8 +213,8 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return what the nearest sizes below and above took on a quiet machine, where building others is costly. Returns
-    nothing where one of the two is not remembered."""
+    """Return the candidates that the nearest sizes below and above took on a quiet machine, if building others is
+    costly. Returns nothing if one of the two sizes is not remembered."""
     taken = set()
     for side in (-1, 1) if trials.builders else ():
         nearest = next(
@@ -226,8 +228,8 @@ def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
 
 
 def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:
-    """The timer of candidates that threads have built side by side, all before any is timed. What was not begun before
-    the budget ended, but for the default, counts as one that cannot be built."""
+    """Return a timer of candidates that threads have built side by side, all before the first is timed. A candidate
+    whose build had not begun within the budget raises BuildError; the default is always built."""
     if not trials.builders:
         return timer
     start = clock()
@@ -245,13 +247,13 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
 def fastest(
     names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
 ) -> str:
-    """The name whose launches take the least time, the first one unless another is `margin` times as fast; candidates
-    that cannot be built are passed over.
+    """Return the name whose launches take the least time, but the first name unless another is `margin` times as fast.
+    Candidates that cannot be built are skipped.
 
-    `timer(name)` builds one. Each is launched twice, in order; then those that may win take samples in turns, so that a
-    slow moment meets all of them. The first name, the default, is always tried, the others as long as the budget lasts:
-    it is exceeded by what one candidate takes to build and to launch twice, or by two rounds. Raises BackendError if
-    the default fails.
+    `timer(name)` builds a candidate. Each candidate is launched twice, in order; then the possible winners take samples
+    in turns, so that a slow moment affects all of them. The first name, the default, is always tried, the others while
+    the budget lasts. The budget may be exceeded by building and launching one candidate, or by two rounds. Raises
+    BackendError if the default fails.
     """
     start = clock()
     built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
@@ -289,7 +291,8 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """The candidates that can be built, as long as it is not `late`: what times each, and the seconds of one launch."""
+    """Build the candidates until it is `late`. Returns, for each that could be built, its timer and the seconds of one
+    launch."""
     timers = {}
     for name in names:
         if late():
@@ -307,6 +310,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Seconds of a launch, of several in a row where one takes `single`."""
+    """Return the seconds of a launch as the mean of several launches in a row, or of one if `single`, the seconds of
+    one launch, is long."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat

@@ -1,6 +1,6 @@
-"""The host side that every backend shares: threads, arrays, seeded inputs, and what decides whether a case can run.
+"""The part of the host that all backends share: threads, arrays, seeded inputs, and reasons why a case cannot run.
 
-NumPy is imported inside the functions: only workers call them.
+Functions import NumPy inside, because only workers call them.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Count no more than so many CPUs as usable by this process (None: no bound): its affinity tells nothing of the
-    quota of a control group, which stops all threads of a group once it is used up."""
+    """Set the largest number of CPUs that this process counts as usable (None: no bound). The affinity does not show
+    the quota of a control group, and all threads of a group stop when its quota is used up."""
     global _bound
     _bound = count
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, _bound or count)
 
 
 def set_up_threads() -> None:
-    """Say how the threads of an OpenMP or OpenBLAS that is loaded after this wait, and where they run.
+    """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run.
 
-    They spin for half a millisecond while they wait, not for 4 to 9, or 120, when they take the cores from whatever
-    comes next: another BLAS, the driver of a GPU. Launches in a row still find them awake. Those of an OpenMP have a
-    CPU each: two that share one wait for each other in every launch, for as long as the system leaves them there.
+    Waiting threads spin for half a millisecond; by default they spin for 4 to 9 or 120, and take cores from the next
+    work, such as another BLAS or a GPU's driver. Launches in a row still find them awake. Each thread of an OpenMP gets
+    a CPU of its own: two threads on one CPU wait for each other in every launch.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
@@ -83,8 +83,8 @@ def set_up_threads() -> None:
 
 @contextlib.contextmanager
 def on_all_cpus() -> Iterator[None]:
-    """Leave the calling thread where it may run now: an OpenMP that is loaded meanwhile binds it to one CPU, and with
-    it all threads and processes that it starts."""
+    """Restore the calling thread's CPUs after the `with` block. An OpenMP that is loaded in the block binds the thread
+    to one CPU, together with all threads and processes that it starts later."""
     cpus = _affinity()
     try:
         yield
@@ -94,8 +94,8 @@ def on_all_cpus() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_first_cpu() -> Iterator[None]:
-    """Keep the calling thread on the CPU that OpenMP has left to it, where the others are bound. Start no thread
-    meanwhile: it would stay there too."""
+    """Keep the calling thread on the first of its CPUs in the `with` block; OpenMP has bound its threads to the others.
+    Start no thread in the block: it would be bound to this CPU too."""
     cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
     _bind(set(sorted(cpus)[:1]))
     try:
@@ -105,7 +105,7 @@ def on_first_cpu() -> Iterator[None]:
 
 
 def _affinity() -> Set[int]:
-    """The CPUs of the calling thread; none where the system binds no threads."""
+    """Return the CPUs of the calling thread; an empty set if the system binds no threads."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
 
 
@@ -116,18 +116,18 @@ def _bind(cpus: Set[int]) -> None:
 
 
 def settle(limit_s: float = 0.25) -> None:
-    """Return once no other thread of this process spins: where `set_up_threads` came too late, OpenBLAS's and OpenMP's
-    do so for up to 0.2 s after a call, on cores that the next thing to be timed needs."""
+    """Wait until no other thread of this process spins, at most `limit_s` seconds. If `set_up_threads` came too late,
+    threads of OpenBLAS and OpenMP spin for up to 0.2 s after a call, on cores that the next timing needs."""
     end = time.perf_counter() + limit_s
     while others_run() and time.perf_counter() < end:
         time.sleep(_LOOK_S)
 
 
 def others_run() -> bool:
-    """Whether a thread beside the caller runs, or would if it had a core.
+    """Return whether another thread of this process runs or waits for a core.
 
-    Where the system does not tell the state of threads, processor time says so, in a short sleep of the caller. That
-    misses a thread that spins while it waits for a core, which it does most of the time on a busy machine.
+    If the system does not tell the state of threads, processor time during a short sleep of the caller decides. On a
+    busy machine this misses threads that spin, because they mostly wait for a core.
     """
     if os.path.isdir(_THREADS):
         own = str(threading.get_native_id())
@@ -139,8 +139,8 @@ def others_run() -> bool:
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return the clock of this process' processor time. Windows' `process_time` goes in steps of 1/64 s, whatever its
-    resolution says; its count of cycles is finer, here in seconds at 1 GHz: no CPU of today spins more slowly."""
+    """Return a clock of this process's processor time in seconds. On Windows `process_time` moves in steps of 1/64 s,
+    whatever its resolution says, so cycles are counted there, at 1 GHz; no CPU of today is slower."""
     import ctypes
 
     library = getattr(ctypes, "WinDLL", None)
@@ -157,7 +157,7 @@ def _processor_clock() -> Callable[[], float]:
 
 
 def _is_running(thread: str) -> bool:
-    """Tell it by Linux' state of the thread, which follows its name in parentheses."""
+    """Return whether Linux reports the thread as running. The state follows the thread's name in parentheses."""
     try:
         with open(f"{_THREADS}/{thread}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"R"
@@ -166,8 +166,8 @@ def _is_running(thread: str) -> bool:
 
 
 def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) -> list[Result]:
-    """Return `function` of the start of each slice of `count` elements, on all CPUs: NumPy lets go of the interpreter
-    lock inside each call."""
+    """Call `function` with the start of each slice of `count` elements, on all CPUs, and return the results. NumPy
+    releases the interpreter's lock inside each call."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]
@@ -176,7 +176,7 @@ def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) 
 
 @functools.cache
 def _checkers(count: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start them takes as long as a slice."""
+    """Return a pool of threads that stay, because starting them takes as long as a slice."""
     return ThreadPoolExecutor(count, thread_name_prefix="gpubench-check")
 
 
@@ -185,7 +185,7 @@ if hasattr(os, "register_at_fork"):  # a fork has none of its parent's threads
 
 
 def copy(source: Array, target: Array) -> None:
-    """Copy an array into another one of its shape and dtype, on all CPUs where both lie without gaps."""
+    """Copy an array into another array of its shape and dtype, on all CPUs if both are contiguous."""
     if not (source.flags.c_contiguous and target.flags.c_contiguous):
         target[...] = source
         return
@@ -198,7 +198,8 @@ def copy(source: Array, target: Array) -> None:
 
 
 def copying_threads() -> int:
-    """How many threads copy between the caller's arrays and staging memory: more than eight gain little."""
+    """Return how many threads copy between the caller's arrays and staging memory. More than eight threads gain
+    little."""
     return min(8, usable_cpus())
 
 
@@ -208,7 +209,7 @@ def bytes_of(host: Array) -> Array:
 
 
 def aligned_array(shape: Shape, dtype: Any) -> Array:
-    """A C-contiguous array that begins at a cache line, as streaming stores and whole vectors need it."""
+    """Return a C-contiguous array that begins at a cache line, as streaming stores and whole vectors need it."""
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -219,7 +220,7 @@ def aligned_array(shape: Shape, dtype: Any) -> Array:
 
 
 def host_dtype(dtype: Stored) -> Any:
-    """The NumPy dtype of host arrays; bfloat16, which NumPy itself does not have, is ml_dtypes' own."""
+    """Return the NumPy dtype of host arrays; bfloat16, which NumPy lacks, comes from ml_dtypes."""
     import numpy as np
 
     if dtype == "bfloat16":
@@ -230,14 +231,15 @@ def host_dtype(dtype: Stored) -> Any:
 
 
 def calls_library(op: Op, case: Case) -> bool:
-    """Whether the case runs the expression, and each launch returns a fresh array: the library implementation, and a
-    tuned one where nothing is better."""
+    """Return whether each launch of the case computes the expression into a fresh array: in the library implementation,
+    and in a tuned one if nothing is better."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     return case.implementation == "library" or (kernel is not None and kernel.library)
 
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
-    """Why `op` has no tuned kernel of its own for this case, or None: none written, no such variant, a library call."""
+    """Return why `op` has no tuned kernel of its own for this case: no kernel, no such variant, or a library call.
+    Returns None if it has one."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     if kernel is not None and not kernel.repeats_library(case.regime):
         return None
@@ -250,8 +252,8 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
 
 
 def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
-    """A buffer for the output, or a tuple of one for each; of what is updated, that of the input if they
-    are given. Raises DeviceOutOfMemory, and then keeps none."""
+    """Return a buffer for the output, or a tuple of buffers for several outputs. With `inputs`, an updated operand
+    shares the buffer of its input. Raises DeviceOutOfMemory, and then frees what it took."""
     updated = op.updated if inputs else {}
     taken: list[Buffer] = []
     try:
@@ -267,14 +269,15 @@ def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buff
 
 
 def named_buffers(op: Op, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
-    """The buffers by the names of their operands."""
+    """Return the buffers by the names of their operands."""
     return {x.name: buffer for x, buffer in zip(op.operands, (*inputs, *each(output)), strict=True)}
 
 
 def in_order(
     steps: Sequence[tuple[Any, Buffer]], output: Buffer, copyto: Callable[[Buffer, Buffer], None]
 ) -> Callable[[], Buffer]:
-    """Return the launches of a chain as one call; what a library call made is copied to its place."""
+    """Return a call that runs the launches of a chain in order and copies the result of each library call to its
+    place."""
 
     def call() -> Buffer:
         for launch, target in steps:
@@ -290,7 +293,7 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Return the seconds that each call and the `behind()` after it take together, by the host's clock."""
+    """Return the seconds by the host's clock of each call together with the `behind()` after it."""
     readings = [session.clock()]
     for call in calls:
         call()
@@ -305,8 +308,8 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of a chain: of what the host does, by its own clock, then of the launches of the other steps, by
-    what has them `timed`; if that is None, by a wait for each."""
+    """Return the times of a chain. The host's steps come first, by the host's clock; then `timed` times the launches.
+    If `timed` is None, a wait after each step does. Returns None if `timed` does."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -320,7 +323,7 @@ def read_stages(
 
 
 def tuned_kernel(op: Op, case: Case) -> Kernel:
-    """The kernel that this case runs. Raises Unsupported where `no_kernel` says so."""
+    """Return the kernel that this case runs. Raises Unsupported for the reason that `no_kernel` gives."""
     refusal = no_kernel(op, case)
     if refusal is not None:
         raise refusal
@@ -330,7 +333,7 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
 
 
 class SingleDevice(Session):
-    """A session on one piece of hardware, which refuses what none of its kind can do."""
+    """A session on one piece of hardware. It refuses the cases that no device of its kind can run."""
 
     has_bfloat16 = True
 
@@ -345,11 +348,12 @@ class SingleDevice(Session):
 
     @abstractmethod
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why this device cannot run the case; None if it can. Ops that time a cost of the device, dtypes that
-        the op lacks and transfers of a CPU are judged already."""
+        """Return why this device cannot run the case. Returns None if it can. `supports` has already decided about ops
+        that time a device's overhead, missing dtypes, and transfers of a CPU."""
 
     def _refuse_overhead(self, overhead: Overhead, op: Op, case: Case) -> Unsupported | None:
-        """Refuse the cost of a CPU, of an implementation that is like another one, and of too many bytes."""
+        """Refuse an overhead op on a CPU, in an implementation or dtype that it does not declare, or with too many
+        bytes."""
         if self.device.kind == "cpu":
             return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
         if case.implementation not in overhead.implementations:
@@ -366,7 +370,7 @@ class SingleDevice(Session):
 
 
 def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
-    """Refuse operands that take more than the device has; None if they fit."""
+    """Refuse operands that take more bytes than the device has. Returns None if they fit."""
     size, limit = op.held_bytes(case.params, case.dtype), limits.max_buffer_bytes
     if size <= limit:
         return None
@@ -374,12 +378,12 @@ def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """One array per input, by `random_input`."""
+    """Return one array per input, drawn by `random_input`."""
     return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
 
 
 def repeat_values(values: Array, count: int) -> Array:
-    """So many values: these, again and again."""
+    """Return `count` values by repeating these values."""
     import numpy as np
 
     return np.resize(values, count)
@@ -388,12 +392,12 @@ def repeat_values(values: Array, count: int) -> Array:
 def random_input(
     op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
 ) -> Array:
-    """A C-contiguous array, the same bytes on every backend: seeded by op, operand, shape beside the size, dtype and
-    seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one. A weight is
-    seeded by its shape instead: it is the same at every size.
+    """Return a C-contiguous array with the same bytes on every backend. The seed is made of op, operand, the params
+    other than the size, dtype and `seed`. Values follow each other in the order of memory, so that a larger size begins
+    with the values of a smaller one. A weight is seeded by its shape instead of these params.
 
-    `kind` zeros, ones or normal overrides what an operand says of its values; zeros and ones leave ids in their range,
-    normal stands for uniform alone.
+    `kind` zeros, ones or normal overrides how the operand draws its values. With zeros and ones ids stay in their
+    range; normal replaces only uniform.
     """
     import numpy as np
 
@@ -414,12 +418,13 @@ def random_input(
 
 
 def _of_kind(drawn: Values, kind: str) -> Any:
-    """Return how values are drawn where somebody asks for a kind of inputs."""
+    """Return how to draw values if the user asks for a kind of inputs."""
     return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
 def is_plain(operand: Operand) -> bool:
-    """Whether the operand is an activation of independent values, which say nothing of the op or of their place."""
+    """Return whether the operand is an activation of independent values that depend neither on the op nor on their
+    place."""
     alike = isinstance(operand.values, Range) or operand.values in (
         "uniform",
         "normal",
@@ -433,9 +438,9 @@ def is_plain(operand: Operand) -> bool:
 def plain_values(
     drawn: Values, number: int, count: int, dtype: Dtype, seed: int, kind: str = "random"
 ) -> Array:
-    """Draw a flat array of plain values, which begins with the bytes of every shorter one.
+    """Draw a flat array of plain values. It begins with the bytes of every shorter array.
 
-    `number` tells apart the inputs of one op that are drawn alike; `kind` is that of `random_input`.
+    `number` tells apart inputs of one op with the same distribution; `kind` is as in `random_input`.
     """
     import numpy as np
 
@@ -450,7 +455,7 @@ _DRAWN = 1 << 20
 
 
 def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
-    """Fill the array as an operand says its values are drawn."""
+    """Fill the array with values as the operand declares them."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
         return
@@ -494,7 +499,7 @@ def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, w
 
 
 def _normalise(array: Array) -> None:
-    """The softmax of each row, in place."""
+    """Replace each row by its softmax, in place."""
     import numpy as np
 
     rows = array.reshape(-1, array.shape[-1])
@@ -509,7 +514,7 @@ def _normalise(array: Array) -> None:
 
 
 def random_bytes(array: Array, key: str) -> None:
-    """Fill a C-contiguous array with random bytes, the same for the same key."""
+    """Fill a C-contiguous array with random bytes. The same key gives the same bytes."""
     import numpy as np
 
     def values(generator: Any, size: int, kind: Any) -> Array:
@@ -522,9 +527,9 @@ _MOST_DIGITS_OF = 1 << 18  # values of a workload that the hash has digits of
 
 
 def op_hash(op: Op) -> str:
-    """Twelve digits that change when the op means something else: shapes, costs, inputs or reference.
+    """Return twelve digits that change when the op's meaning changes: its shapes, costs, inputs or reference.
 
-    Built from behaviour, not from text, so that reformatting a file does not make results incomparable.
+    The digits depend on behaviour, not on source text, so reformatting a file leaves results comparable.
     """
     import numpy as np
 
@@ -548,7 +553,7 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return the length of a vector and how far it points along a given one, in digits that no round-off changes."""
+    """Return the length of a vector and its component along a fixed vector, in digits that rounding does not change."""
     import numpy as np
 
     length = math.sqrt(values @ values)
@@ -557,7 +562,7 @@ def _sums(values: Array) -> tuple[str, str]:
 
 
 def _describe_values(operand: Operand, params: Params) -> str:
-    """How an operand is drawn, its role, its dtype and its tolerance, as far as they are not the usual ones."""
+    """Describe how an operand is drawn, with its role, dtype and tolerance if they are not the usual ones."""
     values = operand.values
     drawn: object = values.make(params) if isinstance(values, Given) else values
     words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]

@@ -1,7 +1,7 @@
 """Memory of a session: buffers that are kept from one call to the next, and operands that lie in host memory.
 
-A call in place needs no copy. The device reads its inputs and writes its outputs over the link, or pages of managed
-memory move to the side that touches them. Weights stay on the device, as they do where others copy.
+A call in place needs no copy. Either the device reads its inputs and writes its outputs over the link, or pages of
+managed memory move to the side that touches them. Weights stay on the device, as in calls that copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpubench.result.run import Staging
 
 
 def open_in_place(session: Session, memory: str) -> Session:
-    """Return the session of the device whose operands lie in this memory. Raises Unsupported."""
+    """Return the device's session for operands in this memory. Raises Unsupported."""
     if isinstance(session, ComputesInPlace):
         return session.in_place(memory)
     why = f"{session.device.backend} offers no {memory} memory to compute in"
@@ -38,7 +38,7 @@ def open_in_place(session: Session, memory: str) -> Session:
 
 
 class PageLocked:
-    """Page-locked bytes, as CUDA's array interface (version 3) tells of them."""
+    """Page-locked bytes with CUDA's array interface (version 3)."""
 
     def __init__(self, array: Array) -> None:
         self.array, self.address = array, int(array.ctypes.data)
@@ -46,15 +46,15 @@ class PageLocked:
 
 
 class PageLockedMemory(HostMemory):
-    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer that lies in one
-    and keeps it."""
+    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer in an array and
+    keeps the array."""
 
     def __init__(self, session: Session, buffer_in: Callable[[PageLocked, Shape, Stored], Buffer]) -> None:
         self._session, self._buffer_in = session, buffer_in
         self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse what the library puts into a fresh array of the device."""
+        """Refuse ops whose library call puts its result into a fresh array on the device."""
         if op.fills(case.backend):
             return None
         return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
@@ -74,13 +74,13 @@ class PageLockedMemory(HostMemory):
 
 
 class InPlace(Transfers):
-    """No transfer: the host writes and reads where the device computes."""
+    """Transfers that move nothing: the host writes and reads the memory in which the device computes."""
 
     staging: Staging = "in-place"
 
 
 class InPlaceSession(WrappedSession, HostReadable, Tunes):
-    """The session of a device with its operands in host memory."""
+    """A session of the device whose operands lie in host memory."""
 
     def __init__(self, home: Session, memory: HostMemory) -> None:
         super().__init__(home)
@@ -100,7 +100,7 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.free(buffer)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Write where the buffer lies."""
+        """Write the data to the buffer's memory."""
         self.sync()
         (held,) = self.host_memory.hold([buffer], write=True)
         copy(bytes_of(host), held[: host.nbytes])
@@ -108,7 +108,7 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.lend([buffer])
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Read where the buffer lies."""
+        """Read the data from the buffer's memory."""
         self.sync()
         (held,) = self.host_memory.hold([buffer], write=False)
         copy(held[: host.nbytes], bytes_of(host))
@@ -119,7 +119,7 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         return InPlace(self)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array:
-        """Return what the host reads in the buffer's memory."""
+        """Return a copy of the buffer's content as a host array."""
         array = aligned_array(shape, host_dtype(dtype))
         self.download(buffer, array)
         return array
@@ -136,7 +136,7 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.forget()
 
     def close(self) -> None:
-        """Free the memory; the device's session stays open."""
+        """Free the host memory; the device's session stays open."""
         self.host_memory.close()
 
 
@@ -145,7 +145,7 @@ IDLE_BYTES = 1 << 30
 
 
 class BufferPool(ABC):
-    """Idle buffers, by the key under which they are asked for: a shape and dtype, or a number of bytes."""
+    """A pool of idle buffers by key: a shape and dtype, or a number of bytes."""
 
     limit = IDLE_BYTES  # bytes that may lie idle when a new key comes
     most: float = math.inf  # bytes of the largest buffer that is kept
@@ -161,14 +161,15 @@ class BufferPool(ABC):
 
     @abstractmethod
     def size(self, key: Hashable) -> int:
-        """Return the bytes of a buffer."""
+        """Return the bytes of a buffer with this key."""
 
     @abstractmethod
     def release(self, buffers: list[Buffer]) -> None:
         """Give idle buffers back to the driver."""
 
     def ready(self, key: Hashable) -> ReadyBuffers:
-        """Return the two ends of the list of one key. They stay valid when the pool is emptied."""
+        """Return the functions that take and give back buffers of this key. They stay valid when the pool is
+        emptied."""
         ready = self._ready.get(key)
         if ready is None:
             idle: list[Buffer] = []
@@ -181,11 +182,11 @@ class BufferPool(ABC):
         return ready
 
     def idle_bytes(self) -> int:
-        """Count the bytes that nobody holds."""
+        """Count the bytes of idle buffers."""
         return sum(self.size(key) * len(idle) for key, idle in self._idle.items())
 
     def empty(self) -> None:
-        """Release all that nobody holds."""
+        """Release all idle buffers."""
         buffers = [buffer for idle in self._idle.values() for buffer in idle]
         for idle in self._idle.values():
             idle.clear()
@@ -193,7 +194,7 @@ class BufferPool(ABC):
         self.release(buffers)
 
     def _new(self, key: Hashable) -> Buffer:
-        """Return a new buffer, and release idle ones first if there are many, or if memory runs out without."""
+        """Return a new buffer. Release idle buffers first if they take more than `limit`, or if memory runs out."""
         # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
         if key not in self._in_use and self.idle_bytes() > self.limit:
             self.empty()

@@ -1,9 +1,9 @@
-"""The work of the peaks: large arrays made quickly, the check of a product too large for a reference, and chains of
-multiply-adds in WGSL.
+"""The work that measures peaks: large arrays that are quick to make, a check of products too large for a reference, and
+chains of multiply-adds in WGSL.
 
-A chain has no memory between its steps. Each thread keeps eight vectors of four apart, so that none waits for the one
-before it, and turns x into b - x again and again. With b = 1 and x a multiple of 1/1024 every step is exact, and an
-even number of them changes nothing.
+A chain has no memory access between its steps. Each thread has eight independent vectors of four, so that no step waits
+for the one before it, and replaces x by b - x again and again. With b = 1 and x a multiple of 1/1024 every step is
+exact, and an even number of steps changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _ROWS = 512
 
 
 def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
-    """Uniform in [-1, 1), a million random elements again and again: constant inputs would be faster than real ones."""
+    """Return values uniform in [-1, 1): a million random elements, repeated. Constant inputs would be faster than real
+    ones."""
     import numpy as np
 
     values = np.random.Generator(np.random.SFC64(seed)).uniform(-1, 1, PATTERN).astype(host_dtype(dtype))
@@ -30,7 +31,7 @@ def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
 
 
 def nan_array(shape: Shape, dtype: Dtype) -> Array:
-    """NaN everywhere: what is not written fails."""
+    """Return an array full of NaN, so that an unwritten element fails the check."""
     import numpy as np
 
     return np.full(shape, np.nan, host_dtype(dtype))
@@ -41,7 +42,8 @@ def is_copy(got: Array, want: Array) -> bool:
 
 
 def is_dot(got: Array, a: Array, b: Array) -> bool:
-    """Within rounding of sums in any order: a share of what the terms add up to in size."""
+    """Return whether `got` is the dot product within rounding, for sums in any order. The limit is a share of the sum
+    of the terms' sizes."""
     import numpy as np
 
     want, size = 0.0, 0.0
@@ -52,10 +54,10 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
 
 
 def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
-    """Whether c = a b within rounding, by every element of c in n^2 steps: c r = a (b r) for random signs r.
+    """Return whether c = a b within rounding. Checks every element of c in n^2 steps: c r = a (b r) for random signs r.
 
-    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four deviations of
-    a sum of errors of 8 u x norms with random signs.
+    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four deviations of a
+    sum of errors of 8 u x norms with random signs.
     """
     import numpy as np
 
@@ -84,10 +86,11 @@ GRAIN = 1024
 
 
 def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THREADS) -> WgslProgram:
-    """One dispatch of `rounds` times UNROLLED steps of every chain, into float32 `out` of shape (threads,).
+    """Return one dispatch that does `rounds` times UNROLLED steps of every chain, into float32 `out` of shape
+    (threads,).
 
-    The text does not depend on `rounds`. Kernels compute float16 in float32, and so does this. Raises Unsupported for a
-    dtype that the device has not.
+    The text does not depend on `rounds`. float16 is computed in float32, as in kernels. Raises Unsupported if the
+    device lacks the dtype.
     """
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
@@ -101,12 +104,13 @@ def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THRE
 
 
 def chain_flops(rounds: int, threads: int = THREADS) -> int:
-    """Multiplications and additions of one launch."""
+    """Return the number of multiplications and additions in one launch."""
     return 2 * threads * CHAINS * LANES * UNROLLED * rounds
 
 
 def chain_source(real: str, group: int, wide: int) -> str:
-    """The shader text: `real` is f32 or f64. The factors come from the uniform: no compiler knows that they are 1."""
+    """Return the shader text; `real` is f32 or f64. The factors come from the uniform, so that no compiler knows that
+    they are 1."""
     vector = f"vec{LANES}<{real}>"
     starts = ", ".join(f"{real}((k + {lane}u) % {GRAIN}u) / {real}({GRAIN})" for lane in range(LANES))
     names = [f"x{chain}" for chain in range(CHAINS)]
@@ -135,7 +139,7 @@ def chain_source(real: str, group: int, wide: int) -> str:
 
 
 def chain_sums(threads: int = THREADS) -> Array:
-    """Return what `out` has to hold, bit for bit: float32 of shape (threads,)."""
+    """Return the exact content that `out` must have: float32 of shape (threads,)."""
     import numpy as np
 
     sums = np.zeros(threads, np.float32)

@@ -1,5 +1,5 @@
-"""Calls behind queues of a device, whose copies overlap with the kernels of others: independent ones in a row, and the
-pieces of one share of an op."""
+"""Calls in several queues of a device, so that the copies of one call overlap with the kernels of others: independent
+calls in a row, or the pieces of one share of an op."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_FLIGHT = 3
 
 
 class QueuedCall:
-    """Buffers, the launch that reads and fills them, and the queue that both belong to."""
+    """A launch with its input buffers and the queue that runs it."""
 
     def __init__(self, stream: DeviceStream, inputs: Sequence[Buffer], launch: Launch) -> None:
         self.stream, self.inputs, self.launch = stream, inputs, launch
@@ -28,7 +28,7 @@ class QueuedCall:
     def enqueue(
         self, sent: Mapping[int, Array], fetched: Mapping[int, Array], stages: Sequence[str] = PIPELINE_STAGES
     ) -> None:
-        """Enqueue a call, or some stages of it. `sent` and `fetched`: arrays by the place of the operand."""
+        """Enqueue the call, or some of its stages. `sent` and `fetched`: host arrays by the operand's index."""
         stream = self.stream
         with stream.on():
             if "upload" in stages:
@@ -60,7 +60,7 @@ def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
 
 
 class Pieces:
-    """The first units of a split on a device, in about `share.pieces` pieces. Raises DeviceOutOfMemory."""
+    """The first units of a split, computed on a device in about `share.pieces` pieces. Raises DeviceOutOfMemory."""
 
     def __init__(self, share: DeviceShare) -> None:
         assert isinstance(share.session, Streams)
@@ -83,7 +83,8 @@ class Pieces:
             raise
 
     def start(self, inputs: Sequence[Array], output: Array) -> Work:
-        """Enqueue all pieces. Returns what waits for them: then the results are in the first rows of `output`."""
+        """Enqueue all pieces. Returns a function that waits; afterwards the results are in the first rows of
+        `output`."""
         hosts = [*inputs, output]
         if list(map(id, hosts)) != list(map(id, self._hosts)):
             self._hosts, self._plan = hosts, []
@@ -100,13 +101,13 @@ class Pieces:
         return self._wait
 
     def spoil(self) -> None:
-        """Fill all buffers with NaN: what an earlier call left there passes for no answer."""
+        """Fill all buffers with NaN, so that the result of an earlier call cannot pass for an answer."""
         for buffer, shape, dtype in self._buffers:
             self._session.fill(buffer, shape, dtype, float("nan"))
         self._session.sync()
 
     def close(self) -> None:
-        """Give the memory and the queues back."""
+        """Free the memory and close the queues."""
         self._end()
         for calls in self._calls.values():
             for call in calls:
@@ -121,7 +122,8 @@ class Pieces:
                 call.stream.wait()
 
     def _end(self) -> None:
-        """Wait for what a call that failed left in the queues: its arrays go to others. A lost device has ended all."""
+        """Wait for the work that a failed call left in the queues, because its arrays will be reused. A lost device has
+        no such work."""
         with contextlib.suppress(BackendError):
             self._wait()
 
@@ -139,14 +141,14 @@ class Pieces:
 
 
 class HeldPieces:
-    """The pieces of two shares on a device: one that is split, and all of the work."""
+    """The pieces of at most two shares on a device: the split's share, and all of the work."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, int], Pieces] = {}
 
     def start(self, share: DeviceShare, calls: int, host_output: Array | None) -> Work | None:
-        """Enqueue one call of a share whose data the device moves by itself. Returns what waits for its pieces. Returns
-        None if it moves in one. Raises DeviceOutOfMemory."""
+        """Enqueue one call of a share in pieces. Returns a function that waits for them. Returns None if the call does
+        not move in pieces, as for arrays that the device cannot move by itself. Raises DeviceOutOfMemory."""
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):
             return None
@@ -163,11 +165,11 @@ class HeldPieces:
         return self._held[key].start([buffer.host for buffer in share.whole.inputs], host_output)
 
     def spoil(self) -> None:
-        """Spoil all of them."""
+        """Fill all buffers of all pieces with NaN."""
         for pieces in self._held.values():
             pieces.spoil()
 
     def close(self) -> None:
-        """Give all of them back."""
+        """Free the memory and the queues of all pieces."""
         while self._held:
             self._held.popitem()[1].close()

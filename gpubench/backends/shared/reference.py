@@ -1,6 +1,6 @@
-"""Rightness of an output: sentinels, the float64 reference, and the comparison of every element.
+"""The check of an output: sentinels, the float64 reference, and the comparison of every element.
 
-NumPy is imported inside the functions: only workers call them.
+Functions import NumPy inside, because only workers call them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _NO_LETTER = 255
 
 
 class Oddities(NamedTuple):
-    """Infinities and NaNs of a reference."""
+    """The infinities and NaNs of a reference."""
 
     first: int | None = None  # flat index of the first one
     nan: bool = False  # there is a NaN
 
 
 def _oddities(part: Array, start: int) -> Oddities:
-    """Find those of a part whose first element has the flat index `start`."""
+    """Find the infinities and NaNs of a part whose first element has the flat index `start`."""
     import numpy as np
 
     finite = np.isfinite(part)
@@ -58,13 +58,13 @@ def _oddities(part: Array, start: int) -> Oddities:
 
 
 def sentinel_for(odd: Oddities) -> float:
-    """Return the value that no right answer holds: NaN; where the answer holds NaN itself, a number."""
+    """Return a value that no right answer holds: NaN, or a number if the answer itself holds NaN."""
     return _ODD if odd.nan else float("nan")
 
 
 def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
-    """Return the place of a reference's first infinity or NaN; an empty list if it has none, or if an input is not
-    finite either."""
+    """Return the index of a reference's first infinity or NaN. Returns an empty list if there is none, or if an input
+    is not finite either."""
     import numpy as np
 
     first = answer.odd.first
@@ -74,7 +74,7 @@ def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
-    """An array of sentinels: what an output is filled with, so that an unwritten element fails the check."""
+    """Return an array of sentinels. An output is filled with them, so that an unwritten element fails the check."""
     import numpy as np
 
     array = np.empty(shape, host_dtype(dtype))
@@ -83,7 +83,7 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
 
 
 def sentinel_of(dtype: Stored, value: float) -> float:
-    """Return the sentinel of an output: among ids that of none, in a text no letter, else the value."""
+    """Return the sentinel of an output's dtype: an impossible id for ids, no letter for text, else `value`."""
     return {"int32": _NO_ID, "uint8": _NO_LETTER}.get(dtype, value)
 
 
@@ -101,7 +101,7 @@ ANSWER_SAMPLES = 16  # elements of each output that stand for it in a file
 
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
-    """Return some elements of each output of numbers, from its beginning to its end."""
+    """Return some elements of each numeric output, from its beginning to its end."""
     import numpy as np
 
     samples: list[float] = []
@@ -136,7 +136,7 @@ class Reference(NamedTuple):
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
     """Return the float64 answer of each output, computed once per workload for all workers.
 
-    Answers are memory-mapped files in `folder`; the second worker finds what the first one wrote.
+    Answers are memory-mapped files in `folder`. The first worker writes them, and the others read them.
     """
     import numpy as np
 
@@ -177,7 +177,7 @@ def _odd_file(want: Path) -> Path:
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
-    """The scale of a tolerance, with the slack as so much more of it."""
+    """Return the scale of a tolerance, enlarged so that it includes the slack."""
     scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
     if scale is None or slack is None:
         return scale
@@ -187,10 +187,10 @@ def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
 def _publish(
     paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array], join: str | None
 ) -> None:
-    """Write the function of the inputs in float64, each of its results as a file that appears when it is whole.
+    """Apply `function` to the inputs in float64 and write each result to a file, which appears only when it is whole.
 
-    Where the op can be cut so that its output is cut along the first dimension, or is joined by `join`, that goes slice
-    by slice on all CPUs: the copies in float64 stay in the caches.
+    If slices of the inputs give slices of the output along its first dimension, or parts that `join` joins, the work
+    goes slice by slice on all CPUs, so that the float64 copies stay in the caches.
     """
     import numpy as np
 
@@ -234,7 +234,7 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
 
 
 def _widen_all(inputs: Sequence[Array]) -> list[Array]:
-    """Copy whole inputs in float64, on all CPUs."""
+    """Return float64 copies of whole inputs (ids and text keep their dtype), made on all CPUs."""
     import numpy as np
 
     wide = [np.empty_like(x, x.dtype if x.dtype.kind in "iu" else np.float64) for x in inputs]
@@ -244,9 +244,9 @@ def _widen_all(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _new_part(path: Path) -> Path:
-    """Make a file that becomes `path` when it is whole.
+    """Make a temporary file that becomes `path` when it is whole.
 
-    Each writer has its own: to truncate a file that another worker has mapped ends that worker by SIGBUS.
+    Each writer has its own file: truncating a file that another worker has mapped would end that worker by SIGBUS.
     """
     descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
     os.close(descriptor)
@@ -254,8 +254,8 @@ def _new_part(path: Path) -> Path:
 
 
 def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
-    """Write a reference, with a note of its infinities and NaNs beside it: `of` returns the slice of `step` that begins
-    at a place, up to `count`."""
+    """Write a reference, and beside it a note of its infinities and NaNs. `of` returns the slice of at most `step` that
+    begins at a place, up to `count`."""
     temporary, note = _new_part(path), _new_part(path)
     note.write_bytes(msgspec.json.encode(_fill_file(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
@@ -263,7 +263,8 @@ def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, ste
 
 
 def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
-    """Fill the file. It is no longer mapped at the end: Windows renames none that is."""
+    """Fill the file and return its infinities and NaNs. The file is unmapped afterwards: Windows cannot rename a mapped
+    file."""
     import numpy as np
 
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
@@ -285,8 +286,8 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Take room on the disk before it is written through memory: a full disk would end the process by SIGBUS there, and
-    NumPy tells no reason. Raises OSError."""
+    """Reserve disk space before the file is written through memory, because a full disk would end the process there by
+    SIGBUS. NumPy would give no reason. Raises OSError."""
     reserve = getattr(os, "posix_fallocate", None)  # Linux has it
     if reserve is None or not size:
         return
@@ -298,7 +299,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def widen(array: Array) -> Array:
-    """A copy in float64; ids and text as they are."""
+    """Return a copy in float64; ids and text keep their dtype."""
     return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
 
 
@@ -310,8 +311,8 @@ def on_host(op: Op, inputs: Sequence[Array]) -> Any:
 
 
 def exact(op: Op, np: Any, *inputs: Array) -> Any:
-    """Return the float64 results of one op; of an op without products slice by slice on all CPUs, so that temporaries
-    stay in the caches."""
+    """Return the float64 results of one op. An op without matrix products is computed slice by slice on all CPUs, so
+    that temporaries stay in the caches."""
     axes = () if op.blas else _axes(op, None)
     rows = inputs[0].shape[axes[0]] if axes else 0
     step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
@@ -330,7 +331,7 @@ def exact(op: Op, np: Any, *inputs: Array) -> Any:
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
-    """Judge each result by the float64 reference of these very inputs, widened."""
+    """Compare each result with the float64 reference of these same inputs, widened."""
     import numpy as np
 
     checks = []
@@ -349,13 +350,14 @@ def judge(
 ) -> Check:  # fmt: skip
     """Compare every element of `got` with the reference: |got - want| <= units * u(precision) * scale.
 
-    Two limits of the dtype count as right: below its smallest normal number rounding is absolute, so a scale
-    under that is raised to it; and an infinity stands for whatever rounds past its largest number.
-    The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
-    NaN, and infinite where either is NaN. A non-finite error is reported as None.
+    Two limits of the dtype are allowed for. Below the smallest normal number rounding is absolute, so a smaller scale
+    is raised to this number. An infinity is right for a value that rounds past the largest number.
 
-    One pass finds the largest error of each block, by `errors` if that knows the arrays. Blocks beyond the limit, and
-    the one with the largest error within it, are looked at once more.
+    The error of an element is |got - want| / scale. It is 0 if both are equal (infinities too) or both are NaN, and
+    infinite if only one is NaN. A non-finite error is reported as None.
+
+    A first pass finds the largest error of each block, by `errors` if it can read the arrays. A second pass looks again
+    at blocks beyond the limit, and at the block with the largest error within the limit.
     """
     import numpy as np
 
@@ -422,7 +424,7 @@ def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float)
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """Judge choices by the float64 reference: by how far each falls short of the best, and how many do."""
+    """Judge choices by the float64 reference: how far each choice falls short of the best, and how many do."""
     import numpy as np
 
     assert tolerance.shortfall is not None
@@ -432,7 +434,8 @@ def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequ
 
 
 def same_bytes(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape and dtype hold the same bytes; a NaN equals itself, and 0 is not -0."""
+    """Return whether two arrays of one shape and dtype hold the same bytes. Equal NaNs are the same; 0 and -0 are
+    not."""
     import numpy as np
 
     if first.shape != second.shape:

@@ -1,6 +1,6 @@
-"""Several devices at work: an op cut into shares (in which units, which part of an operand each gets, as which case it
-computes it, how partial results are joined), a thread for a device beside the caller's, and a device group in host
-memory."""
+"""Several devices at work on one op: how the op is divided into shares, how partial results are joined, a thread for a
+device beside the caller's thread, and a device group in host memory. A share has its units, its part of each operand,
+and the case that computes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INLINE_BYTES = 2 << 20
 
 
 def granule(units: int) -> int:
-    """The power of two that a share is a multiple of."""
+    """Return the power of two of which every share is a multiple."""
     finest = max(1, units // _GRANULES)
     return max(
         min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1)), 1 << max(0, units.bit_length() - _FINEST_BITS)
@@ -49,13 +49,13 @@ def granule(units: int) -> int:
 
 
 def split_array(operand: Operand, array: Array, split: Split, start: int, stop: int) -> Array:
-    """The part of an input: a view; the whole if the parts share it."""
+    """Return a view of an input's part, or the whole input if all parts share it."""
     axis = split.axes.get(operand.name)
     return array if axis is None else array[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def join_partials(split: Split, first: Array, second: Array) -> Array:
-    """Two partial results as one, by the op's own function."""
+    """Join two partial results by the op's own function."""
     import numpy as np
 
     assert split.join is not None
@@ -64,7 +64,8 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the same work as a case of one side: its own kernel, or the library call where that is the best or all."""
+    """Return the same work as a case of one side: with the side's own kernel, or with the library call if that is the
+    best or the only way."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
@@ -76,7 +77,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Return why one of the sides cannot take all of the work; None: each can, if only by the library call."""
+    """Return why one of the sides cannot do all of the work. Returns None if each side can, be it only by the library
+    call."""
     for side in sides:
         part = side_case(op, case, case.params, side)
         kernel = op.kernel(side.device.backend, case.dtype)
@@ -92,7 +94,7 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 
 class Part:
-    """A session's part of one operand, for the launches of one case; `version` is the number of the upload that it
+    """A session's part of one operand, for the launches of one case. `version`: the number of the upload whose data it
     holds."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
@@ -101,14 +103,14 @@ class Part:
         self.bytes = math.prod(shape) * ITEMSIZE[dtype]
 
     def free(self) -> None:
-        """Give it back to the session's pool."""
+        """Give the part's buffer back to the session's pool."""
         self.session.enter()
         self.session.free(self.buffer)
 
 
 class DividedBuffer:
-    """One operand. It refers to the array that was uploaded until a launch says who gets which part of it, so the array
-    has to stay as it is until the next upload."""
+    """One operand of a split. It keeps a reference to the uploaded array until a launch divides it, so the array must
+    not change before the next upload."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -120,7 +122,7 @@ class DividedBuffer:
 
     @property
     def host(self) -> Array:
-        """The whole operand in host memory: what was uploaded, or memory of its own."""
+        """The whole operand in host memory: the uploaded array, or memory of its own."""
         if self._host is None:
             import numpy as np
 
@@ -128,18 +130,18 @@ class DividedBuffer:
         return self._host
 
     def own(self) -> Array:
-        """Return `host`, but never the caller's array: a launch writes to it."""
+        """Return `host` as memory of its own, never as the caller's array, because a launch writes to it."""
         if not self._own and self._host is not None:
             self._host, self._own = self._host.copy(), True
         return self.host
 
     def hold(self, host: Array) -> None:
-        """Stand for this array from now on, without a copy; what the devices have of it is out of date."""
+        """Refer to this array from now on, without a copy. The parts on the devices become out of date."""
         self._host, self._own, self.last = host, False, None
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return a session's memory for the launches of `key`, taken anew where the shape was another."""
+        """Return the session's part for the launches of `key`. A part of another shape is replaced."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:
@@ -148,7 +150,7 @@ class DividedBuffer:
         return held
 
     def free(self) -> None:
-        """Give the memory of all sessions back."""
+        """Free the parts of all sessions."""
         for part in self._parts.values():
             part.free()
         self._parts.clear()
@@ -166,11 +168,11 @@ class DividedLaunch(Launch):
 
     @property
     def waits(self) -> bool:
-        """True if an operand was uploaded since the last run: the devices have still to get it."""
+        """Whether an operand was uploaded since the last run, so that the devices need it before the next."""
         return self._seen != self._versions()
 
     def begin(self) -> None:
-        """Take all operands as they are now."""
+        """Note the current uploads of all operands, and that the output holds this launch's result."""
         self._seen = self._versions()
         self.output.last = self
 
@@ -179,8 +181,8 @@ class DividedLaunch(Launch):
 
 
 class DeviceShare:
-    """The units `start` to `stop` of a launch on one session: their operands, and what computes them. The calling
-    thread may drive the session."""
+    """The units `start` to `stop` of a launch, with their operands, on one session. The calling thread may drive the
+    session."""
 
     def __init__(self, whole: DividedLaunch, session: Session, start: int, stop: int) -> None:
         op, params = whole.op, whole.case.params
@@ -209,12 +211,13 @@ class DeviceShare:
 
     @property
     def sent_bytes(self) -> int:
-        """Count what goes to the session when all of its inputs do that are not there for good."""
+        """The bytes of all inputs that travel to the session, without weights that stay there."""
         operands = zip(self.whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 
     def is_direct(self, host_output: Array | None) -> bool:
-        """Return whether the device moves all of this by itself: the caller's arrays are page-locked."""
+        """Return whether the device moves all of the share's data by itself, because the caller's arrays are
+        page-locked."""
         op, split = self.whole.op, self.whole.split
         arrays = [
             split_array(operand, buffer.host, split, self.start, self.stop)
@@ -225,7 +228,7 @@ class DeviceShare:
         return all(array.flags.c_contiguous and self.way.is_direct(array) for array in arrays)
 
     def compile(self) -> Launch:
-        """Return the session's own launch."""
+        """Compile and return the session's launch of this share."""
         whole, op = self.whole, self.whole.op
         if self.case.implementation == "tuned":
             shape = op.output.shape(self.case.params)
@@ -235,11 +238,12 @@ class DeviceShare:
         return self.launch
 
     def run(self, repeat: int) -> None:
-        """Enqueue launches of this share alone."""
+        """Enqueue `repeat` launches of this share."""
         self.session.run(self.launch, repeat)
 
     def send(self, *, again: bool = False) -> None:
-        """Send the part of each operand that was uploaded since it was sent last; `again`: of all that travel."""
+        """Send the share's part of each operand that was uploaded again since it was sent. `again`: send all operands
+        that travel."""
         whole = self.whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
             if (again and operand.travels) or part.version != buffer.version:
@@ -253,14 +257,15 @@ class DeviceShare:
             )
 
     def start_fetch(self, host: Array) -> bool:
-        """Enqueue the copy of the result to its place in `host`. Returns False if it has to be fetched."""
+        """Enqueue the copy of the result to its place in `host`. Returns False if this is impossible; then call
+        `fetch`."""
         if self.launch is None or self.whole.split.join or not self.way.is_direct(host):
             return False
         self.way.start_download(self.launch.output, host[self.start : self.stop])
         return True
 
     def fetch(self, host: Array) -> None:
-        """Fetch the part of the result: to its place in `host`, or to memory of its own where the op joins results."""
+        """Copy the share's result to its place in `host`, or to separate memory if the op joins partial results."""
         import numpy as np
 
         assert self.launch is not None
@@ -281,7 +286,7 @@ class DeviceShare:
 
 
 class CompanionThread:
-    """A thread beside the caller's for a session. It starts with the first piece of work and stays."""
+    """A thread for a session beside the caller's thread. It starts with the first work and stays."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -291,9 +296,9 @@ class CompanionThread:
         self._thread: threading.Thread | None = None
 
     def both(self, aside: Work, here: Work) -> None:
-        """Run `aside` there and `here` on the calling thread, at once; both have ended on return.
+        """Run `aside` on the thread and `here` on the calling thread at the same time, and wait for both.
 
-        Raises what either raised, what `here` raised first.
+        Raises the error of `here`, else the error of `aside`.
         """
         if self._scripted is not None:
             self._scripted.both(aside, here)
@@ -347,7 +352,7 @@ class HostLinks(Links):
         return contextlib.nullcontext()
 
     def sync(self) -> None:
-        """Every call has ended when it returns."""
+        """Do nothing: every call has ended when it returns."""
 
     def array(self, rank: int, count: int) -> Array:
         try:
@@ -383,7 +388,7 @@ class HostLinks(Links):
         return array[rank * part : (rank + 1) * part]
 
     def _sum(self, sent: Sequence[Array], target: Array) -> None:
-        """In the order of ranks."""
+        """Add the arrays in the order of ranks."""
         self.xp.copyto(target, sent[0])
         for array in sent[1:]:
             self.xp.add(target, array, out=target)

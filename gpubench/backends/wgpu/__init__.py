@@ -1,7 +1,7 @@
 """wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned implementation only).
 
-The device clock stamps the begin and end of a compute pass. Transfers go through persistent, mapped
-staging buffers that several threads fill and empty (docs/kernels.md).
+The device clock stamps the begin and end of a compute pass. Transfers go through mapped staging buffers that are kept;
+several threads fill and empty them (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _STAMP_SETS = 8
 
 
 class StampSet:
-    """Room for the stamps of so many passes, which the device writes and the host reads."""
+    """Memory for the timestamps of `passes` passes, which the device writes and the host reads."""
 
     def __init__(self, device: Any, passes: int) -> None:
         import wgpu
@@ -79,7 +79,7 @@ class StampSet:
         )
 
     def writes(self, number: int) -> dict[str, Any]:
-        """Return what a pass of this number is begun with."""
+        """Return the `timestamp_writes` argument of the pass with this number."""
         return {
             "query_set": self._set,
             "beginning_of_pass_write_index": 2 * number,
@@ -102,9 +102,9 @@ class StampSet:
 
 
 class Stamps:
-    """Timestamps of one pass, or of each of several.
+    """The timestamps of one pass, or of each of several passes.
 
-    The sets of the last few chains are kept: wgpu lets go of one at the next submit, which would time that.
+    The sets of the last few chains are kept, because wgpu frees a dropped set at the next submit, which would be timed.
     """
 
     def __init__(self, device: Any, queue: Queue) -> None:
@@ -115,7 +115,8 @@ class Stamps:
         self.period_s = float(library().lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
-        """Do each launch in a pass of its own, in one submit. Returns None if the clock went backwards."""
+        """Run each launch in a pass of its own, all in one submit, and return the passes' times. Returns None if the
+        clock went backwards."""
         passes = len(launches)
         if passes not in self._sets:
             if len(self._sets) >= _STAMP_SETS:
@@ -135,7 +136,8 @@ class Stamps:
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
-    """The limits and features of an open wgpu device, as kernels ask for them; `software`: it is a rasteriser."""
+    """Return the limits and features of an open wgpu device, as kernels need them. `software`: the device is a
+    rasteriser."""
     limits, features = device.limits, device.features
     return Limits(
         max_buffer_bytes=limits["max-buffer-size"],
@@ -153,7 +155,7 @@ def limits_of(device: Any, *, software: bool) -> Limits:
 
 
 class StoragePool(BufferPool):
-    """Storage buffers by their bytes."""
+    """A pool of storage buffers, by their bytes."""
 
     def __init__(self, device: Any, programs: Programs) -> None:
         super().__init__()
@@ -170,7 +172,7 @@ class StoragePool(BufferPool):
         return int(key)
 
     def release(self, buffers: list[Buffer]) -> None:
-        """Destroy them, and forget the bind groups that hold some of them."""
+        """Destroy the buffers, and forget all bind groups, because some hold these buffers."""
         for buffer in buffers:
             buffer.destroy()
         self._programs.forget_buffers()
@@ -191,7 +193,7 @@ class WgpuSession(
     protocols.TimesStages,
     protocols.Records,
 ):
-    """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
+    """A session on one adapter, with one device, one queue, a pool of buffers and the programs built so far."""
 
     has_bfloat16 = False
 
@@ -221,8 +223,8 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse the library implementation, a dtype that the device lacks and operands past its limits (named
-        exactly)."""
+        """Refuse the library implementation, a dtype that the device lacks, and operands past its limits (the reason
+        names the limit)."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -244,7 +246,7 @@ class WgpuSession(
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
+        """Return a storage buffer, from the pool if a buffer of that size is idle. Raises DeviceOutOfMemory."""
         return self.ready_buffers(shape, dtype).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -254,7 +256,8 @@ class WgpuSession(
         self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
+        """Return a new buffer that is cleared already; otherwise wgpu would clear it at its first use. Raises
+        DeviceOutOfMemory."""
         buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
         self.sync()
@@ -279,7 +282,7 @@ class WgpuSession(
         return copy
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Compare by a kernel over whole words: a half that is left over is compared by nobody."""
+        """Compare by a kernel over whole 32-bit words. Returns False if the bytes are no whole number of words."""
         import numpy as np
 
         size = math.prod(shape) * ITEMSIZE[dtype]
@@ -302,18 +305,20 @@ class WgpuSession(
         return InPlaceSession(self, mappable)
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
-        """The queue's convenience calls, or staging buffers that are kept."""
+        """Return the queue's convenience calls for the library implementation, transfers through kept staging buffers
+        for the tuned one."""
         return self._ways[implementation]
 
     def stream(self) -> StagedStream:
         return StagedStream(self._device, self._queue, self._transfers)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
-        """The buffer itself: a launch binds as much of it as the operand of its case has."""
+        """Return the buffer itself: a launch binds only the bytes of its case's operand."""
         return buffer
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError, DeviceOutOfMemory."""
+        """Return a launch. Pipelines are cached by source text, bind groups by buffers. Raises BuildError,
+        DeviceOutOfMemory."""
         try:
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
@@ -323,13 +328,14 @@ class WgpuSession(
                 return self.programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """The pipelines of kernels that have no candidates, or have chosen one."""
+        """Build the pipelines of kernels that have no candidates, or whose candidate is chosen."""
         settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
         with vendor_errors():
             self.programs.build(settled)
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> WgpuLaunch:
-        """All dispatches in one pass, behind what the host does. Of several launches it is recorded ahead."""
+        """Return all dispatches as one pass that follows the host's steps. A chain of several launches is recorded
+        ahead."""
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
         chained = WgpuLaunch(dispatches, output, None)
@@ -338,16 +344,16 @@ class WgpuSession(
         return chained
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
-        What the host does comes first, by its own clock."""
+        """Time each step by the stamps of a pass, all in one submit; without stamps by a submit and a wait for each
+        step. The host's steps come first, by the host's clock."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
         # What a stage of the host raises is none of the device's errors.
         return read_stages(self, steps, own, vendor_errors()(stamps.read_steps) if stamps else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
-        """Record once more what was recorded ahead. A device that is the CPU itself spends a submit with
-        its work, so that does not count there."""
+        """Time the recording of a launch. Commands that were recorded ahead are recorded once more for this. On a
+        device that is the CPU itself a submit does the work, so only the recording is timed there."""
         with vendor_errors():
             if self.limits.software:
                 parts_s = self._anew(launch.parts())
@@ -359,7 +365,7 @@ class WgpuSession(
             return Recording(first_s, whole_s + (sum(self._anew([launch])) if ahead else 0.0))
 
     def _anew(self, parts: Sequence[WgpuLaunch]) -> list[float]:
-        """Do the parts of a launch, and wait. Seconds in which each was recorded."""
+        """Record and submit each part of a launch, and wait. Returns the seconds of recording each part."""
         seconds = []
         for part in parts:
             start = self.clock()
@@ -386,14 +392,14 @@ class WgpuSession(
             self.programs.choose(case, name)
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """The candidates of a case that has several and has not chosen yet."""
+        """Return the candidates of a case that has several and no choice yet; nothing for any other case."""
         if not self.tunes or case.implementation != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
         return choices if len(choices) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
-        """Seconds of `repeat` launches, by the device's clock where it has one."""
+        """Return the seconds of `repeat` launches, by the device's clock if there is one, else by the host's."""
         seconds = self.time(launch, repeat)
         if seconds is None:
             start = self.clock()
@@ -403,8 +409,8 @@ class WgpuSession(
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """All launches in one pass of one submit: a submit per dispatch would time the submit. A launch of many steps
-        takes several submits if it was not recorded ahead. What the host does comes before each."""
+        """Run all launches in one pass of one submit: with a submit per dispatch the submits would be timed. A launch
+        of many steps takes several submits if it was not recorded ahead. The host's steps come before each launch."""
         together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
@@ -413,8 +419,9 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit what was recorded ahead, or else record part by part. A chain is recorded for its next call while the
-        host waits for this one. When each submit was done, and whether it was recorded ahead."""
+        """Submit the commands that were recorded ahead, or record and submit part by part. While the host waits for a
+        chain, the chain's next call is recorded. Returns when each submit was done, and whether the commands were
+        recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
@@ -435,8 +442,8 @@ class WgpuSession(
             self._queue.wait()
 
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Seconds between the begin and end stamps of one pass of `repeat` launches. What the host does is not among
-        them: it is done once, if no run has done it."""
+        """Return the seconds between the begin and end stamps of one pass of `repeat` launches; None without a clock or
+        if it failed. The host's steps are not included: they run once before, unless a run has done them."""
         if self.stamps is None:
             return None
         if not launch.ran:
@@ -455,7 +462,8 @@ class WgpuSession(
         return self.programs.bare(_EMPTY)
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
-        """Chains of them, into a buffer of THREADS elements that the caller frees. Raises Unsupported."""
+        """Return chains of multiply-adds into a buffer of THREADS elements, which the caller frees. Raises
+        Unsupported."""
         chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
         try:
             with vendor_errors():
@@ -471,7 +479,7 @@ class WgpuSession(
             self._device.destroy()
 
     def flush(self) -> None:
-        """Overwrite more than any cache holds."""
+        """Overwrite more bytes than any cache holds."""
         self._clear(self._flush_buffer())
 
     def _clear(self, buffer: Buffer) -> None:
@@ -492,14 +500,14 @@ class WgpuSession(
 
 
 def _description(device: Device) -> str:
-    """Describe what a choice of kernels depends on: the adapter, its driver and the library that compiles for it."""
+    """Describe everything that a choice of kernels depends on: the adapter, its driver and wgpu's version."""
     import wgpu
 
     return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"
 
 
 def is_software(info: dict[str, Any]) -> bool:
-    """A rasteriser on the CPU, whatever API lists it: never a GPU."""
+    """Return whether an adapter is a rasteriser on the CPU. It is never a GPU, whatever API lists it."""
     name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
     return (
         info.get("adapter_type") == "CPU"
@@ -509,13 +517,14 @@ def is_software(info: dict[str, Any]) -> bool:
 
 
 class WgpuBackend(Backend):
-    """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
+    """A backend for the adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs a second
+    time."""
 
     name = "wgpu"
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
+        """List the GPUs, then the software adapters. Raises BackendUnavailable if there is neither."""
         return [device for device, _ in self._adapters()]
 
     def preload(self) -> None:

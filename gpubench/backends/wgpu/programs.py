@@ -1,5 +1,5 @@
-"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups; programs that fill
-and compare whole buffers."""
+"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups, and programs that
+fill or compare whole buffers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
 
 
 class WgpuLaunch(Launch):
-    """Prepared dispatches: pipeline, bind group and grid of each pass."""
+    """Prepared dispatches: the pipeline, bind group and grid of each pass."""
 
     def __init__(
         self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
@@ -50,7 +50,7 @@ class WgpuLaunch(Launch):
         self.kernel_name = kernel_name
 
     def parts(self) -> list[WgpuLaunch]:
-        """The launch itself, or, where it has many steps, launches that do some of them each, in order."""
+        """Return the launch itself or, if it has many steps, several launches that do its steps in order."""
         if len(self.steps) <= STEPS:
             return [self]
         if not self._parts:
@@ -58,8 +58,8 @@ class WgpuLaunch(Launch):
         return self._parts
 
     def slices(self) -> list[WgpuLaunch]:
-        """Launches of as few steps as are recorded without a look at the device, in order; one at least. A short chain
-        is done soon."""
+        """Return launches of a few steps each, in order; at least one. A slice is recorded without a look at the
+        device, so the first slices are the shortest: a short chain is soon done."""
         if not self._slices:
             count = max(1, len(self.steps))
             starts = (*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS))
@@ -71,8 +71,8 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """One slice more for the next call, by what records slice by slice; what fails is begun anew. False: nothing is
-        left."""
+        """Record one more slice for the next call; `recording` records slice by slice. A recording that failed begins
+        anew. Returns False if no slice is left."""
         if self._recorded is None:
             begun, self._begun = self._begun, None
             if begun is None:
@@ -83,8 +83,9 @@ class WgpuLaunch(Launch):
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """The commands of a whole call, what was begun being recorded to its end; None where nothing was. A launch of
-        several parts begins earlier part by part, unless all its slices are there. Commands are submitted once."""
+        """Return the commands of a whole call, after recording the slices that are left. Returns None if nothing was
+        recorded, or if a launch of several parts is not recorded to its end: it starts earlier part by part. Commands
+        are submitted only once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
         worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices())
@@ -93,17 +94,17 @@ class WgpuLaunch(Launch):
         return recorded
 
     def native(self) -> list[Step]:
-        """The steps by wgpu-native's pointers."""
+        """Return the steps with wgpu-native's pointers."""
         if not self._native:
             self._native = [(p._internal, g and g._internal, grid) for p, g, grid in self.steps]
         return self._native
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
-    """Record `repeat` launches into an open compute pass, which is given by its pointer, by wgpu-native's functions and
-    its NULL. WebGPU orders dispatches that share a buffer.
+    """Record `repeat` launches into an open compute pass. `compute` is the pass's pointer; `native` holds wgpu-native's
+    functions and its NULL. WebGPU orders dispatches that share a buffer.
 
-    Called directly, without a wrapper of their own, the functions take a fifth less time.
+    The functions are called directly: without a wrapper they take a fifth less time.
     """
     lib, null = native
     set_pipeline, bind = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
@@ -122,7 +123,7 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any
 
 
 class Programs:
-    """Everything that one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
+    """Everything that one device has built: pipelines by source text, programs by workload, launches by buffers."""
 
     def __init__(self, device: Any, limits: Limits) -> None:
         self.device = device
@@ -133,7 +134,7 @@ class Programs:
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """The case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
+        """Return the case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
         key = (case.workload, case.variant, *(id(b) for b in (*inputs, *each(output))))
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
@@ -143,12 +144,12 @@ class Programs:
         return self._launches[key][0]
 
     def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return what the case's kernel lets a device choose from; nothing if there is but one way."""
+        """Return the candidates of the case's kernel; nothing if there is only one way."""
         kernel = tuned_kernel(op, case)
         return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
 
     def choose(self, case: Case, name: str) -> None:
-        """Launches of this case take the candidate of that name from now on."""
+        """Use the candidate of that name for launches of this case from now on."""
         key = (case.workload, case.variant)
         if self._chosen.get(key) != name:
             self._chosen[key] = name
@@ -156,11 +157,11 @@ class Programs:
             self.forget_buffers()
 
     def has_choice(self, case: Case) -> bool:
-        """True once `choose` was called for the case."""
+        """Return whether `choose` was called for the case."""
         return (case.workload, case.variant) in self._chosen
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """The pipelines that are missing for these cases, on all CPUs. Raises BuildError."""
+        """Build the missing pipelines of these cases on all CPUs. Raises BuildError."""
         passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
         missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
         with ThreadPoolExecutor(usable_cpus()) as threads:
@@ -171,13 +172,13 @@ class Programs:
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> WgpuLaunch:
-        """A launch of one candidate, which several threads may ask for at once. Nothing of it is kept: `compile` builds
-        the chosen one itself, so that the time of building is its own. Raises BuildError."""
+        """Return a launch of one candidate; several threads may call this at once. Nothing is kept: `compile` builds
+        the chosen candidate again, so that its build time is its own. Raises BuildError."""
         steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
         return WgpuLaunch(steps, output, None)
 
     def forget_buffers(self) -> None:
-        """Drop every bind group: some buffers are gone."""
+        """Drop all bind groups, because some buffers no longer exist."""
         self._launches.clear()
 
     def bare(self, source: str) -> WgpuLaunch:
@@ -192,8 +193,8 @@ class Programs:
         self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[Step]:  # fmt: skip
-        """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. `pipelines` are those built
-        so far, if not the device's own; `sizes`: bytes of the buffers that are longer than what a pass may see. Raises
+        """Return the pipeline, bind group and grid of each pass over these buffers and fresh scratch. `pipelines`: a
+        cache to use instead of the device's own; `sizes`: the bytes that a pass may see of longer buffers. Raises
         BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         every = {**buffers, **scratch}
@@ -213,7 +214,7 @@ class Programs:
         return self._programs[key]
 
     def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
-        """The preferred candidate's program, else the default's, with its name. Raises Unsupported."""
+        """Return the program and the name of the preferred candidate, else of the default. Raises Unsupported."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
@@ -271,20 +272,21 @@ class Programs:
 
 
 def buffer_bytes(shape: Shape, dtype: Stored) -> int:
-    """Return the size of a buffer: kernels read 16 bytes at a time."""
+    """Return the size of a buffer in bytes: a multiple of 16, because kernels read 16 bytes at a time."""
     return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
 
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
-    """Return the bytes of each operand: a buffer may be longer."""
+    """Return the bytes of each operand by its name. The operand's buffer may be longer."""
     return {x.name: buffer_bytes(x.shape(case.params), x.stored_dtype(case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any:
     """Return a shader module without naga's bounds and loop checks.
 
-    Worth 23 % on a blocked matmul and 3 x on a simple one (docs/kernels.md). Only for our own texts, which
-    guard their tails themselves, and only after the checked module compiled. wgpu-py has no public way.
+    This is worth 23 % on a blocked matmul and 3 x on a simple one (docs/kernels.md). Use it only for our own texts,
+    which guard their tails themselves, and only after the checked module has compiled. wgpu-py has no public function
+    for it.
     """
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
@@ -334,7 +336,8 @@ _DIFFER = f"""{_HEAD}
 
 
 def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgram:
-    """Return the program that fills `size` bytes of the buffer "out" with a value: two words in turn hold it."""
+    """Return the program that fills `size` bytes of the buffer "out" with a value. The value is written as two
+    alternating words."""
     import numpy as np
 
     even, odd = np.full(8 // ITEMSIZE[dtype], value, host_dtype(dtype)).view("u4").tolist()
@@ -342,7 +345,7 @@ def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgr
 
 
 def differing(size: int, limits: Limits) -> WgslProgram:
-    """Return the program that sets the first word of "out" if "a" and "b" differ in `size` bytes at the beginning, a
+    """Return the program that sets the first word of "out" if the first `size` bytes of "a" and "b" differ. `size` is a
     multiple of four."""
     return _over_words(_DIFFER, ("a", "b", "out"), ("a", "b"), size, (0, 0), limits)
 
@@ -350,7 +353,7 @@ def differing(size: int, limits: Limits) -> WgslProgram:
 def _over_words(
     source: str, bindings: tuple[str, ...], seen: tuple[str, ...], size: int, pattern: tuple[int, int], limits: Limits
 ) -> WgslProgram:  # fmt: skip
-    """Return a pass for each part of the buffers `seen` that a binding can see."""
+    """Return a program with one pass for each part of the buffers `seen` that a binding can see."""
     step = limits.max_binding_bytes // limits.binding_alignment * limits.binding_alignment
     passes = []
     for start in range(0, size, step):

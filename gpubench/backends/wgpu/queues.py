@@ -1,9 +1,9 @@
 """The queue of a wgpu device: commands are recorded, submitted and waited for past wgpu-py, by wgpu-native's functions.
 
-wgpu-py makes Python objects for each encoder, pass and buffer of commands, and looks for errors after each call. Past
-it an empty launch takes the host 30 to 50 us less (docs/decisions, 6). Its wait sleeps, and a thread is woken 30 to
-100 us after the device is done (the host of an H200), longer than a small kernel takes; so here the device is asked
-again and again for a while, as CUDA's own wait does.
+wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call. Without
+them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and its thread wakes 30
+to 100 us after the device is done (on the host of an H200), which is longer than a small kernel. So here the host polls
+the device for a while, as CUDA's own wait does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ASK_S = 2e-3
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn wgpu's exceptions into ours: nothing above this file knows them."""
+    """Turn wgpu's exceptions into ours: code above this file knows none of wgpu's."""
     import wgpu
 
     try:
@@ -44,7 +44,7 @@ def first_line(error: Exception) -> str:
 
 
 class Library(NamedTuple):
-    """wgpu-native, which wgpu 0.32 has in these places."""
+    """The functions of wgpu-native, in the places where wgpu 0.32 has them."""
 
     lib: Any  # its functions
     checked: Any  # those that raise the errors they report
@@ -77,9 +77,9 @@ def library() -> Library:
 
 
 class Queue:
-    """The queue of an open device. What is wrong with a command shows when it is finished or submitted.
+    """The queue of an open device. An error in a command shows when the command is finished or submitted.
 
-    `asks`: wait by asking. A device that is the CPU itself needs the CPU, and so may others.
+    `asks`: wait by polling. A device that is the CPU itself needs the CPU, so there the wait sleeps.
     """
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
@@ -89,20 +89,20 @@ class Queue:
         self._own, self._queue = device._internal, device.queue._internal
 
     def record_next(self, launch: WgpuLaunch | None) -> None:
-        """The next wait, if it asks, records a call of this launch between its questions."""
+        """Have the next wait record a call of this launch between its polls, if it polls."""
         self._next = [launch] if self._asks and launch is not None else []
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
-        """Record so many launches into a pass that wgpu-py has opened."""
+        """Record `repeat` launches into a pass that wgpu-py has opened."""
         encode(compute._internal, launch, repeat, (self._lib, self._null))
 
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
-        """Commands for so many launches in one pass."""
+        """Return the commands of `repeat` launches in one pass."""
         *_, commands = self._recording([launch], repeat)
         return commands
 
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
-        """Record a launch slice by slice: None behind each, then the commands."""
+        """Record a launch slice by slice: yield None after each slice, then the commands."""
         return self._recording(launch.slices(), 1)
 
     def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
@@ -121,16 +121,16 @@ class Queue:
         yield commands
 
     def submit(self, commands: Any) -> int:
-        """Return the number of the submission, which a `Mapping` may wait for."""
+        """Submit the commands, and return the number of the submission, for which a `Mapping` may wait."""
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
         return int(self.native.checked.wgpuQueueSubmitForIndex(self._queue, 1, listed))
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> int:
-        """Submit a copy of so many bytes from buffer to buffer, a multiple of four. Returns the submission."""
+        """Submit a copy of `size` bytes, a multiple of four, from buffer to buffer. Returns the submission's number."""
         return self.call([(source, source_at, target, target_at, size)])
 
     def call(self, first: Copies, launch: WgpuLaunch | None = None, last: Copies = ()) -> int:
-        """Submit copies, a launch and copies at once. Returns the submission."""
+        """Submit copies, a launch and more copies at once. Returns the submission's number."""
         lib = self._lib
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         try:
@@ -152,8 +152,8 @@ class Queue:
             )
 
     def wait(self) -> None:
-        """Return when all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
-        (pygfx/wgpu-py#834)."""
+        """Wait until all submitted work is done. wgpu-py's `on_submitted_work_done` is not used: it raises TypeError in
+        wgpu 0.32 (pygfx/wgpu-py#834)."""
         number = next(_numbers)
         if self._asks:
             info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
@@ -163,7 +163,8 @@ class Queue:
         _done.pop(number, None)
 
     def await_mapping(self, number: int, behind: int | None = None) -> bool:
-        """Wait until the library has told of a mapping, and for no submission past `behind`. True if all went well."""
+        """Wait until the library reports on a mapping, but for no submission after `behind`. Returns whether the
+        mapping succeeded."""
         if not self._ask(number):
             if behind is None:
                 self._device._poll_wait()
@@ -176,14 +177,14 @@ class Queue:
         return _done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return what the library is given, for it to call with the number of a wait."""
+        """Return the callback struct for the library, which calls `call` with the number of the wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
         return ffi.new(kind, fields)
 
     def _ask(self, number: int) -> bool:
-        """Ask for a while. True if the library has told of that wait."""
+        """Poll the device for a while. Returns whether the library has reported on that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         launch: WgpuLaunch | None = None
@@ -200,14 +201,15 @@ class Queue:
         return number in _done
 
     def _finish(self, encoder: Any) -> Any:
-        """The commands, which are let go of with the object."""
+        """Return the encoder's commands; they are released together with the Python object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 
 class Mapping:
-    """The first bytes of a staging buffer, which the host may touch once it has waited, until it closes them. `behind`:
-    the submission that uses it last, so that nobody waits for later ones. wgpu-py has a thread that waits for each."""
+    """The first bytes of a staging buffer. The host may touch them after `sync_wait` and until `close`. `behind`: the
+    last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py would start a thread
+    for each mapping."""
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
@@ -224,7 +226,7 @@ class Mapping:
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:
-        """Return an array of its bytes."""
+        """Return an array of the mapped bytes."""
         import numpy as np
 
         lib, ffi = self._queue.native.lib, self._queue.native.ffi

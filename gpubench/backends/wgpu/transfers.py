@@ -1,8 +1,8 @@
-"""Transfers between host arrays and wgpu buffers through persistent staging buffers.
+"""Transfers between host arrays and wgpu buffers through staging buffers that are kept.
 
-`queue.write_buffer` and `queue.read_buffer` allocate a fresh staging buffer each time and reach 1 to 2 GB/s; one
-thread that copies into mapped buffers that are kept reaches 4 to 9. So several do, while the device moves the chunks
-before (docs/kernels.md).
+`queue.write_buffer` and `queue.read_buffer` allocate a fresh staging buffer each time and reach 1 to 2 GB/s. One thread
+that copies into kept, mapped buffers reaches 4 to 9. So several threads copy here, while the device moves earlier
+chunks (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALL_BYTES = 1 << 16
 
 
 class PlainTransfers(Transfers):
-    """The convenience calls of the queue, as a wgpu user writes them."""
+    """Transfers by the queue's convenience calls, as a wgpu user writes them."""
 
     staging: Staging = "pageable"
 
@@ -45,20 +45,20 @@ class PlainTransfers(Transfers):
         self._device = device
 
     def upload(self, buffer: Any, host: Array) -> None:
-        """`write_buffer`, and an empty submit that sets it going."""
+        """Call `write_buffer`, and submit nothing, which starts the copy."""
         with vendor_errors():
             self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
             self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
-        """`read_buffer`, then into `host`."""
+        """Call `read_buffer`, and copy the result into `host`."""
         data = memoryview(bytes_of(host))
         with vendor_errors():
             data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
 
 
 class MappedTransfers(Transfers):
-    """Upload and download through staging buffers that are kept."""
+    """Transfers through staging buffers that are kept."""
 
     staging: Staging = "mapped"
     copies = True
@@ -96,7 +96,7 @@ class MappedTransfers(Transfers):
             self._move(self._down, buffer, data.size, empty)
 
     def send(self) -> None:
-        """Set a small upload going that nothing was submitted after."""
+        """Submit a small upload that still waits in the queue."""
         if self.unsent:
             self._device.queue.submit([])
             self.unsent = False
@@ -134,8 +134,8 @@ class MappedTransfers(Transfers):
 
 
 class StagedStream(DeviceStream):
-    """One set of buffers in flight: WebGPU has one queue, and the host fills and empties the staging buffers of this
-    set while the device works for the others. A call is one submission."""
+    """A stream with staging buffers of its own. WebGPU has only one queue, so the overlap comes from the host: it fills
+    and empties the buffers of one stream while the device works for other streams. A call is one submission."""
 
     staging: Staging = "mapped"
 
@@ -151,14 +151,15 @@ class StagedStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Submit at the end what was asked for meanwhile."""
+        """Collect the work of the `with` block, and submit it at the block's end."""
         with vendor_errors():
             self._up, self._down, self._launch = [], [], None
             yield
             self._submit()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Fill the staging buffer, once the device has read what was there. What came down before lands meanwhile."""
+        """Fill the staging buffer, once the device has read its old content. Earlier downloads are copied to their
+        arrays meanwhile."""
         self._start_landing()
         if host.nbytes <= SMALL_BYTES:
             self._transfers.upload(buffer, host)
@@ -208,7 +209,7 @@ class StagedStream(DeviceStream):
             self._landings[key] = Landing(mapping, bytes_of(host))
 
     def _start_landing(self) -> None:
-        """Have a thread copy what has come down to where it belongs, if that takes longer than to wake the thread."""
+        """Have a thread copy finished downloads to their arrays, if a copy takes longer than waking the thread."""
         for landing in self._landings.values():
             if landing.copied is None and landing.target.size > PIECE_BYTES:
                 landing.mapping.sync_wait()
@@ -238,7 +239,7 @@ class StagedStream(DeviceStream):
 
 
 class Landing:
-    """Bytes on their way from a staging buffer to the host's array."""
+    """A download on its way from a staging buffer to the host's array."""
 
     def __init__(self, mapping: Mapping, target: Array) -> None:
         self.mapping, self.target = mapping, target
@@ -246,10 +247,10 @@ class Landing:
 
 
 class MappableMemory(HostMemory):
-    """Storage buffers that the host maps: by WebGPU's rules no shader may touch them meanwhile.
+    """Host memory of storage buffers that the host maps. By WebGPU's rules no shader may touch a mapped buffer.
 
-    `on_host`: the adapter's memory is the host's. On an H200 a call on such buffers takes no longer than one on data on
-    the GPU: the driver has put them there.
+    `on_host`: whether the adapter's memory is the host's. On an H200, where it is not, a call on such buffers is as
+    fast as a call on data on the GPU, because the driver has put the buffers there.
     """
 
     def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:
@@ -287,7 +288,7 @@ class MappableMemory(HostMemory):
             return [mapping.memory() for mapping in mappings]
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Unmap all that is mapped."""
+        """Unmap all mapped buffers."""
         mappings, self._mappings = self._mappings, []
         with vendor_errors():
             for mapping in mappings:
@@ -300,12 +301,12 @@ class MappableMemory(HostMemory):
 
 
 def _pad(data: Array) -> Array | bytes:
-    """WebGPU copies multiples of four bytes."""
+    """Pad the data to a multiple of four bytes, because WebGPU copies only such multiples."""
     return data if data.size % 4 == 0 else data.tobytes() + bytes(-data.size % 4)
 
 
 def round_up(size: int) -> int:
-    """To the multiple of four bytes that WebGPU copies."""
+    """Round up to a multiple of four bytes, because WebGPU copies only such multiples."""
     return -(-size // 4) * 4
 
 
@@ -313,10 +314,10 @@ def round_up(size: int) -> int:
 
 
 class Lane:
-    """One direction between the host and `buffer`, by staging buffers that come into being when their turn comes. A
-    chunk of `size` bytes lies at `start` of the array and in staging buffer number `turn`.
+    """One direction between the host and `buffer`. Staging buffers are created when their turn first comes. A chunk of
+    `size` bytes lies at `start` of the array and in staging buffer number `turn`.
 
-    One thread at a time calls it: wgpu-py promises nothing about several.
+    Only one thread at a time may call it: wgpu-py does not promise to be thread-safe.
     """
 
     def __init__(self, device: Any, queue: Queue, chunk: int, *, write: bool) -> None:
@@ -326,7 +327,7 @@ class Lane:
         self._mappings: dict[int, Mapping] = {}
 
     def ask(self, turn: int, start: int, size: int) -> Mapping:
-        """Ask for the chunk's mapped memory; what is returned waits for it (`sync_wait`)."""
+        """Request the chunk's mapped memory. The caller waits with the returned mapping's `sync_wait`."""
         import wgpu
 
         if turn not in self._staging:
@@ -340,13 +341,13 @@ class Lane:
         return self._mappings[turn]
 
     def close(self, turn: int, start: int, size: int) -> None:
-        """Unmap it, and hand it to the device: nobody holds it any longer."""
+        """Unmap the chunk and hand it to the device. No thread may hold its memory any longer."""
         self._mappings.pop(turn).close()
         if self._write:
             self._queue.copy(self._staging[turn], 0, self.buffer, start, round_up(size))
 
     def destroy(self) -> None:
-        """Give the staging buffers up; the next transfer makes new ones."""
+        """Destroy the staging buffers; the next transfer makes new ones."""
         for staging in self._staging.values():
             with contextlib.suppress(Exception):
                 staging.destroy()
@@ -358,7 +359,7 @@ Copy = Callable[[Any, slice, slice], None]
 
 
 class Chunk:
-    """One chunk: its turn and place, the bytes that nobody has copied yet, and how far it is."""
+    """One chunk of an array: its turn and place, the bytes still to copy, and its state."""
 
     def __init__(self, turn: int, start: int, size: int) -> None:
         self.place = (turn, start, size)
@@ -368,11 +369,12 @@ class Chunk:
 
 
 class ChunkPipeline:
-    """The chunks of one array in order, in so many staging buffers (two at least) that take turns.
+    """The chunks of one array, in order, in `buffers` staging buffers (at least two) that take turns.
 
-    A chunk is asked for when the one before is there and its staging buffer is free. The first thread that has a
-    piece of it waits for it, the last to be done closes it: no thread waits for all the others, and the device moves
-    one chunk while they copy another. Pieces are taken in order, and none lies in two chunks.
+    A chunk is requested when the chunk before it is mapped and its staging buffer is free. The first thread with a
+    piece of the chunk waits for the chunk; the last thread to finish a piece closes it. So no thread waits for all
+    others, and the device moves one chunk while threads copy another. Pieces are taken in order, and each piece lies in
+    one chunk.
     """
 
     def __init__(self, lane: Lane, total: int, chunk: int, buffers: int) -> None:
@@ -386,7 +388,7 @@ class ChunkPipeline:
         self._error: BaseException | None = None
 
     def copy(self, start: int, stop: int, copy: Copy) -> None:
-        """One piece, from `start` to `stop` of the array. Raises what the first piece to fail raised."""
+        """Copy one piece, from `start` to `stop` of the array. Raises the first error of any piece."""
         number, inside = divmod(start, self._bytes)
         chunk = self._chunks[number]
         try:
