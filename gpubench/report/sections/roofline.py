@@ -284,8 +284,8 @@ def _point(point: PeakShare) -> ChartRow:
 
 
 def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of one roof, from the lowest to the highest intensity. A peak that was not measured sets no
-    limit."""
+    """Return the corners of one peak line, from the lowest to the highest intensity. A peak that was not measured sets
+    no limit."""
     memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:
         return []
