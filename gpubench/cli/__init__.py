@@ -1,6 +1,6 @@
-"""The command line: one file a command; options become a request, and whatever ends a command becomes an exit code.
+"""The command line, one file for each command. Options become a request; the end of a command becomes an exit code.
 
-The Python interface and wings use it. `--version` answers without loading any of it.
+The Python interface and wings use this package. `--version` answers without loading any of its modules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program on `argv` (default: the process's own) and return its exit code."""
+    """Run the program on `argv`, by default the process's own arguments, and return its exit code."""
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before or after the guard, while modules are loaded
@@ -55,9 +55,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
-    """The words of a command line, with files in the place of wildcards: no shell of Windows does that.
+    """Replace each word with wildcards by the files that match it, because no Windows shell does that.
 
-    The value of an option stays as it is: `--label "a*b"` names no file.
+    The value of an option does not change: `--label "a*b"` names no file.
     """
     import glob
 

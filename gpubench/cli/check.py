@@ -1,4 +1,4 @@
-"""`gpubench check`: has a new version become slower? Measures two environments in turns and compares them."""
+"""`gpubench check`: has a new version become slower? Measures two environments in turns and compares the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_END_S, SAVING_S = 1.0, 15.0
 
 
 class Version(NamedTuple):
-    """One version of what is compared."""
+    """One of the two compared versions."""
 
     name: str  # in messages
     program: str  # that runs gpubench with it
@@ -32,9 +32,9 @@ class Version(NamedTuple):
     result: Path  # its file
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run gpubench there. Raises UsageError if the program cannot be started.
+        """Run this version's gpubench. Raises UsageError if the program cannot be started.
 
-        Its outputs to continuous integration are those of the comparison alone.
+        Only the final comparison writes outputs for continuous integration, so the run does not get GITHUB_OUTPUT.
         """
         environ = {name: value for name, value in os.environ.items() if name != "GITHUB_OUTPUT"}
         command = [self.program, "run", *arguments]
@@ -58,7 +58,7 @@ class Version(NamedTuple):
         return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
     def measure(self, *arguments: str) -> None:
-        """Add a session to the result. A case that breaks is for the comparison to judge. Raises GpubenchError."""
+        """Add a session to the result. Broken cases are left to the comparison. Raises GpubenchError."""
         before = _file_state(self.result)
         ended = self.run(
             "--quick", "--sessions", "1", "--annotations", "never", "--no-progress", "--format", "plain",
@@ -69,7 +69,7 @@ class Version(NamedTuple):
             raise self.failure(ended)
 
     def failure(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
-        """Return the error of a run that measured nothing, with what it said."""
+        """Return the error for a run that measured nothing, with the run's own message as the reason."""
         from gpubench.base import processes
 
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
@@ -128,7 +128,10 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder of both results, a new one unless it is named. Raises UsageError if it has some."""
+    """Return the folder of both results: the named folder, else a new one.
+
+    Raises UsageError if the named folder already holds such results.
+    """
     from gpubench.result import store
 
     folder = Path("results") if options.results_dir is None else options.results_dir.resolve()
@@ -146,9 +149,9 @@ def _results(options: CheckOptions) -> Path:
 
 
 def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path]:
-    """Return `name`, the program at `place` (an environment's folder, or a program) and the folder to run it in.
+    """Return `name`, the program that `place` stands for, and the folder in which it runs.
 
-    Raises UsageError if there is none.
+    `place` is an environment's folder or a program. Raises UsageError if the program or the folder does not exist.
     """
     path = Path(place)
     candidates = [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if path.is_dir() else [path]
@@ -171,7 +174,7 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
 
 
 def _file_state(result: Path) -> tuple[int, int] | None:
-    """Return what changes whenever the file is written; None if there is none."""
+    """Return a value that changes whenever the file is written. Returns None if there is no file."""
     try:
         state = result.stat()
     except OSError:
@@ -180,7 +183,10 @@ def _file_state(result: Path) -> tuple[int, int] | None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Let an interrupted run save its session. The Ctrl-C of a terminal reaches it too; another signal does not."""
+    """Let an interrupted run save its session, then kill it.
+
+    The Ctrl-C of a terminal also reaches the run. Other signals do not, so a run that goes on gets SIGTERM.
+    """
     try:
         child.communicate(timeout=OWN_END_S)
     except subprocess.TimeoutExpired:
@@ -192,7 +198,8 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
-    """Return how long all sessions take, by the plan of one. Raises GpubenchError if there is no plan."""
+    """Return a text that says how long all sessions take, from the plan of one session. Raises GpubenchError if the
+    version cannot plan."""
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
         raise version.failure(plan)

@@ -1,5 +1,7 @@
-"""Gates of `run`, `report` and `compare` for continuous integration, and what it is told: verdict, counts, summary,
-messages, outputs, and text that fits into a comment."""
+"""Gates of `run`, `report` and `compare` for continuous integration, and their output for it.
+
+The output is a verdict, counts, a summary, messages, outputs, and text that fits into a comment.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 
 
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a command, for a continuous integration."""
+    """The result of a command, for continuous integration."""
 
     verdict: OutcomeWord  # the gravest of failed, slower and unsure that holds, else ok
     exit_code: int  # of the command
@@ -44,7 +46,7 @@ class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:
-    """A comparison in a few words."""
+    """Summarize a comparison."""
     from gpubench.report.comparison import gate_text
 
     counts = comparison.counts
@@ -66,7 +68,7 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Reports in a few words; `exit_code` is how the command ends."""
+    """Summarize reports. `exit_code` is the exit code of the command."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -96,7 +98,7 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
 
 
 def _where(ids: Sequence[str]) -> str:
-    """` (matmul/n=64/... and 3 more)`."""
+    """Return the cases of a finding as ` (matmul/n=64/... and 3 more)`; an empty text for no cases."""
     return f" ({truncate(ids, 1)})" if ids else ""
 
 
@@ -106,14 +108,14 @@ _NOTICE = "\n**truncated**: {what} left out to stay below {limit} bytes; `gpuben
 
 
 def add_marker(text: str, marker: str) -> str:
-    """`text` below an invisible line by which a later run finds its own comment."""
+    """Put an invisible line before `text`, by which a later run finds its own comment."""
     return f"<!-- gpubench:{marker} -->\n{text}"
 
 
 def fit_text(text: str, limit: int) -> str:
-    """`text` in at most `limit` bytes of UTF-8: without its last folded sections, then without its end; a notice tells.
+    """Shorten `text` to at most `limit` bytes of UTF-8, with a notice.
 
-    Empty where not even the notice fits.
+    Drops the last folded sections first, then the end. Returns an empty text if not even the notice fits.
     """
     if _size(text) <= limit:
         return text
@@ -143,7 +145,7 @@ TITLE = "gpubench"
 
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
-    """The lines, errors first, without their newlines."""
+    """Yield the messages as lines without newlines, errors first."""
     yield from _lines("error", outcome.errors)
     yield from _lines("warning", outcome.warnings)
 
@@ -156,14 +158,14 @@ def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def escape_command(text: str) -> str:
-    """`text` as the runner reads it back; what it takes for a line's end is a percent code."""
+    """Escape `text` for a command of the CI runner. Percent signs and line ends become percent codes."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
     return inert(visible(text))
 
 
 def outputs(outcome: CiOutcome, result_file: str | None) -> str:
-    """Lines `name=value` for the file; `result_file` is the result that was judged, None where none was kept."""
+    """Return the lines `name=value` for the output file. `result_file` is the judged result, None if none was kept."""
     pairs = {
         "verdict": outcome.verdict,
         **{name: _count(getattr(outcome, name)) for name in ("slower", "faster", "unsure", "gpu_wins")},
@@ -186,7 +188,7 @@ _MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
 class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
-    """The channels to tell, checked before anything is measured."""
+    """The channels that a CI run writes to, checked before anything is measured."""
 
     summary: str | None  # a file to append to
     outputs: str | None  # a file to append to
@@ -195,7 +197,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None  # of a comment
 
     def comment(self, text: str, format: str) -> str:
-        """Markdown with its marker and within its limit; any other format as it is."""
+        """Return Markdown with its marker and within its limit. Text of any other format does not change."""
         if format != "markdown" or not (self.marker or self.max_bytes):
             return text
         text = add_marker(text, self.marker) if self.marker else text
@@ -205,7 +207,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
-        """After the report: summary, outputs, messages. Whatever nobody asked for is not computed."""
+        """Write summary, outputs and messages after the report. Computes only what the user asked for."""
         if self.summary is not None:
             _append(self.summary, _below_limit(self.summary, markdown()))
         if self.outputs is not None:
@@ -244,7 +246,7 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """Return what of `text` may be added to the summary of this step; what it has already stays."""
+    """Return the part of `text` that still fits into the summary of this step. Earlier text in the summary stays."""
     try:  # what is no regular file holds nothing
         size = os.path.getsize(path) if os.path.isfile(path) else 0
     except OSError as error:
@@ -275,7 +277,7 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 
 
 def parse_gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
-    """Return the gates asked for, as checked values. Raises UsageError."""
+    """Return the requested gates as checked values. Raises UsageError."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 
     return Gates(
@@ -285,20 +287,20 @@ def parse_gates(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
 
 
 def failing(text: str | None, names: Sequence[Name]) -> tuple[Name, ...]:
-    """Return the names that --fail-on lists, in their order. Raises UsageError for a word that is none of them."""
+    """Return the names that --fail-on lists, in the order of `names`. Raises UsageError for any other word."""
     words = [require_choice(word, names, "--fail-on") for word in units.split_words(text)]
     return tuple(name for name in names if name in words)
 
 
 def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
-    """How a report ends: a failed gate or nothing wrong."""
+    """Return GATE if a gate failed, else OK."""
     from gpubench.analysis.findings import has_failures
 
     return ExitCode.GATE if has_failures(analyses) else ExitCode.OK
 
 
 def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
-    """`require_matches` in what the files hold. Raises UsageError."""
+    """Call `require_matches` on the cases that the files hold. Raises UsageError."""
     rows = [case for analysis in analyses for case in analysis.cases]
     on_cpu = {case.case.device_id: case.device_kind == "cpu" for case in rows}
     hint = "gpubench report --sections raw lists the cases with their ids"
@@ -306,7 +308,7 @@ def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
 
 
 def require_in_plan(gates: Gates, request: RunSpec) -> None:
-    """`require_matches` in what is going to be measured, as far as sizes are known. Raises UsageError."""
+    """Call `require_matches` on the planned cases, as far as their sizes are known. Raises UsageError."""
     if not gates.min_speedups:
         return
     from gpubench.measure.schedule import plan_workloads
@@ -318,7 +320,7 @@ def require_in_plan(gates: Gates, request: RunSpec) -> None:
 
 
 def require_baseline(name: str | None, request: RunSpec) -> None:
-    """The baseline is among what is going to be measured. Raises UsageError."""
+    """Raise UsageError if the baseline matches no planned case."""
     if name is None:
         return
     from gpubench.analysis.speedup import parse_baseline
@@ -339,9 +341,9 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """A gate that looks at nothing never fails: renaming an op must not switch it off. Raises UsageError.
+    """Raise UsageError if a gate selects no case, because such a gate never fails: renaming an op would switch it off.
 
-    `cases` are those that are or will be there, `on_cpu` tells of a device id whether it is the baseline's.
+    `cases` are the present or planned cases. `on_cpu` tells whether a device id is the baseline's CPU.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:

@@ -1,7 +1,7 @@
-"""The parser: commands, loaded only when they are asked for, how their options become one value, and configuration:
-environment > project file > user file, as defaults of the options.
+"""The parser and the configuration: environment > project file > user file, as defaults of the options.
 
-This is the only reader of GPUBENCH_ variables and of configuration files.
+A command is loaded only when it is asked for, and its options become one value. This is the only module that reads
+GPUBENCH_ variables and configuration files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _PURPOSE = (
 
 
 def _parameter(declared: Declaration) -> tuple[Any, Any]:
-    """Return the parser's parameter, and what converts its value (None: nothing has to)."""
+    """Return the parser's parameter for an option, and the converter of its value. The converter is None if the value
+    stays as it is."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
@@ -53,7 +54,7 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
 
 
 def _installed_backends() -> str:
-    """A sentence with the names of the backends that other packages bring; else an empty text."""
+    """Return a sentence that names the backends of other packages; an empty text if there are none."""
     from gpubench.base import plugins
 
     names = plugins.names(plugins.BACKENDS)
@@ -61,7 +62,7 @@ def _installed_backends() -> str:
 
 
 def _brief_help() -> TyperOption:
-    """The option -h: `--help` is the parser's own."""
+    """Return the option -h, which shows the brief help. The parser itself has `--help`."""
 
     def show(ctx: Any, param: Any, value: bool) -> None:
         if value and not ctx.resilient_parsing:
@@ -75,7 +76,7 @@ def _brief_help() -> TyperOption:
 
 
 class Command(TyperCommand):
-    """A command whose options also come from the environment and from configuration files."""
+    """A command whose options also take values from the environment and from configuration files."""
 
     def __init__(self, name: str, options: type[CommandOptions]) -> None:
         module = importlib.import_module(options.module or f"gpubench.cli.{name}")
@@ -88,7 +89,7 @@ class Command(TyperCommand):
         )  # fmt: skip
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """All arguments, and all options under their headings."""
+        """Write all arguments, and all options under their headings."""
         rows: dict[str | None, list[Any]] = {}
         for param in self.get_params(ctx):
             declared = self.options.declared.get(param.name or "")
@@ -103,7 +104,7 @@ class Command(TyperCommand):
                     formatter.write_dl(rows[heading])
 
     def brief_help(self, ctx: Any) -> str:
-        """One screen: the options that people use, and examples."""
+        """Return a help of one screen: the options that people use most, and examples."""
         briefs = {name: declared.brief for name, declared in self.options.declared.items() if declared.brief}
         rows = [
             (record[0], briefs[param.name])
@@ -142,7 +143,7 @@ class Command(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> int | None:
-        """Run it, and return its exit code."""
+        """Run the command and return its exit code."""
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()
             gc.enable()
@@ -158,7 +159,7 @@ class Command(TyperCommand):
 
 
 def _working_folder() -> Path | None:
-    """Return the working folder. Returns None if it was deleted under us: there is no file of a project then."""
+    """Return the working folder. Returns None if it has been deleted: then there is no project file."""
     try:
         return Path.cwd()
     except OSError:
@@ -166,7 +167,7 @@ def _working_folder() -> Path | None:
 
 
 class Group(TyperGroup):
-    """The program itself. A command is built when it is asked for; an unknown one gets a suggestion."""
+    """The program itself. It builds a command when it is asked for, and suggests a name for an unknown command."""
 
     def __init__(self) -> None:
         version = TyperOption(param_decls=["--version"], is_flag=True, help="Print the version and exit.")
@@ -181,14 +182,15 @@ class Group(TyperGroup):
         return list(commands())
 
     def get_command(self, ctx: Any, name: str) -> Command | None:
-        """Return a command; other packages are asked for one that gpubench does not have."""
+        """Return the command `name`, or None. Other packages are searched only if gpubench and its wings do not have
+        it."""
         if name not in commands() and not name.startswith("-"):
             for wing in wings.foreign():
                 extend(commands(), wing)
         return Command(name, commands()[name]) if name in commands() else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that `args` starts with. Raises UsageError for an unknown one."""
+        """Return the command with which `args` starts. Raises UsageError if it is unknown."""
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing and not name.startswith("-"):
@@ -199,12 +201,12 @@ class Group(TyperGroup):
         return (name, command, args[1:]) if command else super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write what each command is for."""
+        """Write the purpose of each command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, options.purpose) for name, options in commands().items()])
 
     def brief_help(self, ctx: Any) -> str:
-        """One screen: the commands, and examples."""
+        """Return a help of one screen: the commands, and examples."""
         rows = [(name, options.purpose) for name, options in commands().items()]
         examples = (
             "gpubench detect                              what this machine has",
@@ -218,7 +220,7 @@ class Group(TyperGroup):
 def _screen(
     command: Any, ctx: Any, section: tuple[str, Sequence[tuple[str, str]]], examples: Sequence[str], more: str
 ) -> str:
-    """Return the help of one screen: the usage, a section of rows, examples and a last sentence."""
+    """Return a help of one screen: the usage, a section of rows, examples and a last sentence."""
     formatter = ctx.make_formatter()
     command.format_usage(ctx, formatter)
     command.format_help_text(ctx, formatter)
@@ -237,7 +239,8 @@ def _screen(
 
 
 def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> ConfigError | None:
-    """The ConfigError naming the file or variable that a refused value came from, if it did."""
+    """Return a ConfigError that names the file or variable from which a refused value came. Returns None for typed
+    values."""
     name = getattr(getattr(error, "param", None), "name", None)
     if name is None or name not in settings or typed.get(name) is not None:
         return None
@@ -251,7 +254,8 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return the UsageError that says what to type, if a surplus word is the value of the missing option."""
+    """Return a UsageError with the corrected command if a surplus word is the value of the missing option; else
+    None."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -263,7 +267,7 @@ def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) ->
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn the parser's exceptions into UsageError; help for an empty command line goes to stderr."""
+    """Turn the parser's exceptions into UsageError. An empty command line prints the help on stderr."""
     try:
         yield
     except ParserUsageError as error:
@@ -304,9 +308,9 @@ def _lower(text: str) -> str:
 
 
 def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
-    """Run one command and return its exit code. `invocation` says whether errors shall be verbose.
+    """Run one command and return its exit code. Sets `invocation["verbose"]`, which makes errors verbose.
 
-    Raises UsageError for what the command line gets wrong, and whatever the command raises.
+    Raises UsageError for a wrong command line, and every error of the command.
     """
     program = Group()
     if "_GPUBENCH_COMPLETE" in os.environ:  # a shell asks how a line can go on
@@ -331,14 +335,14 @@ class Setting(NamedTuple):
 
 
 def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
-    """The options of a class that files and variables may set, by their keys."""
+    """Return the options of a class that files and variables may set, by their keys."""
     return {declared.key: declared for declared in kind.declared.values() if declared.configurable}
 
 
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Every configured value of `command` by the option's name. Raises ConfigError."""
+    """Return every configured value of `command` by the option's name. Raises ConfigError."""
     if file and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     values: dict[str, Setting] = {}
@@ -353,7 +357,7 @@ def read_settings(
 
 
 def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
-    """The effective values of `command` as TOML, each with its source."""
+    """Return the effective values of `command` as TOML, each with its source."""
     lines = [f"[{command}]"]
     for key, option in configurable(commands()[command]).items():
         value = context.params.get(option.name)
@@ -369,7 +373,10 @@ def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -
 
 
 def _project_file(folder: Path | None) -> Path | None:
-    """The nearest file from `folder` up to the repository's root; outside a repository, `folder` alone."""
+    """Return the nearest configuration file from `folder` up to the repository's root, or None.
+
+    Outside a repository, only `folder` is searched.
+    """
     if folder is None:
         return None
     above = [folder, *folder.parents]
@@ -385,14 +392,15 @@ def _project_file(folder: Path | None) -> Path | None:
 
 
 def _names_us(project: Path) -> bool:
-    """Whether our name stands in the file, as in few: reading TOML takes longer than some commands."""
+    """Return whether the file mentions gpubench. Most files do not, and parsing TOML takes longer than some
+    commands."""
     with contextlib.suppress(OSError):
         return b"gpubench" in disk.read_regular(project)
     return True  # whoever reads it says why
 
 
 def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
-    """The file of the user's own settings; None where no folder is known for it."""
+    """Return the file of the user's own settings. Returns None if the environment names no folder for it."""
     folder = user_folder(CONFIGURATION, environ, platform)
     return folder / "config.toml" if folder else None
 
@@ -438,7 +446,7 @@ def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any
 
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
-    """A TOML value as the parser takes it: lists of a single option are joined by commas."""
+    """Convert a TOML value to the parser's form. A list for an option that is given once is joined by commas."""
     items = value if isinstance(value, list) else [value]
     right = all(
         isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items
@@ -461,7 +469,7 @@ def _unknown_error(what: str, word: str, names: Iterable[str], path: Path) -> Co
 
 
 def _toml(value: Any) -> str:
-    """Return the value as TOML writes it, which is how JSON writes such values; an empty text for none."""
+    """Return the value in TOML, which is the same as its JSON; an empty text for no value."""
     import json
 
     return "" if value in (None, [], ()) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""`gpubench compare`: is a new result faster or slower than a base? From the files alone."""
+"""`gpubench compare`: is a new result faster or slower than a base? Reads only result files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ComparisonPlan(NamedTuple):
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:
-    """Check what needs no result. Raises UsageError and InputError."""
+    """Check the options that need no result. Raises UsageError and InputError."""
     from gpubench.cli import ci, delivery
     from gpubench.report.comparison import FORMATS
     from gpubench.result import store
@@ -54,7 +54,7 @@ def compare(options: ComparisonOptions) -> int:
 
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
-    """Compare the files of the options as planned. Return the exit code."""
+    """Compare the files that the options name, as planned. Returns the exit code."""
     from gpubench.cli import delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render
@@ -72,14 +72,14 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
 
 
 def _outcome(comparison: Comparison) -> CiOutcome:
-    """Return what a continuous integration is told."""
+    """Return the comparison's outcome for continuous integration."""
     from gpubench.cli.ci import of_comparison
 
     return of_comparison(comparison)
 
 
 def check(options: ComparisonOptions) -> CompareOptions:
-    """The options as checked values. Raises UsageError and InputError."""
+    """Return the options as checked values. Raises UsageError and InputError."""
     from gpubench.cli import ci
     from gpubench.compare.comparison import GATES, CompareOptions
     from gpubench.result.case import selector
@@ -103,7 +103,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
 
 
 def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
-    """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
+    """Raise UsageError if a selector selects no case: renaming an op must not switch a gate off."""
     from gpubench.result.case import selector
 
     selections = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
@@ -129,7 +129,7 @@ def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
 
 
 def _noise(path: str) -> Thresholds:
-    """The thresholds in a file that `noise` wrote. Raises InputError."""
+    """Return the thresholds from a file that `noise` wrote. Raises InputError."""
     from gpubench.cli.noise import load
     from gpubench.compare.comparison import Thresholds
 
@@ -139,7 +139,7 @@ def _noise(path: str) -> Thresholds:
 
 
 def _load_side(text: str) -> tuple[str, Run]:
-    """`[LABEL=]FILE`: the name to show, and what the file holds. A file whose own name has = needs no label."""
+    """Return the label and the run of `[LABEL=]FILE`. An existing file whose name has = needs no label."""
     from gpubench.result import store
 
     path = _path(text)
@@ -154,7 +154,8 @@ def _path(text: str) -> str:
 
 
 def _exit_code(comparison: Comparison, options: CompareOptions) -> int:
-    """The exit code, after the report. Raises InputError for a gate that could not have failed and had to count."""
+    """Return the exit code after the report. Raises InputError for a gate that had to count but could not have
+    failed."""
     if comparison.exit_code == ExitCode.INPUT:
         idle = next(gate for gate in comparison.gates if gate.impossible and options.must_count(gate.name))
         if idle.name != "slower":

@@ -11,7 +11,7 @@ HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
 
 
 class Declaration(NamedTuple):
-    """An option, or an argument, which has no heading."""
+    """An option or, if it has no heading, an argument."""
 
     help: str  # what `--help` says of it
     heading: str | None  # of the group in `--help`; None: an argument
@@ -30,40 +30,40 @@ class Declaration(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in a configuration file."""
+        """The option's name in a configuration file."""
         return self.long_name or self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The option's name in the environment."""
         return "GPUBENCH_" + self.key.upper().replace("-", "_")
 
     @property
     def switch(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the option takes no value."""
         return self.type is bool
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it takes, where those are all; else none."""
+        """The words that the option accepts, if the metavar lists all of them; else an empty tuple."""
         words = tuple((self.metavar or "").split("|"))
         return words if len(words) > 1 and all(map(str.islower, words)) else ()
 
     @property
     def required(self) -> bool:
-        """Whether it has to be given: it has no default, and its type has no None."""
+        """Whether the option must be given: it has no default, and its type does not allow None."""
         return self.default is None and "None" not in str(self.type)
 
     @property
     def multiple(self) -> bool:
-        """Whether it may be given more than once."""
+        """Whether the option may be given more than once."""
         return "list" in str(self.type)
 
 
 def option(
     metavar: str | None, heading: str | None, help: str, *, brief: str | bool = False, **more: Any
 ) -> Any:
-    """Declare an option, by the fields of Declaration; `brief=True`: `-h` says of it what `--help` does."""
+    """Declare an option by the fields of Declaration. `brief=True`: `-h` shows the same text as `--help`."""
     return Declaration(help, heading, metavar, help if brief is True else brief or None, **more)
 
 
@@ -72,10 +72,10 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 
 
 class CommandOptions:
-    """The values of the options that a class declares, under their names; they do not change.
+    """The values of a command's options, under the options' names. They cannot be changed.
 
-    A class has the options of its bases, then its own. An option that it declares anew keeps its place. Raises
-    UsageError for a word that an option does not take.
+    A class has the options of its bases, then its own. An option that it declares again keeps its place. Raises
+    UsageError for a word that an option does not accept.
     """
 
     declared: ClassVar[dict[str, Declaration]] = {}
@@ -117,7 +117,7 @@ class CommandOptions:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
 
     def instead(self) -> int | None:
-        """Do another command's work, and return its exit code. Returns None if none of the options asks for that."""
+        """Do the work of another command and return its exit code. Returns None if no option asks for that."""
         return None
 
     def replace(self, **changes: Any) -> Self:

@@ -1,5 +1,7 @@
-"""Result files while a run goes on, and reports once it is over: where they go, their format, width, colour, text and
-pictures. Shared by `run`, `report`, `compare` and `noise`."""
+"""Result files during a run, and reports after it: their places, formats, width, colour, text and pictures.
+
+Shared by `run`, `report`, `compare` and `noise`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.
 
 
 def require_text(options: RunOptions) -> None:
-    """Raises UsageError for bytes that are no text: they could not be stored."""
+    """Raise UsageError for a value that is not valid UTF-8, because a result file could not store it."""
     stored = {
         "--label": [options.label or ""], "--tag": options.tag, "--context": options.context,
         "--output": options.output,
@@ -49,9 +51,9 @@ def require_text(options: RunOptions) -> None:
 
 
 def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
-    """Every output path can be written: found out before measuring, not after. Raises UsageError.
+    """Check before measuring that every output path can be written. Raises UsageError.
 
-    `-` is standard output, which carries the report in any case.
+    Returns the paths without `-`: standard output carries the report in any case.
     """
     output = [path for path in output if path != "-"]
     for path in output:
@@ -66,16 +68,17 @@ def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions)
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """The results folder can be written, if the result goes there. Raises UsageError."""
+    """Check that the results folder can be written, if the result goes there. Raises UsageError."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
 
 @contextlib.contextmanager
 def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
-    """Keep other runs from writing the result files: from before they are read until the command ends.
+    """Keep other runs from writing the result files while the context lasts: from before they are read until the
+    command ends.
 
-    Raises InputError where another run keeps one of them for longer than --lock-timeout.
+    Raises InputError if another run keeps a file for longer than --lock-timeout.
     """
     timeout_s = units.parse_duration(options.lock_timeout, option="--lock-timeout")
 
@@ -93,8 +96,11 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
-    """Before measuring: keep what a killed run left beside the result, where this run does not go on with it, and say
-    so. Raises GpubenchError where it can be neither kept nor replaced."""
+    """Rename the `.part` file that an ended run left beside the result, if this run does not continue it; print a
+    warning.
+
+    Called before measuring. Raises GpubenchError if the file cannot be renamed.
+    """
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
             aside = store.set_aside(path, resumed=resumed)
@@ -110,8 +116,11 @@ def keep_part(output: Sequence[str], *, resumed: bool) -> None:
 
 
 class Saver:
-    """Keeps the result on the disk: beside the first result file while the run goes on, and whole at its end in every
-    result file asked for, else in the results folder. A place that fails loses nothing."""
+    """A saver of the result. A place that fails loses nothing.
+
+    While the run goes on, it writes a `.part` file beside the first result file. At the end it writes the whole result
+    to every result file asked for, else to the results folder.
+    """
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
         self._wished: list[str | Path] = [path for path in output if store.is_result_name(path)]
@@ -124,12 +133,12 @@ class Saver:
         self.empty = False  # nothing was measured, and nobody named a file
 
     def check(self, run: Run) -> None:
-        """Find out before measuring that the result of `run` cannot go into its folder. Raises UsageError."""
+        """Check before measuring that the result of `run` can go into its folder. Raises UsageError if it cannot."""
         if self._anywhere:
             store.check_result_path(self._folder or store.default_results_dir(), run)
 
     def __call__(self, run: Run) -> None:
-        """Keep what is new. Raises GpubenchError the first time that a place fails; it is tried again every second."""
+        """Save what is new. Raises GpubenchError the first time that the place fails, then tries again every second."""
         failed_at = self._failed_at
         if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
             return
@@ -149,8 +158,11 @@ class Saver:
                 ) from error
 
     def finish(self, run: Run) -> None:
-        """Save the whole result. Where no wished place takes it, it goes to the user's data folder or the temporary
-        folder, and `error` tells so. A run that measured nothing is saved only where somebody named a file."""
+        """Save the whole result.
+
+        If no requested place accepts it, it goes to the user's data folder or the temporary folder, and `error` says
+        so. A run that measured nothing is saved only if the user named a file.
+        """
         self.saved = []
         if self._anywhere and not _has_samples(run):
             self.empty = True
@@ -170,7 +182,7 @@ class Saver:
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:
-        """Save the result in every wished place. Returns the error of the last one that failed."""
+        """Save the result in every requested place. Returns the last error, or None if all places accept it."""
         failed = None
         try:
             places = self._places(run)
@@ -185,13 +197,14 @@ class Saver:
         return failed
 
     def _places(self, run: Run) -> list[str | Path]:
-        """The result files. Raises OSError where the results folder cannot be made."""
+        """Return the result files. Raises OSError if the results folder cannot be created."""
         if self._anywhere and not self._wished:
             self._wished.append(store.result_path(self._folder or store.default_results_dir(), run))
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
-        """Save the result where there is room, and name both places in `error`. None if it fits nowhere."""
+        """Save the result where there is room, and name the failed and the new place in `error`. Returns None if no
+        place has room."""
         cause = because.__cause__
         mend = disk.mend(cause) if isinstance(cause, OSError) else ""
         path = store.rescue(run)
@@ -223,12 +236,15 @@ def _has_samples(run: Run) -> bool:
 
 
 def read_back(run: Run) -> Run:
-    """The run with the digits of its file: whatever is derived from it is what `report` derives."""
+    """Return the run with the rounded digits of its file, so that all conclusions equal those of `report`."""
     return store.loads(store.dumps(run), "the result")
 
 
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
-    """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
+    """Return the run with the exit code of its gates, and its analyses. Saves the run again if a gate failed.
+
+    An earlier exit code other than OK outweighs the gates.
+    """
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
     ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
@@ -240,10 +256,10 @@ def deliver(
     stored: Run, analyses: Sequence[Analysis], output: list[str], saved: Sequence[str], style: ReportStyle,
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
-    """Reports to files, and to stdout the answer or the report: `report` prints the same bytes from the file. Events
-    were written already.
+    """Write the reports to files, and the answer or the report to stdout. `report` prints the same bytes from the file.
 
-    Returns the errors of files that could not be written: one costs neither the others nor what is printed.
+    Events were written already. Returns the errors of files that could not be written; such an error stops neither the
+    other files nor stdout.
     """
     errors = []
     for path in output:
@@ -272,7 +288,7 @@ def deliver(
 
 
 def exit_code(stored: Run, errors: Sequence[GpubenchError]) -> int:
-    """Report `errors`, the files that could not be written, and return the exit code."""
+    """Print the errors of files that could not be written, and return the exit code."""
     for error in errors:
         sys.stdout.flush()
         tell(error)
@@ -299,8 +315,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
     def final_screen(
         self, analyses: Sequence[Analysis], command: str, *, files: Sequence[str] = (), saved: Sequence[str] = ()
     ) -> str:  # fmt: skip
-        """Return the answer. `command` reports the same again; `files` are those of the runs, `saved` those just
-        written."""
+        """Return the answer. `command` shows the same report again, `files` are the runs' files, and `saved` the new
+        files."""
         import shutil
 
         from gpubench import report
@@ -311,8 +327,11 @@ class ReportStyle(msgspec.Struct, frozen=True):
         return report.screen(analyses, self.format, options, files=files, saved=saved, height=height)
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """Return the report as text; files get neither colour nor the terminal's width, and all columns: CSV has
-        others."""
+        """Return the report as text.
+
+        A format other than the style's own gets no colour, not the terminal's width, and all columns, because formats
+        name columns differently.
+        """
         from gpubench import report
 
         options = self.options if format == self.format else for_a_page(self.options)
@@ -324,8 +343,10 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
 
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
-    """Return how the report is to look that goes to `output`, or to standard output. Raises UsageError for an unknown
-    format, section, unit or key, and for columns that the format has not."""
+    """Return the style of the report that goes to `output`, or to standard output.
+
+    Raises UsageError for an unknown format, section, unit or key, and for columns that the format does not have.
+    """
     from gpubench import report
 
     terminal = output in (None, "-") and sys.stdout.isatty()
@@ -344,8 +365,10 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 
 
 def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
-    """Return the command that reports a result again: without the file's name if it lies in `results_dir`, where the
-    caller has just saved it; empty without a file."""
+    """Return the command that reports a result again; an empty text without a file.
+
+    The command leaves out the name of a file in `results_dir`, where the caller has just saved it.
+    """
     from gpubench.base.streams import printable
 
     if path is None:
@@ -356,7 +379,7 @@ def report_command(path: str | Path | None, results_dir: str | Path | None = Non
 
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
-    """How a report is to look, not yet checked."""
+    """Return the look of a report, not yet checked."""
     from gpubench.base.plugins.sections import usual
 
     sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
@@ -367,7 +390,7 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
 
 
 def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOptions:
-    """How any document is to look: its width and colour, and `more` fields."""
+    """Return the look of any document: its width, its colour and the fields in `more`."""
     from gpubench.report.layout import RenderOptions
 
     color = count_colors(options.color, os.environ, terminal=to_terminal)
@@ -375,12 +398,12 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
 
 
 def for_a_page(options: RenderOptions) -> RenderOptions:
-    """Return these options without what a terminal brings, and with all columns."""
+    """Return these options without the terminal's width and colour, and with all columns."""
     return msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
 
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:
-    """The claims of the file `name`; none without one. Raises InputError."""
+    """Return the claims in the file `name`; an empty tuple for None. Raises InputError."""
     if name is None:
         return ()
     from gpubench.analysis.claims import load
@@ -389,7 +412,7 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """The format asked for; else by the suffix of `output`; else by where the text goes."""
+    """Return the requested format; else the format of the suffix of `output`; else the default for stdout."""
     if format is not None:
         return format
     if output is None or output == "-":
@@ -398,7 +421,7 @@ def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> 
 
 
 def format_of(path: str, option: str = "", *, hint: str = "give the file one of these suffixes") -> str:
-    """Return the format of a report file, by its suffix. Raises UsageError for a suffix that no format has."""
+    """Return the format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(
@@ -413,8 +436,10 @@ _FEW_COLORS = {"ansi", "cygwin", "linux", "rxvt", "screen", "tmux", "vt100", "vt
 
 
 def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> int:
-    """Return how many colours to use, 0 for none: by --color, then NO_COLOR (set and not empty), then FORCE_COLOR,
-    then on a terminal that is not dumb."""
+    """Return the number of colours to use, 0 for none.
+
+    The order is --color, NO_COLOR (set and not empty), FORCE_COLOR, and then whether the terminal is not dumb.
+    """
     term = environ.get("TERM", "")
     colored = terminal and term != "dumb"
     if choice != "auto":
@@ -426,7 +451,7 @@ def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> 
 
 
 def table_width(to_terminal: bool) -> int:
-    """The terminal's width within reason; 80 elsewhere."""
+    """Return the terminal's width within limits; 80 if the output is no terminal."""
     if not to_terminal:
         return _PLAIN_WIDTH
     import shutil
@@ -435,8 +460,10 @@ def table_width(to_terminal: bool) -> int:
 
 
 def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> None:
-    """Write to the file `output` and say so unless `quiet`, or to standard output. Text is UTF-8 whatever the locale
-    says, and as it ends. Raises GpubenchError."""
+    """Write to the file `output`, with a note on stderr unless `quiet`, or to standard output.
+
+    Text is UTF-8 whatever the locale is, and keeps its line ends. Raises GpubenchError.
+    """
     if output in (None, "-"):
         if isinstance(report, bytes):
             sys.stdout.flush()
@@ -454,7 +481,7 @@ def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> Non
 
 
 def cannot_write(what: str, error: OSError) -> GpubenchError:
-    """The error for a file, or files, that the system refused."""
+    """Return the error for a file, or for files, that the system refused to write."""
     return GpubenchError(
         "cannot-write", f"cannot write {what}", why=disk.reason(error), hint=disk.remedy(error)
     )
@@ -464,8 +491,10 @@ def cannot_write(what: str, error: OSError) -> GpubenchError:
 
 
 def check_plots(options: PlotOptions) -> None:
-    """Before anything is measured or read. Raises UsageError without the libraries that draw, and for an unknown
-    format."""
+    """Check the options of charts before anything is measured or read.
+
+    Raises UsageError if a drawing library is missing, for an unknown format, and for a folder that cannot be written.
+    """
     if options.plots is None:
         return
     from gpubench.report import PICTURES, plots
@@ -478,7 +507,7 @@ def check_plots(options: PlotOptions) -> None:
 def write_plots(
     analyses: Sequence[Analysis], options: PlotOptions, sections: Sequence[str] | None, time_unit: str
 ) -> None:
-    """Write the charts and say how many on stderr; nothing without a folder. Raises GpubenchError."""
+    """Write the charts and print their number on stderr. Does nothing without a folder. Raises GpubenchError."""
     if options.plots is None:
         return
     from gpubench.report import plots
@@ -493,7 +522,8 @@ def write_plots(
 
 
 def check_picture(format: str, *, to_terminal: bool) -> None:
-    """Before anything is measured or read. Raises UsageError for a picture that cannot be drawn or shown here."""
+    """Check a picture's format before anything is measured or read. Raises UsageError if it cannot be drawn or shown
+    here."""
     from gpubench.report import PICTURES, plots
 
     if format not in PICTURES:
@@ -525,8 +555,11 @@ def write_report(
 
 
 def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequence[str]) -> None:
-    """Show the page among `outputs` in the browser, else one in the temporary folder, and say so on stderr. Raises
-    GpubenchError."""
+    """Show the HTML page among `outputs` in the browser. Without one, write a page to the temporary folder and print
+    its path.
+
+    Prints a warning on stderr if no browser can show the page. Raises GpubenchError.
+    """
     why = _no_browser(os.environ)
     page = next((path for path in outputs if path.lower().endswith(".html")), None)
     if page is None and not why:
@@ -545,7 +578,7 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
 
 
 def _no_browser(environ: Mapping[str, str]) -> str:
-    """Return why there is no browser to open; empty if there may be one. A text browser would take the terminal."""
+    """Return why no browser can be opened; empty if one may exist. A text browser would take over the terminal."""
     if environ.get("CI", "").lower() not in ("", "0", "false"):
         return "this is a continuous integration (CI is set)"
     if sys.platform.startswith(("win", "darwin")):

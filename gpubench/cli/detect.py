@@ -1,4 +1,4 @@
-"""`gpubench detect`: CPU, RAM and GPUs of this machine or of a recorded one, and the mode they suggest."""
+"""`gpubench detect`: CPU, RAM and GPUs of this machine or of a recorded one, and the recommended mode."""
 
 from __future__ import annotations
 
@@ -68,8 +68,11 @@ def detect(options: DetectOptions) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """Return what this machine tells, and what backends list that detection has no probe for. A worker asks each of
-    them while the probes run. PyTorch's import takes seconds, and tells of no GPU that others do not."""
+    """Return what detection gathers on this machine, and the listings of backends for which detection has no probe.
+
+    A worker asks each such backend while the probes run. PyTorch is not asked: its import takes seconds, and it lists
+    no GPU that others do not.
+    """
     from gpubench import backends
     from gpubench import detect as detection
     from gpubench.base.streams import visible
@@ -91,12 +94,12 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
 
 
 def waiting(quiet: bool) -> Callable[[str], None] | None:
-    """Return the function that says on stderr what is waited for; None if quiet."""
+    """Return a function that prints on stderr what the program waits for. Returns None if `quiet`."""
     return None if quiet else lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
-    """The machine with each of these backends as one more source that was asked."""
+    """Return the machine with each listed backend as a further provider."""
     from msgspec.structs import replace
 
     from gpubench.result.machine import Provider
@@ -113,7 +116,7 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
 
 
 def read_result(run: Run) -> Measured | str:
-    """Return what a result tells of the mode, or why it tells nothing. The analysis is loaded where a result is."""
+    """Return a result's evidence for the mode, or why it has none. Imports the analysis only when a result is there."""
     from gpubench.analysis.analyse import analyse
     from gpubench.analysis.winners import evidence, why_silent
 
@@ -121,7 +124,7 @@ def read_result(run: Run) -> Measured | str:
 
 
 def _folder(path: Path) -> Path:
-    """The folder of a recorded machine. Raises InputError if it cannot be listed."""
+    """Return the folder of a recorded machine. Raises InputError if it cannot be listed."""
     try:
         os.listdir(path)
     except (OSError, ValueError) as error:
@@ -130,7 +133,7 @@ def _folder(path: Path) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file. Raises InputError if it is not of that form."""
+    """Return the provider records of a file. Raises InputError if the file has another form."""
     import msgspec
 
     from gpubench.base import disk
@@ -158,7 +161,11 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
+    """Return the place of measured results: the user's choice, else the folder of `gpubench run` on this machine.
+
+    Returns None for a recorded machine, and if the folder does not exist. Raises InputError if the user's choice is
+    unusable.
+    """
     path = options.results
     if path is not None:
         if not os.path.exists(path):
@@ -184,7 +191,7 @@ def _results_place(options: DetectOptions) -> Path | None:
 
 
 def _tell(machine: Machine) -> None:
-    """Failed probes and warnings, on stderr."""
+    """Print failed probes and warnings on stderr."""
     from gpubench.base.installation import locate
     from gpubench.base.streams import visible
     from gpubench.detect.recommend import is_relevant
@@ -203,7 +210,7 @@ def _tell(machine: Machine) -> None:
 
 
 def _tell_clash() -> None:
-    """On stderr, where another package has overwritten files of ours, or has its own overwritten by ours."""
+    """Print a note on stderr if gpubench and another package overwrite each other's files."""
     from gpubench.base.installation import CLASH, find_clash, repair_command
 
     clash = find_clash()
@@ -212,7 +219,7 @@ def _tell_clash() -> None:
 
 
 def _require_word(text: str) -> None:
-    """Raises UsageError for what is neither a side, nor a backend, nor of the form of a device's id."""
+    """Raise UsageError for a word that is no side, no backend and no device id."""
     from gpubench import backends
     from gpubench.base.errors import require_choice
 
@@ -223,7 +230,10 @@ def _require_word(text: str) -> None:
 
 
 def _require(machine: Machine, text: str, *, here: bool) -> None:
-    """Raises RequiredUnavailable. `here`: the machine is this one, whose backends can be asked."""
+    """Raise RequiredUnavailable if the machine lacks the device or backend `text`.
+
+    `here`: the machine is this one, so its backends can be asked.
+    """
     from gpubench import backends
     from gpubench import detect as detection
 
@@ -242,7 +252,8 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
 
 def _ask_worker(backend: str, text: str) -> Lack | None:
-    """Return what its worker says of a backend that detection has no probe for, or of one of its devices."""
+    """Ask a worker for a backend, or one of its devices, for which detection has no probe. Returns why it is missing,
+    or None."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

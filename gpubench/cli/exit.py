@@ -1,4 +1,4 @@
-"""From whatever ends a command to three lines on stderr and the documented exit code."""
+"""The end of every command: errors become three lines on stderr and the documented exit code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _LACKS = frozenset({errno.ENOSPC, errno.EROFS})
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, SIGHUP when the terminal goes, or Ctrl-Break on Windows. Whoever cleans up after Ctrl-C cleans up after
-    this too; only the exit code differs."""
+    """SIGTERM, SIGHUP when the terminal closes, or Ctrl-Break on Windows.
+
+    Code that cleans up after Ctrl-C also cleans up after this; only the exit code differs.
+    """
 
     exit_code = ExitCode.TERMINATED
 
 
 def guard(arguments: Sequence[str]) -> int:
-    """Run the command line `arguments`; nothing escapes but the exit code."""
+    """Run the command line `arguments` and return its exit code. No exception escapes."""
     invocation: dict[str, Any] = {"verbose": False}
     streams.take_over()
     previous = _catch_endings()
@@ -57,7 +59,7 @@ def guard(arguments: Sequence[str]) -> int:
 
 
 def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
-    """Print what happened, why, and what to do; with `verbose` the traceback before them."""
+    """Print what happened, why, and what to do. `verbose` prints the traceback first. Returns the exit code."""
     if verbose:
         import traceback
 
@@ -74,14 +76,14 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
 
 
 def _tell_notes() -> None:
-    """Print what this process has found wrong with its cache; a worker's notes are warnings of its run."""
+    """Print this process's problems with the cache. A worker's notes become warnings of its run."""
     if cache := sys.modules.get("gpubench.result.store.cache"):
         for note in cache.notes():
             print(f"warning: {note.message}; {note.hint}", file=sys.stderr)
 
 
 def _refused_or_bug(error: Exception, verbose: bool) -> int:
-    """Tell what the system lacks at a place that nobody foresaw, such as a full temporary folder; all else is a bug."""
+    """Report a limit of the system, such as a full temporary folder, or else a bug. Returns the exit code."""
     why = find_limit(error)
     if isinstance(error, OSError) and (why or error.errno in _LACKS):
         why = why or error.strerror or str(error)
@@ -94,7 +96,7 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """Return the exit code as the interpreter understands it: nothing is success, and a text is an error message."""
+    """Return the exit code as the interpreter does: None is success, and a text is printed as an error message."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
@@ -102,16 +104,16 @@ def _exit_code(exit: SystemExit) -> int:
 
 
 def _one_line(text: str) -> str:
-    """Files have names, and libraries messages, that a terminal would obey."""
+    """Return `text` on one line without control characters. Names of files and messages of libraries may hold some."""
     from gpubench.base.streams import visible
 
     return " ".join(visible(text).split())
 
 
 def _catch_endings() -> dict[int, Any]:
-    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated; the previous handlers, none where handlers cannot be set.
+    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated. Returns the previous handlers.
 
-    A SIGHUP that is ignored stays so: `nohup` asks for that.
+    Returns no handlers if none can be set. An ignored SIGHUP stays ignored, because `nohup` asks for that.
     """
 
     def terminate(signum: int, frame: FrameType | None) -> None:
@@ -130,7 +132,7 @@ def _catch_endings() -> dict[int, Any]:
 
 
 def output_code(error: OSError) -> ExitCode | None:
-    """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
+    """Return the exit code if standard output is what failed (a closed pipe, a full disk), else None."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):
@@ -145,7 +147,7 @@ def output_code(error: OSError) -> ExitCode | None:
 
 
 def _has_no_reader() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Return whether standard output is a pipe without a reader."""
     try:
         if not hasattr(select, "poll"):  # Windows tells no more than what kind of file it is
             return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)

@@ -1,4 +1,5 @@
-"""`gpubench noise`: how much does unchanged work seem to change on this machine? A/A, and thresholds for `compare`."""
+"""`gpubench noise`: an A/A test that shows how much unchanged work seems to change here, and thresholds for
+`compare`."""
 
 from __future__ import annotations
 
@@ -50,8 +51,10 @@ def noise(options: NoiseOptions) -> int:
 
 
 def _refuse_measuring(options: NoiseOptions) -> None:
-    """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
-    environment say about measuring stays unused, as it does in every command that measures nothing."""
+    """Raise UsageError for a typed option that only a measurement has.
+
+    Such settings in a configuration file or in the environment are ignored, as in every command that measures nothing.
+    """
     # A file is asked for some of its cases and sessions; the rest was decided when it was measured.
     decided = {*options.measuring(), *SavingOptions.declared} - {"filter", "skip", "sessions"}
     for name in options.explicit:
@@ -63,7 +66,8 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _load_cases(file: str, options: SelectionOptions) -> Run:
-    """Return what --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
+    """Return the result with the cases that --filter and --skip leave. Raises InputError, and UsageError if none is
+    left."""
     import msgspec
 
     from gpubench.result import store
@@ -80,7 +84,7 @@ def _load_cases(file: str, options: SelectionOptions) -> Run:
 
 
 def _measure(options: NoiseOptions, began: float) -> Run:
-    """The sessions of both sides, measured and saved as `run` does it."""
+    """Measure the sessions of both sides and save them as `run` does."""
     import msgspec
 
     from gpubench.cli import delivery, progress, request
@@ -110,8 +114,11 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 
 
 def judge_sessions(run: Run, sessions: int) -> Noise:
-    """The noise of what was measured here. Raises GpubenchError where that is too little, with what went wrong as the
-    reason and the exit code of the run."""
+    """Return the noise of the sessions measured here.
+
+    Raises GpubenchError if they are too few. Its reason says what went wrong, and its exit code is the run's, if that
+    is not 0.
+    """
     from gpubench.compare.two_runs import noise
 
     try:
@@ -121,7 +128,7 @@ def judge_sessions(run: Run, sessions: int) -> Noise:
 
 
 def _cut_short(run: Run, sessions: int) -> bool:
-    """Whether the budget ended before so many sessions of all cases were measured."""
+    """Return whether the budget ended before `sessions` sessions of all cases were measured."""
     from gpubench.result.run import Measurement
 
     counting = {session.index for session in run.sessions if not session.superseded}
@@ -160,7 +167,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 
 
 def _check_output(path: str) -> None:
-    """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
+    """Check before measuring that the document can be saved as `path`. Raises UsageError if it cannot."""
     from gpubench.result import store
 
     if path != "-" and not store.is_result_name(path):
@@ -172,7 +179,7 @@ def _check_output(path: str) -> None:
 
 
 def _save(document: Noise, path: str) -> None:
-    """Replace `path` by the document, or write it to standard output for -. Raises GpubenchError."""
+    """Replace `path` by the document. `-` means standard output. Raises GpubenchError."""
     from gpubench.cli import delivery
     from gpubench.result import store
 
@@ -183,7 +190,7 @@ def _save(document: Noise, path: str) -> None:
 
 
 def load(path: str) -> Noise:
-    """The document in `path`, - for standard input. Raises InputError."""
+    """Return the document in `path` (`-`: standard input). Raises InputError."""
     from gpubench.compare.two_runs import NAME, VERSION, Noise
     from gpubench.result import store
 

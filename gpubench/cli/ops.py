@@ -1,4 +1,4 @@
-"""`gpubench ops`: what can be measured, and which backends have it."""
+"""`gpubench ops`: the ops that can be measured, and the backends that have them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ops(options: OpsOptions) -> None:
 
 
 def listing() -> str:
-    """Return the groups as headings, and of each op its name and one sentence."""
+    """Return the groups as headings, with the name and one sentence of each op."""
     from gpubench import kernels
 
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in kernels.groups()}
@@ -73,7 +73,8 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Return blocks of a word and a text, which is wrapped: in 80 columns where no terminal says otherwise."""
+    """Return blocks of pairs (word, text), with the text wrapped to the terminal's width, or to 80 columns without
+    one."""
     import shutil
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
@@ -87,7 +88,10 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Show the ops of these names and groups, or all; return also why some cannot be shown. Raises UsageError."""
+    """Apply `show` to the ops of these names and groups, or to all ops without `words`.
+
+    Returns the results, and by name why other ops cannot be shown. Raises UsageError.
+    """
     from gpubench import kernels
 
     groups, foreign = kernels.groups(), kernels.foreign()
@@ -99,7 +103,7 @@ def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple
 
 
 def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Show these ops. Return also why those that are broken are not among them, by name."""
+    """Apply `show` to the ops of these names. Returns the results, and by name why broken ops are missing."""
     from gpubench import kernels
     from gpubench.base import plugins
 
@@ -115,8 +119,7 @@ def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], d
 
 
 class Listed(NamedTuple):
-    """A backend as a column: its implementations, and the variants of the kernels that it brings along, by the op's
-    name."""
+    """A backend as a column of the list."""
 
     name: str  # of the backend
     implementations: tuple[str, ...]  # that it has
@@ -125,7 +128,7 @@ class Listed(NamedTuple):
 
 
 def listed_backends() -> list[Listed]:
-    """Return the backends that `auto` tries. One of another package is asked in a worker."""
+    """Return the backends that `auto` tries. A worker asks the backends of other packages."""
     from gpubench import backends
 
     facts = {name: backends.facts(name) for name in backends.usual()}
@@ -170,7 +173,10 @@ def implementations(op: Op, backend: Listed) -> list[str]:
 
 
 def formula(cost: Callable[[int], int]) -> str:
-    """`2 n^3`, `4 n^2 + 8 n`, `n/1024`: a cost as a polynomial in n or a fraction of it, else its value at one size."""
+    """Return a cost as a polynomial in n or as a fraction of n: `2 n^3`, `4 n^2 + 8 n`, `n/1024`.
+
+    A cost that is neither is shown by its value at one size.
+    """
     # Coefficients as the digits of one value: to a base so large that no coefficient, of either sign, reaches half.
     base, probes = _BASE, (_BASE >> 8, _BASE >> 7, _BASE >> 6)
     rest, scales = cost(base), list[int]()
@@ -191,7 +197,7 @@ def _at_one_size(cost: Callable[[int], int]) -> str:
 
 
 def _polynomial(scales: list[int]) -> str:
-    """Coefficients of n^0, n^1, ... as text, the highest power first."""
+    """Return the polynomial with these coefficients of n^0, n^1, ... as text, the highest power first."""
     text = ""
     for power, scale in reversed(list(enumerate(scales))):
         if scale:
@@ -203,18 +209,21 @@ def _polynomial(scales: list[int]) -> str:
 
 
 def _shape(operand: Operand) -> list[str]:
-    """The extents, each as a formula in n."""
+    """Return the operand's extents, each as a formula in n."""
     written, shape = _writer([operand]), operand.shape
     return [written(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """No formula tells the length of a text: to look for one would encode all of it."""
+    """Return the function that writes a cost of these operands.
+
+    A text's length has no formula, and the search for one would encode the whole text. So texts show one size.
+    """
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 
 def _facts(op: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a table says of an op, by its headings."""
+    """Return an op's cells for a table, by their headings."""
     from gpubench.base.units import truncate
     from gpubench.result.case import SHORT_DTYPES
 
@@ -254,7 +263,7 @@ def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
 
 
 def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
-    """Return an op as JSON has it."""
+    """Return the JSON fields of an op."""
 
     def shapes(operands: Sequence[Operand]) -> list[dict[str, Any]]:
         return [{"name": operand.name, "shape": _shape(operand)} for operand in operands]

@@ -2,7 +2,7 @@
 
 The parser, the configuration files, the environment, `--append` and `--like`, `--show-config` and docs/cli.md read
 these declarations. An option `some_option` is `--some-option` on the command line, `some-option` in a file and
-`GPUBENCH_SOME_OPTION` in the environment. Nothing heavy is imported here: `--help` loads this module.
+`GPUBENCH_SOME_OPTION` in the environment. This module imports nothing heavy, because `--help` loads it.
 """
 
 import functools
@@ -56,7 +56,8 @@ class ColorOptions(CommandOptions):
 
 
 class CommonOptions(CommandOptions):
-    """Every command takes them, also one that has no use for them: a script may add them anywhere."""
+    """The options of every command. Commands that do not need them accept them too, so that a script may add them
+    anywhere."""
 
     quiet: bool = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
     verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v")
@@ -73,7 +74,7 @@ class CommonOptions(CommandOptions):
 
 
 class SelectionOptions(CommandOptions):
-    """The choice of what is measured, and on which devices."""
+    """The choice of the measured cases and devices."""
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), health (is a GPU as fast as its like) or claims (docs/claims.md). "
@@ -120,7 +121,7 @@ class SelectionOptions(CommandOptions):
 
     @classmethod
     def measuring(cls) -> list[str]:
-        """Return the options that choose cases or say how to measure them, those of wings too."""
+        """Return the names of the options that choose cases or say how to measure them, including options of wings."""
         own = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
         return [name for name, declared in cls.declared.items() if name in own or declared.answer]
 
@@ -129,16 +130,17 @@ class SelectionOptions(CommandOptions):
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the DeviceRequest as options of wings change it."""
+        """Return the DeviceRequest after the changes by options of wings."""
         return request
 
     def fit(self, spec: Any) -> Any:
-        """Return the RunSpec on the devices at hand as options of wings change it. Raises RequiredUnavailable."""
+        """Return the RunSpec after the changes by options of wings for the present devices. Raises
+        RequiredUnavailable."""
         return spec
 
 
 class SamplingOptions(CommandOptions):
-    """How long is measured, and how exactly."""
+    """The time and the precision of the measurement."""
 
     quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="preset",
         brief=True)
@@ -163,7 +165,7 @@ class SamplingOptions(CommandOptions):
 
 
 class ConditionOptions(CommandOptions):
-    """The conditions that make measurements alike, or show an effect."""
+    """The conditions that make measurements comparable or that show an effect."""
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
         answer="order")
@@ -209,7 +211,7 @@ class GateOptions(CommandOptions):
 
 
 class CiOptions(CommandOptions):
-    """The outputs for a continuous integration."""
+    """The outputs for continuous integration."""
 
     summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.")
     annotations: str = option("auto|always|never", CI, "Failed gates and warnings as ::error and ::warning on "
@@ -364,11 +366,12 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that are no results in a way of their own. Returns None if they are not to be."""
+        """Report files that are no results in their own way, and return the exit code. Returns None if that does not
+        apply."""
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return those runs of all files that an option chooses. Returns None if none does."""
+        """Return the runs of all files that an option chooses. Returns None if no option chooses runs."""
         return None
 
     examples = (
@@ -379,7 +382,7 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
 
 
 class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
-    """Options for what counts as a regression, and for how a comparison is written."""
+    """The options that say what counts as a regression and how a comparison is written."""
 
     as_json: bool = JSON
     format: str | None = option("table|plain|markdown|html|json|csv", OUTPUT,
@@ -463,7 +466,7 @@ class AdviseOptions(CommonOptions):
     )
 
     def amend(self, advice: Any) -> Any:
-        """Return the Advice as options of wings change it. Raises UsageError."""
+        """Return the Advice after the changes by options of wings. Raises UsageError."""
         return advice
 
 
@@ -491,7 +494,8 @@ _OWN: dict[str, type[CommandOptions]] = {
 
 @functools.cache
 def commands() -> dict[str, type[CommandOptions]]:
-    """The options of every command, with those that wings bring; a wing of another package adds its own later."""
+    """Return the options of every command, including commands of gpubench's wings. Wings of other packages are added
+    later."""
     by_name = dict(_OWN)
     wings.tell_broken()
     for wing in wings.own():
@@ -500,7 +504,7 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 
 def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
-    """Add the commands of a wing. Options for a command that several wings extend are joined."""
+    """Add the commands of a wing. If a command already exists, its options and the wing's are joined."""
     for name, kind in wings.find_all(wing.commands).items():
         before = by_name.get(name, kind)
         by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})
@@ -508,5 +512,5 @@ def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
 
 
 def documents() -> tuple[str, ...]:
-    """The names of the documents that have a schema."""
+    """Return the names of the documents that have a schema."""
     return (*DOCUMENTS, *wings.brought("schemas"))

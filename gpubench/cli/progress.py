@@ -1,5 +1,8 @@
-"""The words of a run: first what it measures, how long that takes and whether others use the machine; then, while it
-measures, a live line or plain lines on stderr, or events as JSON lines."""
+"""The messages of a run while it goes on.
+
+First comes what it measures, how long that takes and whether other programs disturb it. Then come live lines or plain
+lines on stderr, or events as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +59,13 @@ _MOST_NAMES = 3
 
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
-    """Return `Measuring 14 ops, at most 45 seconds`: a run ends once all is sharp."""
+    """Return `Measuring 14 ops, at most 45 seconds`. A run ends earlier if all results are precise enough."""
     return f"Measuring {_ops_text(ops)}, {about(seconds).replace('about', 'at most')}"
 
 
 def counted_plan(spec: RunSpec) -> str:
-    """`Measuring matmul: 12 cases in 3 sessions`, of a run without a limit: its first cases tell how long it takes."""
+    """Return `Measuring matmul: 12 cases in 3 sessions`, for a run without a time limit. Its first cases show its
+    duration."""
     cases = sum(len(item.cases) for item in plan_workloads(spec))
     sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
     verb = "Checking" if spec.check_only else "Measuring"
@@ -75,7 +79,7 @@ def _ops_text(ops: Sequence[str]) -> str:
 
 
 def about(seconds: float) -> str:
-    """A duration as people say it: `about 20 seconds`, `about a minute`, `about 3 minutes`."""
+    """Return a duration in everyday words: `about 20 seconds`, `about a minute`, `about 3 minutes`."""
     if seconds < 7.5:
         return "a few seconds"
     if seconds < 50:
@@ -88,7 +92,8 @@ def about(seconds: float) -> str:
 
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
-    """Return what `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
+    """Call `find` and return its RunSpec. Show the plan on `display` as early as it is known, and what disturbs the
+    run."""
     before = processes.read_cpu_times()
     told_s: list[float] = []
 
@@ -111,9 +116,9 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
 
 
 def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, repeats: bool) -> str | None:
-    """Say what to expect where others have used the CPUs since `before`.
+    """Return what to expect if other programs have used the CPUs since `before`.
 
-    `repeats`: disturbed sessions are measured again. Returns None on a quiet machine, or an unknown one.
+    `repeats`: disturbed sessions are measured again. Returns None if the load is low or unknown.
     """
     share = max(part or 0.0 for part in processes.load_between(before, now))
     if share <= BUSY_SHARE:
@@ -130,29 +135,29 @@ WIDTH = 100
 
 
 class Display:
-    """A Sink that shows how a run goes on: nothing, here."""
+    """A Sink that shows the progress of a run. This base class shows nothing."""
 
     def say(self, text: str) -> None:
-        """A line that concerns the whole run: the plan, and what limits it."""
+        """Show a line about the whole run: its plan, and what limits it."""
 
     def searches(self) -> None:
-        """The plan grows while it is measured: how many cases it has is not known before its end."""
+        """Announce that the plan grows during the run, so the number of cases is known only at the end."""
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """`save`, after a look at the run as it stands: a terminal shows the answer so far."""
+        """Return `save`, wrapped if the display also reads the saved run: a terminal shows the answer so far."""
         return save
 
     def __call__(self, event: Event) -> None:
-        """Show what the event says."""
+        """Show the event."""
 
     def close(self) -> None:
-        """Give the terminal back, also after an error."""
+        """Release the terminal, also after an error."""
 
 
 def display(
     *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
 ) -> Display:
-    """Return the display that fits: nothing, a live display, or plain lines."""
+    """Return a suitable display: none, live lines, or plain lines."""
     stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
@@ -163,7 +168,7 @@ def display(
 
 @contextlib.contextmanager
 def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
-    """`display` for as long as something is measured; then, also after an error, the terminal is given back."""
+    """Provide a display while something is measured, then release the terminal, also after an error."""
     live = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
     try:
         yield live
@@ -172,24 +177,25 @@ def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iter
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
-    """` of 40` behind the number of a case; empty of a plan that grows."""
+    """Return the total after the number of a case, such as ` of 40`. Returns an empty text if the plan grows."""
     return "" if grows else f"{between}{max(number, cases)}"
 
 
 def tells_time(number: int, cases: int, *, grows: bool) -> bool:
-    """Whether so many cases tell how long the others will take; the first ones hold what starts only once."""
+    """Return whether the finished cases are enough to predict the remaining time. The first ones include one-time
+    costs."""
     return grows or 10 * number >= cases
 
 
 def again(event: SessionAgain, *, grows: bool) -> str:
-    """Why a run takes longer than its sessions, and by how much."""
+    """Return why a session is repeated, and the new number of cases unless the plan grows."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
     return why if grows else f"{why} {event.cases} cases in all"
 
 
 def describe(event: BlockDone | CaseDone) -> str:
-    """`53.1 us ± 0.4 %`, or what happened instead of a number."""
+    """Return `53.1 us ± 0.4 %`, or why there is no number."""
     broken = _without_number(event)
     if broken is not None:
         kind = "skipped" if isinstance(broken, Skip) else "FAILED"
@@ -218,7 +224,7 @@ def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFail
 
 
 def remaining(seconds: float | None) -> str:
-    """`1:05 left`, or nothing when unknown."""
+    """Return `1:05 left`, or an empty text if the time is unknown."""
     if seconds is None:
         return ""
     whole = round(seconds)
@@ -226,7 +232,8 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """One line for each case of a session, however often a search sharpens it; a heartbeat after a long silence."""
+    """A display of one line for each case of a session, however often a search measures it, and of a line after long
+    silence."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -238,7 +245,7 @@ class _Lines(Display):
         self._say(text, whole=True)
 
     def searches(self) -> None:
-        """Leave out how many cases there are."""
+        """Leave out the number of cases from now on."""
         self._grows = True
 
     def __call__(self, event: Event) -> None:
@@ -254,7 +261,7 @@ class _Lines(Display):
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Say what a case has come to."""
+        """Print the outcome of a case, once for each session; a case without a number is printed each time."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
         if case in self._told and not broken:
@@ -265,7 +272,7 @@ class _Lines(Display):
         self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line; `whole` for a reason, whose end often is what helps."""
+        """Print one line, cut to WIDTH. `whole` keeps all of it: the end of a reason often says what helps."""
         self._spoke = time.monotonic()
         line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         print(line, file=self._stream, flush=True)
@@ -280,9 +287,11 @@ TABLE_S, TABLE_SHARE = 1.0, 0.02
 
 
 class Live(Display):
-    """Live lines without any style, cleared before the result: the plan, the answer as far as it is known, the last
-    thing that went wrong, and what is done now. Nothing of it stays: what it says stands in the final screen, or is
-    counted there."""
+    """A display of live lines without any style, cleared before the result.
+
+    Shows the plan, the answer so far, the last problem, and the current step. Nothing is lost when the lines go: the
+    final screen repeats or counts it.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -304,16 +313,16 @@ class Live(Display):
         self._grows = False
 
     def say(self, text: str) -> None:
-        """Keep it above what changes."""
+        """Show `text` permanently above the changing lines."""
         self._said.append(text)
         self._draw(at_once=True)
 
     def searches(self) -> None:
-        """Leave out how many cases there are."""
+        """Leave out the number of cases from now on."""
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Show the answer of what is saved, too."""
+        """Return `save`, wrapped so that the display shows the answer of each saved run."""
         self._answer = AnswerSoFar(look)
 
         def seen(run: Run) -> None:
@@ -323,7 +332,7 @@ class Live(Display):
         return seen
 
     def __call__(self, event: Event) -> None:
-        """Draw what the event says."""
+        """Draw the event."""
         match event:
             case RunStarted():
                 self._draw(at_once=True)
@@ -349,7 +358,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Draw what changes first: a narrow terminal cuts the end."""
+        """Draw the current step. What changes most comes first, because a narrow terminal cuts the end."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
@@ -377,7 +386,7 @@ class Live(Display):
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _fill(self, now: float) -> None:
-        """Derive the answer anew, where the last time that this took was long enough ago."""
+        """Update the answer, but not so often that its computation takes more than TABLE_SHARE of the time."""
         if self._answer is None or self._run is None or now < self._next_table:
             return
         self._table = self._answer.lines(self._run, min(self._live.console.width, WIDTH))
@@ -386,7 +395,7 @@ class Live(Display):
 
 
 def doing(case_id: str) -> str:
-    """`matmul n = 1024 on cupy:0, copied at every call`."""
+    """Return the description of a case: `matmul n = 1024 on cupy:0, copied at every call`."""
     case = parse_case_id(case_id)
     where = "" if case.regime == RESIDENT else f", {situation_text(case.regime_id)}"
     return f"{case.op.rpartition('.')[2]} n = {case.params.get('n', 1)} on {case.device_id}{where}"
@@ -398,11 +407,12 @@ SUFFIX = ".jsonl"
 
 
 class EventLog:
-    """Takes the runner's events and each saved state of the run; `paths` that end in .jsonl and stdout get the lines.
+    """A writer of JSON lines, for the runner's events and each saved state of the run.
 
-    A case is reported when its last session is over, and once more at the end if more is known of it by then. So the
-    last `case-complete` of each id, and what follows them, are the same as `report --format jsonl` prints. `errors`
-    are those of streams that failed: the run goes on without them.
+    The lines go to stdout and to those `paths` that end in .jsonl. A case is reported after its last session, and again
+    at the end if more is known then. So the last `case-complete` line of each id, and the lines after them, equal the
+    output of `report --format jsonl`. `errors` holds the errors of failed streams; the run goes on without these
+    streams.
     """
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:
@@ -416,7 +426,7 @@ class EventLog:
         self._streams += [self._open_file(path) for path in paths if path.lower().endswith(SUFFIX)]
 
     def __call__(self, event: Event) -> None:
-        """Write what the event says; a Sink."""
+        """Write the event. This makes the log a Sink."""
         match event:
             case RunStarted():
                 self._sessions = event.sessions
@@ -437,7 +447,7 @@ class EventLog:
         return both
 
     def watching(self, save: Save) -> Save:
-        """`save`, after a look at the run as it stands: its devices and sessions are behind an estimate."""
+        """Return `save`, wrapped so that the log sees the run: an estimate needs its devices and sessions."""
 
         def seen(run: Run) -> None:
             self._run = run
@@ -446,7 +456,8 @@ class EventLog:
         return seen
 
     def finish(self, analysis: Analysis) -> None:
-        """Write what is not reported yet, the conclusions and the end, from the run as its file has it; then close."""
+        """Write unreported cases, the conclusions and the end, from the run as its file has it. Then close the
+        files."""
         if self._streams:
             for case in analysis.cases:
                 self._tell(lines.case_complete(case))
@@ -459,7 +470,7 @@ class EventLog:
             self._open.close()
 
     def _case(self, outcome: Outcome) -> lines.CaseComplete:
-        """The case by the digits that the file will have."""
+        """Return the line of a case, with its numbers rounded as in the file."""
         outcome = msgspec.convert(round_numbers(msgspec.to_builtins(outcome)), Outcome)
         kinds = {device.id: device.kind for device in self._run.devices}
         kind = device_kind(outcome.case.device_id, kinds)

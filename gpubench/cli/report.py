@@ -1,4 +1,4 @@
-"""`gpubench report`: render saved results from the files alone."""
+"""`gpubench report`: renders saved results. Reads only result files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Collection(Protocol):
-    """A file of several results, of a kind that a wing brings."""
+    """A file of several results, of a kind that a wing provides."""
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs that the file at `path` holds or names; say on stderr what brought none."""
+        """Return the runs that the file at `path` holds or names. Print on stderr which parts brought no run."""
 
 
 def report(options: ReportOptions) -> int:
@@ -71,10 +71,10 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return what the files hold, those of a folder oldest first, and whether a file of a folder is damaged.
+    """Return the content of the files, a folder's files oldest first, and whether a file of a folder is damaged.
 
-    stderr names the files of a folder that are left out: those of other programs, and damaged ones. Raises InputError
-    for a file that was named, and for a folder without a result.
+    Prints on stderr which files of a folder are left out: files of other programs, and damaged ones. Raises InputError
+    for a bad file that the user named, and for a folder without a result.
     """
     from gpubench.result import store
 
@@ -119,7 +119,7 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, 
 
 
 def document(path: str) -> Run | Collection:
-    """Return the result, or what a wing reads, in `path` (`-`: standard input). Raises InputError."""
+    """Return the result, or a wing's document, in `path` (`-`: standard input). Raises InputError."""
     import msgspec
 
     from gpubench.result import store

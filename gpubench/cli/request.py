@@ -1,5 +1,7 @@
-"""From the options of `run` as they were typed to what the runner needs; `noise` measures from the same words. `--ops
-claims` stands for the ops, sizes and cases that answer a table of claims."""
+"""The step from the typed options of `run` to the runner's input. `noise` uses it too.
+
+In `--ops`, the word `claims` stands for the ops, sizes and cases that answer a table of claims.
+"""
 
 from __future__ import annotations
 
@@ -48,22 +50,22 @@ class _Part(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """The ops that it names; none if any op answers it."""
+        """The ops that the selector names; an empty list if any op answers it."""
         word = self.segments[0]
         return [word] if word in kernels.names() else list(kernels.groups().get(word, ()))
 
     @property
     def variant(self) -> str:
-        """The kernel that it names: `tiled` of `tuned-tiled`."""
+        """The kernel that the selector names: `tiled` for `tuned-tiled`."""
         return self.segments[3].partition("-")[2]
 
     @property
     def kind(self) -> str:
-        """The kind of device that answers it."""
+        """The kind of device that answers the selector."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
-        """Return the sizes that it names, sizes around the claimed break-even, or the largest of the op."""
+        """Return the named sizes; else sizes around the claimed break-even; else the largest size of the op."""
         size = self.segments[1].partition(",")[0].removeprefix("n=")
         if size[:1].isdigit():
             return parse_sizes(size.replace("..", ":"))
@@ -78,7 +80,7 @@ class _Part(NamedTuple):
 
 
 class ClaimPlan:
-    """Words of `run` that measure what some claims are about."""
+    """The options of `run` that measure what the claims need."""
 
     def __init__(self, claims: Iterable[Claim]) -> None:
         self._parts = [_Part(claim, text) for claim in claims for text in _selectors(claim)]
@@ -91,7 +93,7 @@ class ClaimPlan:
                 self.sizes[op] = sorted({*self.sizes.get(op, []), *named})
 
     def options(self, options: RunOptions) -> RunOptions:
-        """Return the options with the ops in place of the word. What is given beside it stays."""
+        """Return the options with the claims' ops in place of the word `claims`. Other words and options stay."""
         if not self.sizes:
             raise UsageError(
                 "empty-selection", f"--ops {CLAIMS} measures nothing", why="no claim names an op of gpubench"
@@ -109,10 +111,11 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a filter of the cases: all of the CPU, and what a claim selects on a device of its kind.
+        """Return a filter of the cases. It keeps all cases of the CPU, and a claim's cases on devices of the claim's
+        kind.
 
-        A GPU is also measured with copies, which the table shows. Another backend of the same GPU answers only for
-        kernels that a claim names. A split with a software adapter answers nothing.
+        A GPU is also measured with copies, because the table shows them. A second backend of the same GPU measures only
+        kernels that a claim names. A split with a software adapter measures nothing.
         """
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
@@ -134,18 +137,18 @@ class ClaimPlan:
 
 
 def _selectors(claim: Claim) -> Iterator[str]:
-    """Yield what a claim selects: its cases, what stands beside them, and what they are held against."""
+    """Yield the selectors of a claim: its cases, the cases beside them, and the cases that they are compared with."""
     yield from claim.cases
     yield from (text for text in (claim.also, claim.against) if text and text not in ("cpu", "gpu"))
 
 
 def default_claims(options: RunOptions) -> str | None:
-    """Return the table that `--ops claims` is about where none is named."""
+    """Return the built-in table of claims if `--ops` has the word `claims`, else None."""
     return BUILTIN if CLAIMS in split_words(options.ops) else None
 
 
 def claim_plan(options: RunOptions) -> ClaimPlan | None:
-    """Return the plan of `--ops claims`; None without that word."""
+    """Return the plan of `--ops claims`. Returns None without that word."""
     table = default_claims(options)
     return None if table is None else ClaimPlan(load(options.claims or table))
 
@@ -156,9 +159,9 @@ Tell = Callable[
 
 
 def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> RunSpec:
-    """The plan on the devices at hand; `began` is the monotonic time from which the budget counts.
+    """Return the plan for the present devices. The budget counts from the monotonic time `began`.
 
-    Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
+    Raises UsageError for words that match nothing, and RequiredUnavailable for a named device that is absent.
     """
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
@@ -219,9 +222,11 @@ def devices_of(
     tell: Callable[[str], None] | None = None,
     trial: adapters.Trial | None = None,
 ) -> tuple[DeviceSelection, Machine]:
-    """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices, by
-    workers with `threads` threads (None: as many as there are usable CPUs). Raises RequiredUnavailable for what was
-    named and is not there."""
+    """Return the devices to measure, and the machine.
+
+    Detection looks at the hardware while the backends list their devices, in workers with `threads` threads (None: all
+    usable CPUs). Raises RequiredUnavailable for a named device that is absent.
+    """
     threads = threads or detect.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:
         gathering = beside.submit(detect.gather, blas=True, tell=tell)
@@ -230,8 +235,11 @@ def devices_of(
 
 
 def _wish(options: RunOptions) -> DeviceRequest:
-    """The devices asked for, by a mode or by name. `--mode auto` says on stderr what detection recommends, and asks
-    for nothing that is not there. Raises UsageError for a mode beside devices that are named."""
+    """Return the requested devices, chosen by a mode or by name.
+
+    `--mode auto` prints detection's recommendation on stderr, and requires no device that is absent. Raises UsageError
+    for a mode together with named devices.
+    """
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
         return words.parse_wish(options.backends, options.devices, options.allow_software)
@@ -250,8 +258,10 @@ def _wish(options: RunOptions) -> DeviceRequest:
 
 
 def with_groups(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """The request, with device groups where collectives were asked for and no device: without other ops nothing
-    else."""
+    """Return the request with device groups added, if a collective is asked for and no device or mode is chosen.
+
+    If every op is a collective, only the device groups are requested.
+    """
     collective = [op.collective is not None for op in declared.values()]
     if not request.auto or request.mode is not None or not any(collective):
         return request
@@ -272,12 +282,12 @@ def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
 
 
 def _preset_ops(options: RunOptions) -> list[str]:
-    """Return the ops of the presets that were asked for, which give them sizes."""
+    """Return the ops of the requested presets. Presets set the sizes of their ops."""
     return [op for preset in words.find_presets(options.ops) for op in words.PRESET_OPS[preset]]
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
-    """Return what to measure of the ops `declared`; the devices are not known yet."""
+    """Return what to measure of the ops `declared`. The devices are not known yet."""
     names = list(declared)
     return Selection(
         ops=names,
@@ -296,7 +306,7 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
 
 
 def settings(options: RunOptions, selection: Selection, declared: Mapping[str, Op]) -> Settings:
-    """How to measure it: the preset, then what was given."""
+    """Return how to measure: the values of the preset, then the given options."""
     overheads = {name for name, op in declared.items() if op.overhead is not None}
     sized = {*selection.sizes, *overheads, *_preset_ops(options)}
     brief = options.quick or bool(_preset_ops(options)) or (overheads == set(declared) and not selection.sizes)
@@ -309,8 +319,8 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
 
 
 class Request:
-    """The request for a run. It owns the selection, the settings and the filter, which the devices at hand
-    change."""
+    """The request for a run. It holds the selection, the settings and the filter; the present devices change all
+    three."""
 
     def __init__(
         self,
@@ -330,8 +340,10 @@ class Request:
         self.selection = msgspec.structs.replace(self.selection, **fields)
 
     def on(self, choice: DeviceSelection, machine: Machine) -> RunSpec:
-        """Return what the run needs on the devices of a choice. Raises UsageError for more threads than CPUs, and for a
-        variant that no kernel has, be it an op's or one that a backend brings."""
+        """Return what the run needs on the chosen devices.
+
+        Raises UsageError for more threads than CPUs, and for a variant that no kernel of an op or backend has.
+        """
         options = self.options
         ops = {name: choice.equip(kernels.load(name)) for name in self.selection.ops}
         words.require_variants(self.selection.variants, ops)
@@ -387,7 +399,10 @@ class Request:
         return fitted
 
     def _fit_settings(self, devices: Sequence[Device], usable: int | None) -> None:
-        """Give the CPU its threads. Raises UsageError for more of them than CPUs may be used: they would take turns."""
+        """Set the CPU's threads. Without a GPU, shorten the default budget.
+
+        Raises UsageError for more threads than usable CPUs, because such threads would take turns.
+        """
         threads = self.settings.threads
         if threads is not None and usable is not None and threads > usable:
             raise UsageError(
@@ -400,7 +415,7 @@ class Request:
             self._set(budget_s=words.HOST_BUDGET_S)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
-        """Return what makes the figures doubtful before anything is measured."""
+        """Return warnings about conditions that make the figures doubtful before anything is measured."""
         selection, inputs = self.selection, self.settings.inputs
         warnings = [
             *blas_threads(machine),
@@ -428,7 +443,7 @@ def _with_gpu_id(device: Device, machine: Any) -> Device:
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
-    """`K=V` each. Raises UsageError for anything else."""
+    """Return the values of `K=V` texts by key. Raises UsageError for any other text."""
     values = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -441,12 +456,13 @@ def pairs(texts: list[str]) -> dict[str, str]:
 
 
 def blas_threads(machine: Machine) -> list[RunWarning]:
-    """Warn of a BLAS with threads that do not fit: the run sets them, the user's own programs may not."""
+    """Warn if the BLAS has an unsuitable number of threads. The run sets the number; the user's own programs may
+    not."""
     return [warning("blas-threads", noted.text) for noted in machine.warnings if noted.code == "BLAS_THREADS"]
 
 
 def on_battery() -> bool:
-    """Whether the machine says that it runs on a battery now."""
+    """Return whether the machine reports that it runs on a battery now."""
     try:
         import psutil
 
@@ -457,8 +473,10 @@ def on_battery() -> bool:
 
 
 def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
-    """Warn of what keeps the CPU slow: a slow baseline. The governor alone is only reported: Intel's driver calls its
-    ordinary one by that name."""
+    """Warn if the machine runs on a battery or with the governor `powersave`, because a slow CPU is a slow baseline.
+
+    The governor gives only an info: Intel's driver uses that name for its ordinary governor.
+    """
     if on_battery:
         return [
             warning(
@@ -472,6 +490,6 @@ def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
 
 
 def shared_host(environ: Mapping[str, str]) -> list[RunWarning]:
-    """Warn of a runner that GitHub hosts: a virtual machine on a host with others, and each job gets another."""
+    """Warn on a GitHub-hosted runner: it is a virtual machine on a shared host, and each job gets another machine."""
     hosted = environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
     return [warning("shared-host")] if hosted and environ.get("GITHUB_ACTIONS") == "true" else []

@@ -1,4 +1,4 @@
-"""`run --append FILE` and `run --like FILE`: the plan of a result file that is already there, measured again."""
+"""`run --append FILE` and `run --like FILE`: measure the plan of an existing result file again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from gpubench.result.run import Measurement, Run, RunWarning, Selection, Setting
 
 
 def request(options: RunOptions, *, began: float, tell: requesting.Tell | None = None) -> RunSpec:
-    """Return what measuring asks for; `tell` is told as soon as the words are read.
+    """Return what the run needs. `tell` is called as soon as the options are read.
 
-    Raises UsageError if an option of the command line contradicts the file, InputError if the file is not usable, is of
+    Raises UsageError if a typed option contradicts the file. Raises InputError if the file cannot be used, is of
     another machine, or was measured in another way.
     """
     append, like = options.append, options.like
@@ -64,8 +64,10 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
 
 
 def result_file(append: str | None) -> str | None:
-    """FILE of `--append`, also where the user named what a killed run left beside it. Raises UsageError if it cannot
-    hold a result."""
+    """Return the FILE of `--append`. If the user named a `.part` file, return the result that it belongs to.
+
+    Raises UsageError if FILE cannot hold a result.
+    """
     if append is None:
         return None
     if append.lower().endswith(store.PART_SUFFIX) and store.is_result_name(append[: -len(store.PART_SUFFIX)]):
@@ -79,8 +81,10 @@ def result_file(append: str | None) -> str | None:
 
 
 def _existing(append: str | None) -> Run | None:
-    """Return what the file holds; where a run was killed that wrote it, what that run left beside it. Returns None if
-    there is no file yet."""
+    """Return the run in the file, or in the `.part` file that a killed run left and that continues it.
+
+    Returns None if there is no file yet.
+    """
     if append is None:
         return None
     part = store.part_to_resume(append)
@@ -90,7 +94,7 @@ def _existing(append: str | None) -> Run | None:
 def _on_same_devices(
     options: RunOptions, plan: Run, began: float, tell: requesting.Tell | None, *, again: bool
 ) -> RunSpec:
-    """Return the file's selection and settings on the devices that it names, as a new run.
+    """Return a new run with the file's selection and settings on the devices that the file names.
 
     `again`: the new run measures all cases of the file from the beginning.
     """
@@ -116,8 +120,10 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """A search that goes on looks at the implementations, regimes and devices that the file has of an op, and at no
-    case that the file's selection leaves out."""
+    """Restrict a search that goes on to cases that the file's selection keeps.
+
+    For each op of the file, only its implementations, regimes and devices in the file are kept.
+    """
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
 
@@ -133,7 +139,8 @@ def _kind(case: Case) -> tuple[str, str, str, str, str]:
 
 
 def _reopen(stored: Run, fresh: Run) -> Run:
-    """The file as it stands while sessions are added: not complete, and without word of a budget that was too short."""
+    """Return the stored run in the state in which sessions are added: incomplete, and without the warning of a short
+    budget."""
     warnings = [w for w in stored.warnings if w.code != "budget" or w.id is not None or w.severity == "info"]
     earlier = {(w.code, w.message) for w in warnings}
     fresh_warnings = [
@@ -148,7 +155,7 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds in which nothing ran so far. A run that was killed ends with the start of its last block."""
+    """Return the seconds in which nothing ran so far. A killed run counts as ended when its last block began."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
     begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
     if stored.finished_at is None and stored.sessions:
@@ -163,7 +170,7 @@ def _paused_s(stored: Run, now: str) -> float:
 
 
 def _software(stored: Run, fresh: Run) -> list[RunWarning]:
-    """Sessions of two programs in one file look alike in the report."""
+    """Warn if the software has changed, because the report does not tell sessions of two versions apart."""
     before, after = stored.fingerprint.software.fields, fresh.fingerprint.software.fields
     names = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in names)
@@ -172,7 +179,7 @@ def _software(stored: Run, fresh: Run) -> list[RunWarning]:
 
 
 def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
-    """Raises InputError naming the first fact in which the machine or a device is another one."""
+    """Raise InputError that names the first fact in which the machine or a device differs."""
     for kind in ("machine", "device"):
         before, after = getattr(stored.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
         # A device that one side lacks is a difference; a fact that nobody knew there is none.
@@ -191,7 +198,7 @@ def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
 
 
 def _require_same_functions(stored: Run, option: str) -> None:
-    """Raises InputError naming the first function whose text changed: samples of two texts have no common median."""
+    """Raise InputError that names the first function whose text changed: samples of two texts have no common median."""
     for outcome in stored.outcomes:
         digest = kernels.load(outcome.case.op).digest
         if isinstance(outcome, Measurement) and digest and outcome.kernel_hash != digest:
@@ -206,7 +213,7 @@ def _require_same_functions(stored: Run, option: str) -> None:
 
 
 def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
-    """Raises UsageError for the first option that asks for another plan than the file has."""
+    """Raise UsageError for the first typed option that contradicts the file's plan."""
     claims = [name for name in sorted(options.explicit) if options.declared[name].answer]
     if not claims:
         return
@@ -238,7 +245,7 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
-    """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
+    """Raise UsageError if the existing file's plan differs from the plan of the `--like` file."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
     for name in there.keys() - {"sessions", "budget_s"}:  # each call says these for itself
         if _in_order(name, there) != _in_order(name, model_plan):
@@ -254,12 +261,13 @@ def _fields(selection: Selection, settings: Settings) -> dict[str, Any]:
 
 
 def _in_order(name: str, plan: dict[str, Any]) -> Any:
-    """Return a field of a plan; devices in an order of their own: one file found them, the user named the other's."""
+    """Return a field of a plan. Backends and devices are sorted, because their order may differ between a file and
+    options."""
     return sorted(plan[name]) if name in ("backends", "devices") else plan[name]
 
 
 def _mode_of(plan: Run) -> str:
-    """The mode that takes the sides which the file has."""
+    """Return the mode that selects the kinds of devices in the file."""
     if any(device.composed for device in plan.devices):
         return "hybrid"
     return "cpu" if all(device.kind == "cpu" for device in plan.devices) else "gpu"
@@ -270,7 +278,7 @@ def _backends_of(plan: Run) -> set[str]:
 
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
-    """Return the backends that are asked for; `auto`, or `cupy?` alone, leaves them to the file."""
+    """Return the requested backends. `auto`, or only optional names such as `cupy?`, means the file's backends."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
     required = {name for name in named if not name.endswith("?")}
     if "auto" in named or not required:
@@ -294,7 +302,7 @@ def _text(value: Any) -> str:
 
 
 def require_words(plan: Run, source: str) -> None:
-    """Raises InputError with the first word of the plan that means nothing to this gpubench."""
+    """Raise InputError with the first word of the plan that this gpubench does not know."""
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)

@@ -80,7 +80,7 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """Return what is measured, once gates and baseline can be judged by it."""
+    """Return what is measured, after the gates and the baseline have been checked against it."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)
@@ -108,8 +108,10 @@ def _plan(request: RunSpec) -> Plan:
 
 
 def _plan_text(plan: Plan, style: ReportStyle) -> str:
-    """Return a plan as JSON, or with every case and skip on a line and how long it may take below. More cases than a
-    screen has lines are grouped."""
+    """Return a plan as JSON, or as text with a line for each case and skip, and the expected duration at the end.
+
+    More cases than SCREEN are grouped.
+    """
     from gpubench.base.units import count_noun, format_seconds
 
     if style.format == "json":
@@ -129,7 +131,7 @@ def _plan_text(plan: Plan, style: ReportStyle) -> str:
 
 
 def _group_lines(ids: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each op, dtype and params with its sizes: what measures them."""
+    """Yield a line for each op, dtype and params, with the sizes, implementations and devices."""
     from gpubench.base import group_by
     from gpubench.report.wording import data_text
     from gpubench.result.case import RESIDENT, beside_size, parse_case_id

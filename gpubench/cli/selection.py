@@ -1,8 +1,8 @@
-"""The words of `run` as a Selection, Settings and a DeviceRequest; every unknown word gets a suggestion.
+"""The options of `run` as a Selection, Settings and a DeviceRequest. Every unknown word gets a suggestion.
 
-`roofline` and `health` are words of `--ops` that stand for some ops at sizes of their own: the one shows what each
-device can do, the other whether a GPU is as fast as its like, by which fleets are compared, and with several GPUs what
-joins them. Functions of a user are words too: `options.py`, `options.py:pairwise`, `--ops options.py,add`.
+In `--ops`, `roofline` and `health` stand for some ops at sizes of their own. `roofline` shows what each device can do.
+`health` shows whether a GPU is as fast as others of its model, and with several GPUs how fast their links are; fleets
+are compared by it. Functions of a user are words too: `options.py`, `options.py:pairwise`, `--ops options.py,add`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PROTOCOL = 3
 
 
 def words(text: str, option: str) -> list[str]:
-    """The items of a comma-separated list. Raises UsageError if it is empty."""
+    """Return the items of a comma-separated list. Raises UsageError if it is empty."""
     items = units.split_words(text)
     if not items:
         raise UsageError(
@@ -78,8 +78,11 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are the usual ones and those of
-    other packages, `roofline` those that show the peaks, `health` those that find a slow GPU."""
+    """Return the op names for a list of ops and groups, in the order of `gpubench ops`; other packages' ops come last.
+
+    `all` means the usual ops and those of other packages, `roofline` the ops that show the peaks, and `health` the ops
+    that find a slow GPU.
+    """
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     possible = [*groups, *every, "all", *PRESET_OPS, "claims"]
@@ -105,7 +108,7 @@ def parse_ops(text: str) -> list[str]:
 
 
 def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
-    """Return the ops of these names, and a warning for each that its package has broken or whose name was taken.
+    """Return the ops of these names, and warnings about ops that are broken or whose name was already taken.
 
     Raises BadPlugin if no op is left.
     """
@@ -117,8 +120,11 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 
 
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
-    """Sizes by op. `OP=LIST` limits a list to one op or group, whose own list wins over a plain one, an op's over its
-    group's, of two alike the later; `auto` means the ladder."""
+    """Return the sizes by op.
+
+    `OP=LIST` limits a list to one op or group. An op's list wins over its group's, and a group's over a plain list; of
+    two equal ones the later wins. `auto` means the ladder.
+    """
     groups = kernels.groups()
     short = {op.rpartition(".")[2]: op for op in ops}
     lists: list[tuple[int, list[str], str]] = []
@@ -139,21 +145,24 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
 
 
 def parse_dtypes(text: str) -> list[Dtype]:
-    """Dtype names, long or short."""
+    """Return the dtypes for a list of long or short names."""
     long = [LONG_DTYPES.get(word, word) for word in words(text, "--dtypes")]
     return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_implementations(text: str | None) -> list[str]:
-    """library, tuned; None or `all`: both."""
+    """Return the named implementations, `library` or `tuned`; both for None or `all`."""
     named = words(text, "--implementations") if text is not None else ["all"]
     implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
-    """Return the regimes of a GPU; `resident` and `in-place` stand for all that begin so. Returns the usual ones for
-    None. `calls` are those with one copy."""
+    """Return the regimes of a GPU; the usual regimes for None.
+
+    `resident` and `in-place` stand for all regimes that begin with these words. `calls`: calls per copy in
+    transfer-once.
+    """
     if text is None:
         return list(REGIMES)
     several = {RESIDENT: RESIDENT, IN_PLACE: IN_PLACE, "in place": IN_PLACE}
@@ -167,7 +176,8 @@ def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
 
 
 def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:
-    """Backends (`cupy?` is optional) and device ids."""
+    """Return the request for these backends and device ids. A backend with a question mark, such as `cupy?`, is
+    optional."""
     required: list[str] = []
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
@@ -207,9 +217,10 @@ GIVEN = (
 
 
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
-    """Preset, then what was given. Without sizes and without a preset, the budget decides: `quick`.
+    """Return the settings: the values of the preset, then the given options.
 
-    Where there is `more` to measure after a search (overheads, splits), it gets as much time again.
+    If some sizes are not given and there is no preset, the preset is `quick` and the budget decides. `more` doubles the
+    default budget for work after a search (overheads, splits).
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"protocol": PROTOCOL, "preset": name, **PRESETS[name]}
@@ -244,9 +255,9 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
 
 
 def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
-    """Shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`: several values of several names are all combined.
+    """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`. All combinations of the values are shapes.
 
-    Each text adds its shapes. Without OP it concerns the ops that declare all its names; OP may be a group.
+    Each text adds its shapes. OP may be a group. Without OP, the text applies to the ops that declare all its names.
     """
     shapes_by_op: Shapes = {}
     for text in texts:
@@ -262,7 +273,7 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
-    """The op or group before the colon (or an empty text), and the values by name, in the order given."""
+    """Return the op or group before the colon (or an empty text), and the values by name, in the given order."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
@@ -282,7 +293,7 @@ def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
 
 
 def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
-    """The ops that these names concern. Raises UsageError if there is none."""
+    """Return the ops to which these names apply. Raises UsageError if there is none."""
     if where:
         require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
     concerned = [op for name, op in ops.items() if where in ("", name, op.group)]
@@ -312,7 +323,8 @@ def _refuse_shape(
 
 
 def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
-    """The words, and `tf32` where it was allowed. Whether a kernel has that name is known with the devices alone."""
+    """Return the variant names, with `tf32` if it is allowed. Only the devices show whether a kernel has such a
+    name."""
     named = list(dict.fromkeys(word for text in texts for word in words(text, "--variant")))
     if TF32 in named:
         raise UsageError(
@@ -323,7 +335,7 @@ def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
 
 
 def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
-    """Raises UsageError for a name that no kernel of the ops has; the ops have the kernels of the backends."""
+    """Raise UsageError for a name that no kernel has. The ops already include the kernels of the backends."""
     possible = sorted({name for op in ops.values() for name in variants(op)})
     for word in names:
         if word == TF32:
@@ -351,7 +363,7 @@ _MANY_CPUS = 8
 
 
 class Host(NamedTuple):
-    """The facts that decide the CPU's sizes."""
+    """The facts that decide the sizes on the CPU."""
 
     memory_bytes: int | None  # free; None: unknown
     cpus: int | None  # usable; None: unknown
@@ -369,10 +381,11 @@ def choose_sizes(
     host: Host,
     keep: Callable[[Case], bool] | None,
 ) -> tuple[Selection, Callable[[Case], bool]]:
-    """Return the selection with sizes for the preset's ops, and a filter: of these sizes each device takes its own.
+    """Return the selection with sizes for the preset's ops, and a filter that gives each device its own sizes.
 
-    `health` leaves the GPUs alone, each model of them by the first backend that drives it; a machine without one keeps
-    what it has, at the sizes of its peaks. Sizes that were given stay as they are, on all devices.
+    `health` measures only GPUs and device groups, and each GPU model by the first backend that drives it. A machine
+    without a GPU measures its own devices at the sizes of their peaks. Given sizes stay as they are, on all of these
+    devices.
     """
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
@@ -400,7 +413,8 @@ def choose_sizes(
 
 
 def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
-    """Elements of the copy, or sides of the matrices: large enough for the peak, small enough for a minute."""
+    """Return the elements of the copy, or the sides of the matrices. They are large enough for the peak, and small
+    enough to take less than a minute."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":
@@ -429,9 +443,9 @@ TRIAL_SHARE = 0.4
 
 
 def with_functions(options: RunOptions) -> RunOptions:
-    """The options, with each file or function as the id of an op, once a child process has looked at them.
+    """Return the options with the id of an op in place of each file or function. A child process reads the files.
 
-    Raises UsageError for a file without a function that can be measured.
+    Raises UsageError for a file without a measurable function.
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
@@ -459,7 +473,7 @@ def with_functions(options: RunOptions) -> RunOptions:
 
 
 def _file(word: str) -> sources.CodePlace:
-    """Parse a word that names a file. Raises UsageError for a word that names none."""
+    """Parse a word that names a file. Raises UsageError if it names none."""
     place = sources.parse_place(word)
     if place is not None:
         return place
@@ -472,19 +486,19 @@ def _file(word: str) -> sources.CodePlace:
 
 
 def named_sizes(texts: list[str]) -> list[int]:
-    """Return all sizes that are named, of whatever op: at no other one is a function called."""
+    """Return all named sizes, of any op. A function is called at no other size."""
     lists = [text.rpartition("=")[2] for text in texts]
     return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
 
 
 def trial_s(options: RunOptions) -> float | None:
-    """Seconds for trying a function out, of a budget that somebody named."""
+    """Return the seconds for trying a function, as a share of the budget. Returns None if no budget is given."""
     named = getattr(options, "budget", None)
     return None if named is None else TRIAL_SHARE * units.parse_duration(named, option="--budget")
 
 
 def first_dtype(texts: str) -> str:
-    """The first of the dtypes of a list."""
+    """Return the first dtype of a list."""
     from gpubench.result.case import LONG_DTYPES
 
     dtype = texts.split(",")[0].strip()
