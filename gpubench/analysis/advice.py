@@ -43,7 +43,7 @@ AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """The time on another device divided by the time on the advised device."""
+    """Time on another device over the time on the device advised."""
 
     device_id: str  # the other device
     ratio: float  # above 1: the advice gains
@@ -65,7 +65,7 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that could run the call, with its expected time or why it has none."""
+    """One device."""
 
     device_id: str  # its id
     name: str  # as its driver says
@@ -83,7 +83,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on which the advice rests."""
+    """The result that answered."""
 
     run_id: str  # its id
     label: str | None  # as it was stored

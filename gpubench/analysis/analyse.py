@@ -203,7 +203,7 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """The geometric mean of one device's headline speedups. Means over different sets of cases are not comparable."""
+    """Geometric mean of one device's headline speedups. Means of different sets are not comparable."""
 
     regime: str  # by id
     dtype: str  # of the elements

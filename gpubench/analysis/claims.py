@@ -70,8 +70,7 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a claim, with the measured case that favours the claim most. A value that was not measured is
-    null."""
+    """A claim, and the kindest measured case. What nothing measured is null."""
 
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
     claim: str  # one sentence

@@ -38,7 +38,7 @@ OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """The declared work divided by the time of one launch."""
+    """Declared work / time of one launch."""
 
     flops_per_s: float | None  # None: the op declares no FLOPs
     bytes_per_s: float | None  # of compulsory traffic
@@ -67,8 +67,7 @@ class CaseTime(Estimate, frozen=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch, in seconds. The parts and `residual_s` add up to
-    `whole_s`."""
+    """The parts of the wall time of one `transfer-always` launch in seconds; with `residual_s` they are `whole_s`."""
 
     alloc_s: float  # memory for inputs and outputs
     upload_s: float  # the inputs to the device
@@ -88,7 +87,7 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one case. An implausible case has samples but no estimate."""
+    """One case. What is implausible has samples, and no estimate."""
 
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",

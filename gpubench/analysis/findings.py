@@ -176,7 +176,7 @@ FailOn = Literal["noisy", "skipped", "incomplete"]
 
 
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate with the cases that decide it."""
+    """One gate and the cases that decide it."""
 
     name: str  # the option
     selector: str | None = None  # as it was typed

@@ -29,7 +29,7 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest pipeline of an op, size and device, compared with the fastest copying call that waits."""
+    """The fastest pipeline of an op, size and device, beside its fastest call that copies."""
 
     aside: ClassVar = ("case", "copied", "interval", "pays")
     id: str  # of the case
@@ -144,7 +144,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hybrid(SharedCall, frozen=True, kw_only=True):
-    """One op that is split over a CPU and a GPU."""
+    """One op split over CPU and GPU."""
 
     # the better side alone; null: it was timed within the split's own case, in pieces or by an end of the sweep
     baseline_id: str | None

@@ -32,7 +32,7 @@ RateClock = Literal["device_hot", "derived", "wall"]
 
 
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured peaks of one piece of hardware with one dtype. None means that a peak was not measured."""
+    """The measured peaks of one piece of hardware with one dtype; None: not measured."""
 
     aside: ClassVar = ("copy", "matmul")
     device_ids: tuple[str, ...]  # all names of the hardware
@@ -49,7 +49,7 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data, compared with the peak that limits it."""
+    """One case with resident data below its peak."""
 
     aside: ClassVar = ("case", "share", "weak_peak")
     id: str  # of the case
@@ -224,8 +224,7 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """The wall time of an allocation from the memory pool, divided by the time of an elementwise op of 1 Mi elements on
-    the same device."""
+    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
 
     aside: ClassVar = ("allocate", "op")
     id: str  # of the case that allocates

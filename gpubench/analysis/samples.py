@@ -1,7 +1,8 @@
-"""Which samples count, how far they scatter, and what is wrong with a case.
+"""The samples that count, their scatter, and what is wrong with a case.
 
-Not warm-up, not what was discarded, not a superseded session counts. Times scatter inside a block, from block to block
-of a session, and from session to session. The gravest finding of a case is its label."""
+Warm-up samples, discarded samples and superseded sessions do not count. Times scatter inside a block, between the
+blocks of a session, and between sessions. The label of a case is its gravest finding.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,16 @@ UNFINISHED_STOPS = frozenset({"timeout", "budget"})
 
 
 def used_sessions(run: Run) -> frozenset[int] | None:
-    """Indexes of the sessions that count; None when the file lists no sessions, so that all do."""
+    """Return the indexes of the sessions that count. Return None if the file lists no sessions: then all sessions
+    count."""
     if not run.sessions:
         return None
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
 def count_sessions(run: Run) -> int:
-    """Return how many sessions of the plan count. A file that lists no sessions has those of its plan."""
+    """Return how many sessions of the plan count. If the file lists no sessions but has samples, all planned sessions
+    count."""
     if run.sessions:
         return len(observations(run))
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
@@ -50,7 +53,8 @@ def count_sessions(run: Run) -> int:
 
 
 def empty_launch_s(run: Run, device_id: str) -> float:
-    """Return what an empty launch takes on a device, by all its workers; 0 where nobody measured it."""
+    """Return the median seconds of an empty launch on a device, over all its workers. Return 0 if it was not
+    measured."""
     seconds = [
         value
         for session in run.sessions
@@ -66,7 +70,7 @@ SessionBlocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
-    """Return the blocks of one phase by used session, in the order in which they were measured."""
+    """Return the blocks of one phase by used session, in the order of measurement."""
     allowed = used_sessions(run)
     return group_by(
         (
@@ -79,7 +83,7 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
-    """Seconds per launch of the used samples; with `discarded`, also of those that were set aside."""
+    """Return the seconds per launch of the used samples. `discarded` includes the samples that were set aside."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -99,10 +103,10 @@ BlockSamples = dict[int, list[list[float]]]  # session -> used samples of each o
 
 
 def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
-    """The used samples of the main `blocks`, and whether throttling left too few of them in a session.
+    """Return the used samples of the main `blocks`, and whether throttling left too few samples in a session.
 
-    Then all samples of that session are used: a filter never empties a table. A session that a deadline cut
-    short of the minimum gives no samples.
+    If it did, all samples of that session are used, so that no filter empties a table. A session that a deadline ended
+    before the minimum number of samples gives no samples.
     """
     used: BlockSamples = {}
     throttled = False
@@ -117,19 +121,21 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 
 def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
-    """The median of each block that nothing interrupted, by session: what an interval takes for its observations."""
+    """Return, by session, the medians of the blocks that nothing interrupted. An interval takes these medians as its
+    observations."""
     clean = stats.clean_sessions([[*map(median, blocks)] for blocks in used.values()])
     return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
-    """Median over sessions of the session medians on the clock "cold" or "hot"; None without that clock."""
+    """Return the median over sessions of the session medians on the clock "cold" or "hot". Return None without that
+    clock."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
 
 def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
-    """Seconds per launch on the clock "cold" or "hot", a list for each used session that has any."""
+    """Return the seconds per launch on the clock "cold" or "hot", as one list for each used session with samples."""
     sessions = [
         [
             value
@@ -143,7 +149,8 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
 
 
 def sample_seconds(blocks: SessionBlocks) -> float | None:
-    """The length of the shortest session's median sample in seconds: `repeat` launches."""
+    """Return the shortest of the sessions' median sample lengths, in seconds. A sample is `repeat` launches. Return
+    None without samples."""
     medians = [
         median(seconds)
         for members in blocks.values()
@@ -160,11 +167,12 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return for each session of the plan, in order, the least disturbed one of `sessions` (None: all that count).
+    """Return, in order, the least disturbed session for each session of the plan. Only `sessions` are considered (None:
+    all that count).
 
-    Repeats that no session was quiet enough to end follow one another while the machine is busy: taken as independent
-    they would let one busy moment speak three times. They are chosen by the load beside them, never by their times, so
-    that unchanged work stays exchangeable. Sessions that the run does not list stand for themselves.
+    A disturbed session is repeated while the machine is still busy, so its repeats are not independent: they count as
+    one observation. The repeat is chosen by the load beside it, never by its times, so that unchanged work stays
+    exchangeable. A session that the run does not list stands for itself.
     """
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
@@ -207,7 +215,8 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def components(run: Run) -> tuple[Components, ...]:
-    """A row for each device and length of launches that was measured, in the order of their names."""
+    """Return a row for each measured device and length of launches, sorted by device, then from short to long
+    launches."""
     values: dict[tuple[str, Launches], list[Nested]] = {}
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
@@ -231,7 +240,7 @@ def _launches(seconds: float) -> Launches:
 
 
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
-    """Each level's variance less what the level inside it explains of it."""
+    """Return the components. Each level's variance is reduced by the variance that the inner level explains."""
     blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
     values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
     within, within_degrees = _pool(used for case in cases for session in case for used in session)
@@ -249,8 +258,8 @@ def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Compone
 
 
 def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
-    """The variance inside these groups, what lies far off pulled in, None where none has two values, and its degrees of
-    freedom."""
+    """Return the pooled variance inside the groups, with its degrees of freedom. Values further off than FAR_OFF
+    deviations are pulled in. The variance is None if no group has two values."""
     rows: list[float] = []
     degrees = 0
     for values in groups:
@@ -265,12 +274,12 @@ def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
 
 
 def _median_cost(count: int) -> float:
-    """Return the variance of the median of so many values / that of their mean, for normal noise."""
+    """Return the variance of the median of `count` values divided by the variance of their mean, for normal noise."""
     return MEDIAN_COSTS[count - 1] if count <= len(MEDIAN_COSTS) else math.pi / 2
 
 
 def _variance_of_means(variance: float, counts: Sequence[float]) -> float:
-    """Return the variance of means of so many values of this variance."""
+    """Return the average variance of means, each of `count` values with this variance."""
     return variance * math.fsum(1 / count for count in counts) / len(counts)
 
 
@@ -285,7 +294,7 @@ def seconds_of(run: Run) -> float | None:
 
 
 def seconds_between(started_at: str, finished_at: str | None) -> float | None:
-    """Return the seconds between two times of a file. Returns None if one is missing or no time."""
+    """Return the seconds between two times of a file. Return None if one is missing or is not a time."""
     started, finished = units.parse_time(started_at), units.parse_time(finished_at or "")
     return None if started is None or finished is None else (finished - started).total_seconds()
 
@@ -316,18 +325,18 @@ GRAVITY: tuple[Label, ...] = (
 
 
 def gravest(findings: Sequence[str]) -> Label:
-    """The label of a case: the first of GRAVITY that was found, else `ok`."""
+    """Return the label of a case: the first of GRAVITY among the findings, else `ok`."""
     return next((label for label in GRAVITY if label in findings), "ok")
 
 
 def noise_findings(
     sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
 ) -> list[Mark]:
-    """Findings that the samples, or the medians of the blocks, tell alone.
+    """Return the findings that follow from the samples and the medians of the blocks alone.
 
-    One quantity decides about `noisy` and `unstable`: the median over the sessions of how far the blocks of a session
-    lie apart. So more sessions make the label surer, and none makes it worse. Of a session with one block, which cannot
-    lie apart from another, its samples speak: blocks differ by that at least.
+    `noisy` and `unstable` depend on one quantity: the median over the sessions of the spread between the blocks of a
+    session. So more sessions make the label surer and never worse. A session with one block has no such spread: the
+    spread of its samples is used, which blocks reach at least.
     """
     marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
@@ -342,7 +351,8 @@ def noise_findings(
 
 
 def _first_slow(samples: Sequence[float]) -> bool:
-    """An outlier that matters: on a quiet device a deviation of 0.1 % would be many deviations too."""
+    """Tell whether the first sample is an outlier that matters. On a quiet device even 0.1 % would be many deviations,
+    so the sample must also exceed the median by 1 %."""
     slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * median(samples)
     return slow and first_sample_z(samples) > FIRST_SLOW_Z
 
@@ -350,7 +360,7 @@ def _first_slow(samples: Sequence[float]) -> bool:
 def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
 ) -> list[Mark]:
-    """Findings about the length of a sample, other load on the machine and the power limit."""
+    """Return the findings about the length of a sample, other load on the machine and the power limit."""
     marks: list[Mark] = []
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
@@ -367,7 +377,7 @@ def condition_findings(
 def implausible(
     run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
 ) -> str | None:
-    """Why this case, which takes `wall_s` a launch, cannot be true, with both numbers; None if nothing speaks against
+    """Explain, with both numbers, why a time of `wall_s` a launch cannot be true. Return None if nothing contradicts
     it."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
@@ -392,7 +402,7 @@ def implausible(
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
-    """Return the reports of the workers of one device, of the sessions that count."""
+    """Return the workers' reports of one device, from the sessions that count."""
     allowed = used_sessions(run) or frozenset()
     return [
         worker
@@ -404,7 +414,8 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
 
 
 def _concerns(warning: RunWarning, device_id: str) -> bool:
-    """Whether others computed on this device; who only draws, or is not seen, is reported and marks nothing."""
+    """Tell whether the warning means that other programs computed on this device. A program that only draws, or cannot
+    be seen, gives a warning of another severity and does not count."""
     named = str(warning.data.get("devices", "")).split(", ")
     return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
 
@@ -414,7 +425,8 @@ def _host_step(run: Run, outcome: Measurement) -> float:
 
 
 def device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
-    """Return the device's own clock: what is derived from wall times cannot contradict them."""
+    """Return the device's own clock. Return None if device times are derived from wall times, because these cannot
+    contradict wall times."""
     return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
 
 
@@ -431,7 +443,7 @@ Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Return which peak the case breaks at `seconds` a launch, with both numbers; None: none of them."""
+    """Explain, with both numbers, which peak the case exceeds at `seconds` a launch. Return None if it exceeds none."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -450,8 +462,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Return which transfer of the case is faster than the link to its device, with both numbers; None: none of
-    them."""
+    """Explain, with both numbers, which transfer of the case is faster than the link to its device. Return None if none
+    is."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
@@ -463,7 +475,8 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 
 
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return the seconds of each side or stage beside a case: medians of those of the used sessions."""
+    """Return the seconds of each side or stage that was timed beside a case: the median over the used sessions of the
+    session medians."""
     allowed = used_sessions(run)
     stages: dict[str, list[float]] = {}
     for parts in outcome.parts:
@@ -477,8 +490,8 @@ COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  
 
 
 def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
-    """Yield what the case moved, with the seconds that this took at most; None: both directions, one after the
-    other."""
+    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case. The direction None
+    means both directions, one after the other."""
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
@@ -502,8 +515,8 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Bytes/s that the link to a device carried in one direction (None: in the better one), and where that was not
-    measured, what PCIe of its generation and width can."""
+    """Return (measured, theoretical) bytes/s of the link to a device in one direction (None: the better one). The
+    theoretical rate is that of PCIe with the link's generation and width; it is given only if no rate was measured."""
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
@@ -516,7 +529,7 @@ def link_peak(
 
 
 def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
-    """Return its bytes; of a GPU as one of the backends that see it tells."""
+    """Return the bytes of the device's last-level cache. For a GPU, return the largest value that a backend reports."""
     if kind == "cpu":
         return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
     seen = (device.cache_bytes or 0 for device in _same_hardware(run, device_id))
@@ -524,8 +537,8 @@ def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """Return the device, under all names that backends have for it: its limits are the hardware's. Of a GPU that is not
-    told from its equals, as WebGPU tells none of two alike, those of its model."""
+    """Return all device entries of the same hardware, which can have one for each backend: they share its limits. A GPU
+    without an identity (WebGPU cannot tell two equal GPUs apart) gets all GPUs of its model."""
     answer = next((device for device in run.devices if device.id == device_id), None)
     if answer is None:
         return []
@@ -540,9 +553,10 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
-    """Yield the peaks of the used sessions and of all backends on the same hardware, but for a backend's own.
+    """Yield the peaks of the used sessions, from all backends on the same hardware. A peak marked as a backend's own
+    counts for that backend alone.
 
-    Of a CPU that others used at the time what it reached is no peak: later it may have been alone.
+    A CPU's rate from a contended session is no peak: without the other load the CPU may be faster.
     """
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
@@ -556,7 +570,7 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Return in which words the rate is above the best measured peak, or the vendor's; None: above none."""
+    """Explain how the rate exceeds the best measured peak or the vendor's peak. Return None if it exceeds neither."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

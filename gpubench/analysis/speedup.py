@@ -30,7 +30,7 @@ EQUAL, WIDEST_EQUAL = 1.15, 1.5
 
 
 def about_equal(ratio: float) -> bool:
-    """Tell whether a ratio of two times, or their quotient, is below EQUAL."""
+    """Tell whether a ratio of two times lies between 1 / EQUAL and EQUAL."""
     return 1 / EQUAL <= ratio <= EQUAL
 
 
@@ -57,24 +57,25 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> Literal["win", "loss", "tie"]:
-        """A win or a loss of the case where the interval excludes 1."""
+        """The outcome for the case: `win` or `loss` if the interval excludes 1, else `tie`."""
         return "win" if self.lo > 1 else "loss" if self.hi < 1 else "tie"
 
     @property
     def about_equal(self) -> bool:
-        """Whether the times of both sides differ by less than 15 %, and that is known."""
+        """Whether both times differ by less than 15 %, and the interval is narrow enough to know this."""
         within = about_equal(self.ratio)
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
     @property
     def interval(self) -> Interval:
-        """The ratio between its ends; above 1 the case is faster."""
+        """The ratio with its interval. Above 1 the case is faster."""
         return Interval(self.lo, self.ratio, self.hi, self.ci_kind)
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of what computes a user's function otherwise than it is written: compiled, or by PyTorch on the
-    CPU. A function that no GPU's library runs as written has none: all of its code competes."""
+    """Return the ids of the cases that compute a user's function in another way than written: compiled, or by PyTorch
+    on the CPU. If a function does not run as written on both a CPU and a GPU, none of its cases is returned: all of its
+    code competes."""
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -88,12 +89,13 @@ def speedups(
     cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = (),
     shows: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[Speedup, ...]:  # fmt: skip
-    """Return the rows of the cases shown, in their order: per workload, regime and device the headline and what stands
-    beside it.
+    """Return the speedups of the shown cases. For each workload, regime and device, the headline comes first, then the
+    other implementations, then library against library (with the default baseline only).
 
-    `baseline` names another baseline than the fastest CPU implementation: DEVICE, IMPLEMENTATION or
-    IMPLEMENTATION@DEVICE. No case of `beside` is in a headline. Raises InputError (`baseline-missing`) if it names
-    nothing that was measured."""
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation). Cases whose
+    ids are in `beside` are never in a headline. Raises InputError (`baseline-missing`) if no measured case matches
+    `baseline`.
+    """
     numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references = group_by(filter(is_baseline, numbered), lambda item: item.case.workload)
@@ -115,7 +117,8 @@ def speedups(
 
 
 def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
-    """Return the ratio of the two times. The sessions that measured both give its interval; None if none did."""
+    """Return the ratio of the two times. Its interval comes from the sessions that measured both. Return None if no
+    session did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
     if not common or baseline.time is None or case.time is None:
         return None
@@ -125,8 +128,8 @@ def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
 
 
 def parse_baseline(name: str) -> Callable[[Case, bool], bool]:
-    """Return whether a case, which a CPU runs or not, is the baseline that `name` (DEVICE, IMPLEMENTATION,
-    IMPLEMENTATION@DEVICE) means?"""
+    """Return a test that tells whether a case is the baseline called `name` (DEVICE, IMPLEMENTATION or
+    IMPLEMENTATION@DEVICE). The test takes the case and whether a CPU runs it."""
     implementation, at, device = name.partition("@")
     if not at:
         implementation, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
@@ -155,7 +158,8 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
-    """A CPU's data is at home: its resident case is the baseline in all regimes. Others pay their own."""
+    """Return the baselines of a contender. A CPU's data is in host memory, so its resident case is the baseline in all
+    regimes. Any other device is compared in the contender's regime."""
     return [
         item
         for item in references
@@ -164,7 +168,8 @@ def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[
 
 
 def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
-    """Return the case with the least time; of equal ones the first by id. None if none has a time."""
+    """Return the case with the least time. Among equal times, return the first by id. Return None if no case has a
+    time."""
     timed = [(item.time.estimate, item.id, item) for item in rows if item.time is not None]
     return min(timed)[2] if timed else None
 
@@ -176,8 +181,8 @@ def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
 def pair(
     kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
 ) -> Speedup | None:
-    """Return the two sides as a speedup; None if a side is missing, or no session measured both. `headline`: whether
-    it may be one; None: as its labels say."""
+    """Return the speedup of `case` over `baseline`. Return None if a side is missing or no session measured both.
+    `headline` tells whether it may be a headline; None lets the labels decide."""
     ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
@@ -191,8 +196,8 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """Return `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several implementations or CPUs, tables
-    name each."""
+    """Return a line such as `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`. If there are several
+    implementations of a CPU, only the tables name the one that was used."""
     devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
@@ -206,7 +211,7 @@ def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
 
 
 def cpu_line(run: Run) -> str:
-    """Return the CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
+    """Return the description of the CPU side, such as `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
     texts = [_device_text(run, device_id, "", ()) for device_id in _cpu_devices(run)]
     return "; ".join([*texts, *_absent(run)])
 
@@ -223,7 +228,8 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Say what is not installed (`not installed: torch, with which the CPU may be faster`) or does not work."""
+    """Return notes on what the CPU lacks: libraries that are not installed (`not installed: torch, with which the CPU
+    may be faster`) or do not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -240,7 +246,7 @@ class CpuCode(NamedTuple):
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Return the code of the rows that are the CPU's, that of the most of them first."""
+    """Return the code behind the CPU cases among `rows`, the most frequent first."""
     cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
         device_id: next(
@@ -260,7 +266,7 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
 
 
 def _by_blas(item: CaseResult) -> bool:
-    """Tell whether a BLAS computes the case: as the file says; where that is older, as the op declares, if this
+    """Tell whether a BLAS computes the case. An old file does not say so: then the op's declaration decides, if this
     installation has it."""
     if item.blas is not None:
         return item.blas
@@ -270,13 +276,14 @@ def _by_blas(item: CaseResult) -> bool:
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
-    """The fewest threads of a worker of this device, or of any CPU's; None: unknown."""
+    """Return the fewest threads of any worker of this device (None: of all CPU devices). Return None if the number is
+    unknown."""
     devices = _cpu_devices(run) if device_id is None else [device_id]
     return _threads([record for name in devices for record in workers(run, name)])
 
 
 def blas_text(blas: Blas | None) -> str:
-    """`OpenBLAS 0.3.29 (Haswell)`; what is unknown is said to be."""
+    """Return the name of a BLAS, such as `OpenBLAS 0.3.29 (Haswell)`, or `BLAS unknown`."""
     if blas is None:
         return "BLAS unknown"
     name = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}.get(blas.library.lower(), blas.library)
@@ -285,7 +292,8 @@ def blas_text(blas: Blas | None) -> str:
 
 
 def cpu_limit(run: Run) -> str | None:
-    """Why the CPU side is not the whole machine: fewer threads than usable CPUs, or a quota; None if it is."""
+    """Explain why the CPU side is not the whole machine: fewer threads than usable CPUs, or a quota. Return None if it
+    is."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))
@@ -299,7 +307,8 @@ def cpu_limit(run: Run) -> str | None:
 
 
 def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[CaseResult]) -> str:
-    """Return the words for a baseline; without `cases` every case of the device tells whether numba compiled it."""
+    """Return the description of a baseline. It names numba if any of `cases` uses it. Without `cases`, all measurements
+    of the device count."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -323,7 +332,7 @@ def _by_numba(item: CaseResult | Measurement) -> bool:
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:
-    """The fewest threads over the sessions."""
+    """Return the fewest threads over the sessions. Return None if no session states its threads."""
     return min((worker.threads for worker in records if worker.threads is not None), default=None)
 
 
@@ -367,20 +376,21 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bracketed(self) -> bool:
-        """Undecided, but the device is known to lose at `lo` and to win at `hi`."""
+        """Whether the verdict is undecided although the device is known to lose at `lo` and to win at `hi`."""
         return self.verdict == "undecided" and self.lo is not None and self.hi is not None
 
     @property
     def size(self) -> float | None:
-        """The size from which the device wins, of a bracket its middle: infinity where it wins nowhere, None where that
-        is not known."""
+        """The size from which the device wins. It is the middle of a bracket, infinity if the device wins nowhere, and
+        None if the size is unknown."""
         if self.bracketed:
             return math.sqrt((self.lo or 1) * (self.hi or 1))
         return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the curve with the earliest break-even of the GPUs of one machine; one without any if none has one."""
+    """Return the curve with the earliest break-even among the GPUs. If no GPU has a break-even, return a curve without
+    one. Return None if there are no GPUs."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(curve: BreakEven) -> tuple[int, float, bool]:
@@ -405,8 +415,8 @@ def break_evens(
     *,
     fitted: bool = True,
 ) -> tuple[BreakEven, ...]:
-    """Return a verdict per op, other params, dtype, regime and device of a kind, in the order of `ratios`. Without
-    `fitted` no curve is fitted: no verdict, but the points."""
+    """Return a break-even for each op, other params, dtype, regime and device of this kind, in the order of `ratios`.
+    Without `fitted` no curve is fitted, so the points have no verdict."""
     headlines = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == kind]
     if not headlines:
         return ()
@@ -422,17 +432,17 @@ def break_evens(
 
 
 def contender_key(case: Case) -> ContenderKey:
-    """Return the curve on which the case lies."""
+    """Return the key of the curve on which the case lies."""
     return case.series, case.device_id, case.implementation, case.regime_id
 
 
 def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
-    """Return the curve of each contender that has a time, each by all of its sizes."""
+    """Fit a curve through the times of each contender that has a time, over all its sizes."""
     return fit(case_series(cases))
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
-    """Return the times of each contender that has one."""
+    """Return the times by size of each contender that has a time."""
     timed = (
         case
         for case in cases
@@ -453,8 +463,8 @@ def _threshold(
     curves: Mapping[ContenderKey, TimeCurve], ratio: Speedup, baselines: Iterable[ContenderKey],
     sides: dict[tuple[ContenderKey, ...], Side],
 ) -> Threshold | None:  # fmt: skip
-    """Return where the device of `ratio`, by its fastest implementation, overtakes the fastest of the baselines.
-    `sides`: baselines that other devices were compared with."""
+    """Return where the device of `ratio`, by its fastest implementation, overtakes the fastest baseline. `sides` caches
+    the baselines of other devices."""
     case, regime = ratio.case.case, ratio.baseline.case.regime_id
     own = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == case.cell]
     others = tuple(
@@ -466,7 +476,7 @@ def _threshold(
 def _judge(
     run: Run, missing: Sequence[CaseResult], ratios: Sequence[Speedup], threshold: Threshold | None
 ) -> BreakEven:
-    """Return the verdict of one device; `missing` are cases of its series without a time."""
+    """Return the break-even of one device. `missing` holds the cases of its series without a time."""
     points = tuple(sorted(ratios, key=lambda ratio: ratio.n))
     last = points[-1]
     verdict = _verdict(threshold, last)

@@ -1,12 +1,12 @@
-"""From which size on a GPU pays, and from how many calls that share a transfer (docs/breakeven.md): one cell of the
-answer, its words, and the break-even that a program asks for.
+"""The size from which a GPU pays, and the number of calls per transfer from which it pays (docs/breakeven.md): one cell
+of the answer, its words, and the break-even for programs.
 
-One call that copies costs T1 = transfer-always - alloc, N calls that share a copy cost TN = N x transfer-once-N. So a
-launch costs b = (TN - T1) / (N - 1) and a transfer a = T1 - b; from a / (t_cpu - b) calls on, the GPU pays.
+One call that copies costs T1 = transfer-always - alloc. N calls that share a copy cost TN = N x transfer-once-N. So a
+launch costs b = (TN - T1) / (N - 1) and a transfer costs a = T1 - b. The GPU pays from a / (t_cpu - b) calls on.
 
-Up to N calls it lies between two times that were measured, and its interval knows their noise: it is reported as is.
-Past N it is drawn out of them, and reported only where copies that are timed singly bear it out; where they do not, the
-report still says that N calls are too few.
+A result of up to N calls lies between two measured times, and its interval includes their noise: it is reported as is.
+A result above N is extrapolated: it is reported only if the copies that were timed singly confirm it. If they do not,
+the report still says that N calls are too few.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Extent = Literal["elements", "side", "plain"]
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """The two sides at one size."""
+    """The times of both sides at one size, and their ratio."""
 
     n: int  # the size
     ratio: float  # above 1: the GPU is faster
@@ -69,22 +69,22 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether the estimate is within 15 % of 1; `winner` tells how sure that is."""
+        """Whether the ratio is within 15 % of 1. `winner` tells how sure this is."""
         return about_equal(self.ratio)
 
     @property
     def within(self) -> float:
-        """How far the ratio may be off, as a share of it."""
+        """The largest error of the ratio, as a share of it."""
         return largest_error(self.low, self.ratio, self.high)
 
 
 def largest_error(low: float, estimate: float, high: float) -> float:
-    """Return how far an estimate may be off, as a share of it."""
+    """Return the largest distance of the interval's ends from the estimate, as a share of the estimate."""
     return max(high / estimate - 1, 1 - low / estimate)
 
 
 class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on the GPU pays in one situation."""
+    """The size from which the GPU pays in one situation."""
 
     kind: CellKind  # what is known
     n: int | None = None  # the size
@@ -101,7 +101,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tied(self) -> bool:
-        """Whether there is no break-even because the sides are about equal at the largest size."""
+        """Whether the break-even is missing because both sides are about equal at the largest size."""
         return self.kind == "open" and self.why == ABOUT_EQUAL
 
     @property
@@ -111,7 +111,7 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extent(case: Case) -> Extent:
-    """Return what the size of this case counts."""
+    """Return the unit in which the size of this case counts."""
     if case.group in ("network", "layers"):
         return "plain"
     if case.group != "matrix":
@@ -120,14 +120,14 @@ def extent(case: Case) -> Extent:
 
 
 def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
-    """Return the sizes that the op declares; None where this installation does not know it, or where params beside the
-    size shape it."""
+    """Return the sizes that the op declares. Return None if this installation does not know the op, or if `params` hold
+    more than the size."""
     declared = None if params else declaration(op)
     return declared.sizes if declared is not None else None
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
-    """Return the cell of a curve, which may be missing; `cases` are all that were tried there."""
+    """Return the cell of a curve, or of no curve (None). `cases` are all cases that were tried in this cell."""
     timed = () if curve is None else {point.n for point in curve.points}
     if any(case.reason == "wrong-result" and case.case.n not in timed for case in cases):
         return AnswerCell(kind="wrong")
@@ -193,15 +193,15 @@ _MOST_PLAIN = 9999
 
 
 def size_text(n: int, extent: Extent) -> str:
-    """Return `23 K`, `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square matrix; rows, tokens
-    or images in full up to 9999."""
+    """Return the size as text: `23 K` or `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square matrix.
+    Rows, tokens and images are written in full up to 9999."""
     if extent == "elements" or (extent == "plain" and n > _MOST_PLAIN):
         return " ".join(scale_size(n)).strip()
     return f"{n}{_square(extent)}"
 
 
 def range_text(low: int, high: int, extent: Extent) -> str:
-    """Return `16-46 K`, `131 K-1 M`, `128-512²`."""
+    """Return a range of sizes, such as `16-46 K`, `131 K-1 M` or `128-512²`."""
     if low == high:
         return size_text(low, extent)
     if extent == "side" or (extent == "plain" and high <= _MOST_PLAIN):
@@ -218,7 +218,7 @@ def _square(extent: Extent) -> str:
 
 
 def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
-    """Return what `pays from` says: the one grammar of all outputs."""
+    """Return the text of the column `pays from`. All outputs use this text."""
     if cell is None:
         return "?"
     n, low, high = ("" if n is None else size_text(n, extent) for n in (cell.n, cell.low, cell.high))
@@ -241,7 +241,8 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
 
 
 def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
-    """Return the break-even with its interval, `23 K (16-46 K)`, or without; a bracket alone has no number."""
+    """Return the break-even with its interval, such as `23 K (16-46 K)`. `short` leaves out the interval. A cell
+    without a number gets the text of `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent)
     size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
@@ -250,8 +251,8 @@ def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
 
 
 def threshold_text(curve: BreakEven, *, short: bool = False) -> str:
-    """Return what a report says of a curve: the cell with its interval, and of `?` the reason; `short`: without
-    both."""
+    """Return the report's text for a curve: the break-even with its interval, or `?` with the reason. `short` leaves
+    out the interval and the reason."""
     cell = threshold(curve)
     text = both_text(cell, extent(curve.case), short=short)
     return f"? ({why_text(cell.why)})" if text == "?" and not short else text
@@ -279,7 +280,8 @@ class GpuThreshold(msgspec.Struct, frozen=True):
 
 
 def resolve_op(op: str | None, names: Iterable[str]) -> str:
-    """Return the op of that name; `pairwise` names `options.pairwise`, and None the only op. Raises UsageError."""
+    """Return the full name of an op. A short name such as `pairwise` can stand for `options.pairwise`, and None for the
+    only op. Raises UsageError if the op is unknown or ambiguous."""
     names = list(dict.fromkeys(names))
     matches = names if op is None else [name for name in names if op in (name, name.rpartition(".")[2])]
     if op in matches:
@@ -297,8 +299,8 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
-    """Return the break-even of the newest run that compares both sides. Raises UsageError for an op that none has
-    measured."""
+    """Return the break-even from the first of `runs` (newest first) that compares both sides. Raises UsageError for an
+    op that no run has measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
@@ -363,7 +365,7 @@ class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return one row for each op with weights and each GPU that has a time for a call that is waited for."""
+    """Return a row for each op with weights and each GPU with a time for a waited call."""
     waited = (
         ratio
         for ratio in analysis.speedups
@@ -375,8 +377,8 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
-    """Return the middle session's load, of all cases of the op on the device: the first that needed the weights paid
-    it."""
+    """Return the weight load, with the median seconds over the sessions. In a session only the first case that needs
+    the weights loads them, so all cases of the op on the device are searched. Return None without a time."""
     case = ratio.case.case
     parts = [
         part
@@ -405,28 +407,28 @@ NO_CALLS_SUFFICE = 1e9  # stands for infinity, of which no median can be taken
 
 
 class Costs(NamedTuple):
-    """Seconds of calls."""
+    """The times of calls in seconds."""
 
     one: float  # a call that copies, without allocation
     many: float  # `calls` calls that share one copy
     cpu: float  # a call on the CPU
 
     def launch_s(self, calls: int) -> float:
-        """b: what one more call costs. At least 0: below that is noise."""
+        """Return b, the cost of one more call. A negative value is noise and becomes 0."""
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
-        """a: what is paid once."""
+        """Return a, the cost that is paid once."""
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE."""
+        """Return the calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE."""
         margin, transfer = self.cpu - self.launch_s(calls), max(0.0, self.transfer_s(calls))
         return transfer / margin if margin * NO_CALLS_SUFFICE > transfer else NO_CALLS_SUFFICE
 
 
 class Trio(NamedTuple):
-    """The three cases that one answer rests on."""
+    """The three cases behind one amortization."""
 
     always: CaseResult  # each call copies
     once: CaseResult  # calls that share a copy
@@ -434,21 +436,22 @@ class Trio(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether a time is worse than noisy: an interval knows noise, and nothing else that is wrong with a time."""
+        """Whether a time has a fault worse than noise. An interval covers noise and no other fault."""
         return bool({case.label for case in self} & NO_HEADLINE)
 
 
 @derive_once
 def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
-    """Return a row per workload and GPU that has both transfer regimes beside a CPU time, and whose case that shares a
-    copy is shown."""
+    """Return a row for each workload and GPU with a CPU time and both transfer regimes, if the case that shares a copy
+    is shown."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
     rows = (_judge(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
     return tuple(item for item in rows if item is not None)
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield the fastest CPU implementation, and of each GPU the implementation that is fastest with a shared copy."""
+    """Yield, for each workload and GPU, the GPU implementation that is fastest with a shared copy, together with the
+    fastest CPU implementation."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
@@ -469,7 +472,8 @@ def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
 
 
 def _judge(run: Run, trio: Trio) -> Amortization | None:
-    """Return the row; None where no session measured all three, or `calls` says nothing of sharing."""
+    """Return the row of a trio. Return None if no session measured all three cases, or if the copy is shared by fewer
+    than two calls."""
     calls, parts = trio.once.case.calls or 0, trio.always.time_breakdown
     common = trio.always.blocks.keys() & trio.once.blocks.keys() & trio.cpu.blocks.keys()
     if not common or calls < 2:
@@ -499,7 +503,7 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
-    """Return the 95 % interval of the calls: each time is drawn from its own interval."""
+    """Return the 95 % interval of the calls. Each time is drawn at random from its own interval."""
     import random  # few reports ask for it
 
     draw = random.Random(seed)
@@ -519,9 +523,11 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
-    """Return why the answer is withheld: noise, or transfers that cost something else when they are timed singly.
+    """Return why the answer is withheld: noise, missing parts, or transfers whose cost differs when timed singly.
+    Return None if there is no doubt.
 
-    What the parts leave open belongs to T1 and moves b by the (N - 1)th part of it: "never" stands if it holds even so.
+    The unexplained seconds of a transfer belong to T1 and shift b by 1 / (N - 1) of them. The answer "never" stands if
+    it is true even after this shift.
     """
     parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
@@ -542,5 +548,5 @@ def _verdict(estimate: float, low: float) -> AmortizationVerdict:
 
 
 def _whole(calls: float) -> int | None:
-    """Return whole calls, at least one; None: no number suffices."""
+    """Round up to whole calls, at least one. Return None if no number of calls suffices."""
     return max(1, math.ceil(calls)) if calls <= MOST_CALLS else None

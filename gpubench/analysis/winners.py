@@ -1,7 +1,8 @@
-"""Winners: for each op, GPU and situation at each size (the map of a run), and in each situation (evidence for a mode).
+"""The winners of a run: for each op, GPU and situation at each size (the map of the run), and for each situation (the
+evidence for a mode).
 
-The ratio of a size is that of the curves of both sides; nothing beyond them is said. The mode itself is decided in one
-place (gpubench/detect/recommend.py).
+The ratio at a size is that of both sides' curves. Outside the curves nothing is said. Only gpubench/detect/recommend.py
+decides the mode.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ StripKey = tuple[str, str]  # device and regime, by id
 
 
 class MapPoint(msgspec.Struct, frozen=True):
-    """A place of the map."""
+    """A point of the map: a size and its ratio."""
 
     size: float  # elements of one array
     ratio: float  # above 1: the GPU is faster
@@ -66,7 +67,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[MapPoint, ...] = ()  # straight between them in log-log; none where nothing is known
 
     def ratio_at(self, size: float) -> float | None:
-        """Return the ratio of a size; None where none is known."""
+        """Return the ratio at a size. Return None if it is unknown."""
         for a, b in itertools.pairwise(self.points):
             if a.size <= size <= b.size:
                 share = math.log(size / a.size) / math.log(b.size / a.size)
@@ -83,8 +84,8 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     stretches: tuple[Stretch, ...]  # cover the lane, from the smallest size to the largest
 
     def ratio_between(self, low: float, high: float) -> float | None:
-        """Return the ratio in the middle of `low` and `high`, where that is known; else that of a measured size between
-        them."""
+        """Return the ratio in the middle of `low` and `high`. If it is unknown, return the ratio of a measured size
+        between them. Return None if there is none."""
         middle = math.sqrt(low * high)
         curve = (part.ratio_at(middle) for part in self.stretches if part.start <= middle <= part.end)
         inside = (point.ratio for point in self.points if low <= point.size < high)
@@ -92,7 +93,7 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MapLane(msgspec.Struct, frozen=True, kw_only=True):
-    """One op and dtype."""
+    """One op and dtype, with a strip for each device and situation."""
 
     row: AnswerRow  # its name, and what its size counts
     start: float  # in elements
@@ -110,25 +111,25 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
     high: float = 1.0  # high end of the axis
 
     def position(self, size: float) -> float:
-        """0 at the low end of the axis, 1 at the high one."""
+        """Return the place of a size on the axis: 0 at the low end, 1 at the high end."""
         return math.log(size / self.low) / math.log(self.high / self.low) if self.high > self.low else 0.5
 
 
 def tint(ratio: float) -> float:
-    """Return how strong the colour of a ratio is: 1 is the GPU's, -1 the CPU's, 0 grey. It follows the logarithm
-    without a step, which would look like an edge."""
+    """Return the colour strength of a ratio, from -1 (CPU) over 0 (grey) to 1 (GPU). The strength follows the logarithm
+    of the ratio without a step, because a step would look like an edge."""
     return max(-1.0, min(1.0, math.log(ratio) / math.log(FULL)))
 
 
 @derive_once
 def fastest_map(analysis: Analysis) -> RatioMap:
-    """Return the map of a run that shows its fastest GPU backend."""
+    """Return the map of a run, with its fastest GPU backend shown."""
     return ratio_map(analysis)
 
 
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
-    """Return the map of all GPUs of a run; without lanes where none was timed beside a CPU. `backend`: shows this one
-    instead of the fastest."""
+    """Return the map of all GPUs of a run. The map has no lanes if no GPU was timed beside a CPU. `backend` is shown
+    instead of the fastest backend."""
     summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
@@ -165,7 +166,7 @@ def _lane(
     series: SeriesKey, rows: Sequence[AnswerRow], curves: Mapping[CellKey, BreakEven],
     failed: Mapping[CellKey, set[int]],
 ) -> MapLane | None:  # fmt: skip
-    """Return one lane; None where neither a declaration nor a measurement says how long it is."""
+    """Return one lane. Return None if neither a declaration nor a measurement gives its length."""
     first = rows[0]
     ladder = declared_sizes(first.op, first.params)
     sizes = [gain.n for case in rows for cell in case.cells.values() for gain in cell.gains]
@@ -187,7 +188,7 @@ def _lane(
 def _stretches(
     lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
 ) -> Iterator[Stretch]:
-    """Yield what is known of a lane, from its start to its end without a gap."""
+    """Yield the stretches of a lane, from its start to its end without a gap."""
     bad = failed - {point.size for point in points}
     if not points or not margins:
         hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
@@ -215,14 +216,14 @@ def _stretches(
 
 
 def _gap(start: float, end: float, failed: Iterable[float]) -> Iterator[Stretch]:
-    """Yield what lies beyond the curves, if anything does."""
+    """Yield a stretch for the part of a lane without a curve, if the part is not empty."""
     if start < end * (1 - 1e-9):
         bad = any(start <= size <= end for size in failed)
         yield Stretch(kind="failed" if bad else "unmeasured", start=start, end=end)
 
 
 def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
-    """Return the points that straight pieces need to stay near all of them (Douglas and Peucker, 1973)."""
+    """Return the points of a broken line that stays near all given points (Douglas and Peucker, 1973)."""
     first, last = line[0], line[-1]
     whole = Stretch(kind="known", start=first.size, end=last.size, points=(first, last))
     far = [abs(math.log(point.ratio / (whole.ratio_at(point.size) or point.ratio))) for point in line]
@@ -233,7 +234,7 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
-    """Return where the lane stands on the staircase: by the first situation, then by the next one."""
+    """Return the sort key of a lane: its break-even in the first situation, then in the next situations."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -245,7 +246,8 @@ NOWHERE = (4, 0.0)  # what has no number comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return all sizes first, then break-evens by size, what is open, no size, and what gave no number."""
+    """Return the sort key of a cell: first all sizes, then break-evens by size, then open cells, then no size, then
+    cells without a number."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
     largest = 0.0 if cell.gain is None else -cell.gain.ratio
@@ -263,7 +265,7 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 
 
 class OpOutcome(NamedTuple):
-    """The winner of an op in one situation, at its largest size on the GPU that does best."""
+    """The winner of an op in one situation, at its largest size on the best GPU."""
 
     winner: Outcome  # the side
     op: AnswerRow  # the row of the answer
@@ -274,10 +276,10 @@ class OpOutcome(NamedTuple):
 
 @derive_once
 def evidence(analysis: Analysis) -> Measured | None:
-    """Return what a mode can be chosen by; None of an experiment, and where no CPU and GPU were compared and nothing
-    was split.
+    """Return the evidence for choosing a mode. Return None for an experiment, and if the run neither compares a CPU
+    with a GPU nor has a split.
 
-    A mode is chosen by all of the file, whatever is shown, over the fastest CPU implementation.
+    All cases of the file count, shown or not, over the fastest CPU implementation.
     """
     run, whole = analysis.run, analysis.whole
     if experiment(run):
@@ -297,14 +299,14 @@ def evidence(analysis: Analysis) -> Measured | None:
 
 
 def why_silent(run: Run) -> str:
-    """Say why a run of which there is no evidence tells no mode."""
+    """Explain why a run without evidence recommends no mode."""
     odd = ", ".join(f"{name} {value}" for name, value in experiment(run).items())
     return f"it is an experiment ({odd})" if odd else "it compares no GPU with a CPU"
 
 
 def recommend_mode(analysis: Analysis) -> Recommendation | None:
-    """Return the mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
-    neither says anything."""
+    """Return the mode for the machine of the run, by the evidence. Without evidence, return what detection recommended
+    at the start of the run. Return None if there is no recommendation either."""
     # Here, as `advise` loads this package too, and needs no detection.
     from gpubench.detect.recommend import decide
 
@@ -318,7 +320,7 @@ def recommend_mode(analysis: Analysis) -> Recommendation | None:
 def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
-    """Return which side wins in each situation in which a CPU and a GPU have times."""
+    """Return the winning side in each situation in which both a CPU and a GPU have times."""
     outcomes = [
         (regime, _outcome(run, op, cell, cell.gain))
         for device_id in dict.fromkeys(curve.device_id for curve in curves)
@@ -351,7 +353,8 @@ def _rank(outcome: OpOutcome) -> tuple[int, float]:
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
-    """Judge a situation by the mean of the ops whose winner is sure: at least half of all."""
+    """Judge a situation by the geometric mean over the ops with a sure winner. At least half of the ops must have
+    one."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(
@@ -373,7 +376,8 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return `matmul from 930 x 930`; without a size where the side wins at all that were measured."""
+    """Return an exception, such as `matmul from 930 x 930`. The size is left out if the CPU wins, or if no break-even
+    is known."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
@@ -395,7 +399,7 @@ def _shared_call(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSp
 
 
 def _beaten_by(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None:
-    """Return the reason against a shared call that a GPU beside its two sides does faster alone."""
+    """Return the reason against a shared call if another GPU alone is faster. Return None if no other GPU is."""
     assert shared.time is not None, "what is judged has a time"
     faster = (
         other.device_kind == "gpu" and other.time is not None and other.time.estimate < shared.time.estimate
@@ -407,12 +411,13 @@ def _beaten_by(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None
 
 
 def _words(params: Mapping[str, int]) -> str:
-    """Return the params beside the size."""
+    """Return the params other than the size as text, such as `m=16`."""
     return ",".join(f"{name}={value}" for name, value in params.items() if name != "n")
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Quote the curve, with the times of the first measured size at or above its break-even, else of the largest."""
+    """Return a break-even as evidence, with the times of the first measured size at or above it. If there is no such
+    size, use the times of the largest size."""
     size = curve.first if curve.verdict == "all-sizes" else curve.n
     at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(
@@ -424,7 +429,7 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 
 
 def _note(curve: BreakEven) -> str:
-    """Say what else to know of a size, or why there is none."""
+    """Return a note on the break-even: up to which size was measured, or why there is no break-even."""
     last = size_text(curve.last, "elements" if extent(curve.case) == "elements" else "plain")
     if curve.verdict == "at":
         return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"

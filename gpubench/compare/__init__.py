@@ -1,4 +1,4 @@
-"""The changes between two runs, and what one run differs in by noise: pairs, tests, verdicts, gates.
+"""The changes between two runs, and the noise of one run: pairs, tests, verdicts and gates.
 
-Reports, the command line and wings use it.
+Reports, the command line and wings use this package.
 """

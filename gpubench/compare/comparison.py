@@ -1,7 +1,7 @@
-"""The `gpubench-compare` document, version 2: what a comparison finds and what other programs read.
+"""The `gpubench-compare` document, version 2: the results of a comparison, for other programs to read.
 
-Times are in seconds, ratios are new / base, `new` in a row is an index into the list of new files.
-Version history: 1 = first version. 2 = `ratio` is `new_s` / `base_s`; `low_end_ratio` is what it was.
+Times are in seconds. Ratios are new / base. `new` in a row is an index into the list of new files.
+Version history: 1 = first version. 2 = `ratio` is `new_s` / `base_s`; its former value is now `low_end_ratio`.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def low(self) -> tuple[str, ...]:
-        """`ids`, as the gates of a report call them."""
+        """The field `ids`, under the name that the gates of a report use."""
         return self.ids
 
     @property
     def reason(self) -> None:
-        """No gate of a comparison fails as a whole: the cases are the reason."""
+        """Always None: a gate of a comparison fails because of single cases, never as a whole."""
         return
 
 
@@ -181,7 +181,7 @@ INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """Thresholds by A/A on one machine."""
+    """The thresholds of one machine, measured by comparing unchanged work with itself (A/A)."""
 
     source: str  # the name of their file
     fingerprint: Fingerprints  # of the machine
@@ -189,7 +189,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How two runs are compared."""
+    """The options of a comparison."""
 
     fail_on: tuple[CompareFailOn, ...] | None = None  # None: the default gates
     min_speedups: tuple[MinSpeedup, ...] = ()  # gates on base / new
@@ -208,13 +208,14 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:
-        """Whether it is an error that this gate could not have failed: somebody asked for it, or a CI relies on it."""
+        """Tell whether it is an error if this gate can never fail. It is for a gate that the user requested or a CI
+        relies on."""
         if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
             return True
         return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
-        """The effect below which a difference is none, as a share."""
+        """Return the share up to which a difference counts as none."""
         usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
             usual = max(usual, self.noise.shares.get(case.id, 0.0))
@@ -222,5 +223,5 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         return next(chosen, usual)
 
     def ignores(self, case: Case) -> bool:
-        """Whether no gate looks at this case."""
+        """Tell whether all gates ignore this case."""
         return any(selects(case) for selects in self.ignored)

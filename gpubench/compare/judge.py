@@ -1,4 +1,4 @@
-"""FASTER, SLOWER, SAME or UNSURE per case, by tests on whole sessions (docs/comparing.md)."""
+"""The verdict on each case (FASTER, SLOWER, SAME or UNSURE), by tests on whole sessions (docs/comparing.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_SESSIONS = 100  # advice to measure more often than this is none
 
 
 class SessionValues(NamedTuple):
-    """One statistic of a case in seconds, by session, on both sides."""
+    """One statistic of a case by session, in seconds, for both sides."""
 
     base: dict[int, float]  # of the base
     new: dict[int, float]  # of the new file
@@ -40,11 +40,11 @@ class SessionValues(NamedTuple):
 
     @property
     def p(self) -> tuple[float, float]:
-        """The p-values of a rank test: that new is slower, that it is faster."""
+        """The two p-values of a rank test, for the hypotheses that new is slower and that new is faster."""
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
-        """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
+        """Return (low, estimate, high) of the ratio new / base, with the interval at `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
     def logs(self) -> tuple[list[float], list[float]]:
@@ -53,17 +53,17 @@ class SessionValues(NamedTuple):
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:
-        """Tell whether new differs from base by more than the factor `limit`, and a rank test says it is no chance."""
+        """Tell whether new and base differ by more than the factor `limit`, and a rank test rules out chance."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
-        """Tell whether their whole interval says that the effect does not exceed `limit`."""
+        """Tell whether `effect` stays at or below `limit` over the whole interval of the ratio."""
         low, _, high = self.shift(SAME_ALPHA)
         return max(effect(low), effect(high)) <= limit
 
 
 class CaseValues(NamedTuple):
-    """A case of one side that has a number, with what the tests look at: statistics in seconds, by session."""
+    """A case of one side that has a number, with the statistics for the tests, in seconds by session."""
 
     case: CaseResult  # as a report shows it
     low: dict[int, float]  # what a busy neighbour changes least
@@ -73,8 +73,9 @@ class CaseValues(NamedTuple):
 
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
-        """Return the statistics of the `first` used samples of each session: a minimum of more would be lower by
-        itself. `clocks`: readings in hertz, by session."""
+        """Return the statistics of each session. The low and slow ends use only the `first` used samples, because a
+        minimum over more samples would be lower by itself. The medians use all blocks. `clocks` holds readings in
+        hertz, by session."""
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -99,12 +100,12 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def low(self) -> SessionValues:
-        """The low ends."""
+        """The low ends of both sides' samples, in seconds by session."""
         return SessionValues(self.base.low, self.new.low)
 
     @property
     def medians(self) -> SessionValues:
-        """The medians."""
+        """The medians of both sides, in seconds by session."""
         return SessionValues(self.base.medians, self.new.medians)
 
     @property
@@ -114,14 +115,14 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> stats.Interval:
-        """The time of new / that of base."""
+        """The time of new divided by the time of base."""
         assert self.new.case.time is not None
         assert self.base.case.time is not None
         return stats.quotient(self.new.case.time, self.base.case.time)
 
     @property
     def testable(self) -> bool:
-        """Whether both sides have the sessions that a verdict takes."""
+        """Whether both sides have enough sessions for a rank test."""
         return min(len(self.base.low), len(self.new.low)) >= MIN_SESSIONS
 
     @property
@@ -130,7 +131,7 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def throttled(self) -> bool:
-        """Whether a device was slowed down on one side: then nothing is said, whatever the samples are."""
+        """Whether a device was throttled on one side. Such a case gets no sure verdict."""
         return "throttled" in self.labels
 
 
@@ -140,18 +141,19 @@ def fewest_samples(*cases: CaseResult) -> int:
 
 
 def labels(*cases: CaseResult) -> tuple[Label, ...]:
-    """Return what holds of any of these, the gravest first: a label of its own hides none of the others."""
+    """Return the labels that apply to any of the cases, gravest first. All findings count, not only the gravest of each
+    case."""
     return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
 def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
-    """Tell whether any samples at all could have made one of these cases SLOWER."""
+    """Tell whether at least one of these cases could be judged SLOWER, for some samples."""
     factor = len(_groups(family))
     return any(factor * _least_p(pair) <= alpha for pair in family if not pair.throttled)
 
 
 def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
-    """Return the verdicts, in the order of `pairs`. The answer does not depend on that order, nor on that of
+    """Return the verdicts, in the order of `pairs`. A verdict does not depend on the order of the pairs or of the
     sessions."""
     family = [pair for pair in pairs if pair.testable and not pair.muted]
     adjusted, reach = _adjust(family), _reach(pairs, alpha)
@@ -182,10 +184,10 @@ LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return by how much the intervals of cases with few sessions grow, so that all of them hold together.
+    """Return the factor that widens the intervals of cases with few sessions, so that all intervals hold together.
 
-    They are tested together (Bonferroni). Where the cases scatter further around 1 than their intervals say, the priors
-    are too narrow for this machine, and all intervals grow by as much.
+    The factor corrects for many tests (Bonferroni). If the cases scatter around 1 more than their intervals allow, the
+    priors are too narrow for this machine, and the factor grows by the excess.
     """
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
@@ -202,7 +204,7 @@ def _half(pair: CasePair) -> float:
 def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
     """Judge a case with too few sessions for a rank test, by its interval with the prior.
 
-    The prior knows nothing of a session that others disturbed, nor of a device that was slowed down.
+    The prior does not cover contended sessions or throttled devices, so such cases are UNSURE.
     """
     reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
@@ -214,10 +216,10 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
-    """Return for each device how all its common cases changed together, ops being the observations.
+    """Return, for each device, the common change of all its cases. Each op is one observation.
 
-    What a session has in common on a device is not seen with few sessions; the prior says it, and what others took of
-    the CPUs: a call takes 1 / (1 - share) times as long at most.
+    A shift that all cases of a session share cannot be seen with few sessions. The prior gives its usual size. The
+    share of the CPUs that other programs took adds to it: a call takes at most 1 / (1 - share) times as long.
     """
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
@@ -228,7 +230,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 
 
 def _disturbance(run: Run) -> float:
-    """Return the mean square, over the sessions, of ln(the most that others can have stretched a time by)."""
+    """Return the mean over the sessions of ln(factor) squared. The factor is the most by which other programs can have
+    stretched a time."""
     used = [session for session in run.sessions if not session.superseded]
     shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
     return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
@@ -258,7 +261,8 @@ POWER, TRIMMING = 0.80, 1.05
 
 
 def spread(pair: CasePair) -> float | None:
-    """The standard deviation of the logarithms of the low ends between sessions of one side, both sides together."""
+    """Return the standard deviation between the sessions of one side, pooled over both sides. The values are the
+    logarithms of the low ends. Return None if there are too few sessions."""
     sides = pair.low.logs()
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
@@ -269,11 +273,11 @@ def spread(pair: CasePair) -> float | None:
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
-    """The change, as a share, that POWER of the comparisons with this spread, these sessions and so many cases would
-    call SLOWER; None where none could.
+    """Return the smallest change, as a share, that would be called SLOWER in a share POWER of such comparisons, with
+    this spread and these numbers of sessions and cases. Return None if no change could be.
 
-    Two things limit it, and the larger one counts: the test, as Student's t of two means at alpha / family (which
-    the joint permutations are not far from), and the threshold, which the measured ratio has to exceed.
+    The larger of two limits counts: the test, taken as Student's t of two means at alpha / family (close to the joint
+    permutations), and the threshold, which the measured ratio has to exceed.
     """
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
@@ -286,13 +290,15 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 
 
 def _least_p(pair: CasePair) -> float:
-    """Return the smallest adjusted p of any samples: a share of the permutations, of which not all may be drawn."""
+    """Return the smallest p that any samples can reach. p is a share of the permutations, or of the drawn ones if there
+    are too many."""
     own, others = len(pair.base.low), len(pair.new.low)
     return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
-    """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
+    """Group the family by the sessions that its cases have. Sessions are permuted as a whole, so all cases of a group
+    must have the same sessions."""
     groups = group_by(
         sorted(family, key=lambda pair: pair.id),
         lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
@@ -301,7 +307,7 @@ def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
 
 
 def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
-    """Return (p that it is slower, p that it is faster) of each case, adjusted over the family."""
+    """Return two p-values for each case, adjusted over the family: that it is slower, and that it is faster."""
     groups, adjusted = _groups(family), {}
     for group in groups:
         base, new = zip(*(pair.low.logs() for pair in group), strict=True)
@@ -312,7 +318,7 @@ def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
 
 
 def _test(pair: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
-    """Judge a case by its tests; `adjusted` are its p-values, unless it is in no family."""
+    """Judge a case by its tests. `adjusted` holds its adjusted p-values, or None if the case is in no family."""
     inner, p = pair.low.shift(SAME_ALPHA), pair.low.p
     largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
     verdict, reason = _verdict(pair, inner, largest, alpha)
@@ -347,9 +353,10 @@ def _verdict(
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
-    """Return the sessions a side after which the interval should be narrow enough, as its width falls with their root.
+    """Return the number of sessions a side that should make the interval narrow enough. The width falls with the square
+    root of the number.
 
-    None where more sessions are no remedy: there would be too many of them.
+    Returns None if more than MOST_SESSIONS sessions would be needed.
     """
     sessions, (low, ratio, high) = min(len(pair.base.low), len(pair.new.low)), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
@@ -360,7 +367,7 @@ def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int |
 
 
 class StepChange(NamedTuple):
-    """A change that stayed, somewhere in a row of runs."""
+    """A lasting change between two runs of a series."""
 
     run: int  # the first run behind it
     ratio: float  # of the runs behind it over those before it
@@ -378,9 +385,9 @@ def find_steps(
 ) -> dict[str, list[StepChange]]:
     """Return the sure steps of each case, oldest first, over the runs of one machine.
 
-    `histories`: by case the seconds in each run. A run is one observation, as a session is for `judge`, and the same
-    permutations decide, over all cases together; every place is a comparison of its own (Bonferroni). A step exceeds
-    the factor 1 + `threshold`. Near the ends fewer than STEP_LEAST runs tell nothing.
+    `histories` holds the seconds of each run, by case. A run is one observation, like a session in `judge`, and all
+    cases are tested together by the same permutations. Each place between two runs is a comparison of its own
+    (Bonferroni). A step exceeds the factor 1 + `threshold` and has at least STEP_LEAST runs on either side.
     """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
@@ -402,8 +409,8 @@ def find_steps(
 def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
 ) -> list[tuple[float, str, StepChange]]:
-    """Return the cases that changed between the runs `place` - 1 and `place`: how well this place divides the runs
-    about it (the likelihood of one step), the case, the step."""
+    """Return the cases that changed between the runs `place` - 1 and `place`, each as (likelihood, case, step). The
+    likelihood tells how well this place divides the nearby runs into two levels."""
     count = len(next(iter(seconds.values())))
     first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
     last = min(count, first + 2 * STEP_REACH)
@@ -425,7 +432,8 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance of the means of both sides, by what it takes from the sum of squares."""
+    """Return the distance between the means of both sides, scaled so that its square is the reduction in the sum of
+    squares."""
     base, new = side.logs()
     distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
@@ -438,11 +446,12 @@ QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Joint permutation correction over a family: per case (p that `new` is larger, p that it is smaller), adjusted.
+    """Return two adjusted p-values for each case of a family: that `new` is larger, and that `new` is smaller. The
+    correction is a joint permutation test.
 
-    `base` and `new` hold the logarithms of each case in each session, all cases in the same sessions, at least three
-    a side. p = share of permutations of whole sessions whose largest T over the family reaches the case's T
-    (Westfall and Young 1993). Above MAX_RELABELLINGS a fixed sample of them is drawn.
+    `base` and `new` hold the logarithms of each case in each session. All cases have the same sessions, at least three
+    a side. p is the share of permutations of whole sessions whose largest T over the family reaches the case's T
+    (Westfall and Young 1993). Above MAX_RELABELLINGS permutations a fixed sample is drawn.
     """
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
@@ -476,7 +485,8 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
 
 
 def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Ways to split `count` sessions into (base, new), the observed one first."""
+    """Return the ways to split `count` sessions into (base, new), the observed split first. Above MAX_RELABELLINGS
+    return a sample."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
     if math.comb(count, k) > MAX_RELABELLINGS:
@@ -498,9 +508,10 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
-    """Return the difference of the means, each side without its slowest session, over the pooled deviation.
+    """Return the difference of the means divided by the pooled deviation. Each side is taken without its slowest
+    session.
 
-    `*_squares`: the sum of the squares of a side.
+    `new_squares` and `base_squares` are the sums of squares of the sides.
     """
     top_new, top_base = max(new), max(base)
     mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)

@@ -1,4 +1,4 @@
-"""Which cases of two runs belong together, and why the others do not."""
+"""The pairing of the cases of two runs, and the reasons why some cases have no partner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BILLION = 1e9  # a case that became so many times faster or slower is a broken n
 
 
 class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases of two runs."""
+    """The cases of two runs, sorted into comparable pairs and cases without a comparison."""
 
     pairs: tuple[CasePair, ...]  # that can be compared
     # whose numbers mean different things, or whose number in base cannot be true
@@ -38,7 +38,7 @@ class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareSide(msgspec.Struct, frozen=True):
-    """One run."""
+    """One run of the comparison."""
 
     run: Run  # its document
     rows: dict[str, CaseResult]  # its cases, by id
@@ -46,8 +46,8 @@ class CompareSide(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> CompareSide:
-    """Return what a comparison needs of one run: its cases, and for each session of the plan the one that stands for
-    it."""
+    """Return the cases of one run for a comparison. A session and its repeats count as one: the least disturbed stands
+    for them."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     rows = [_by_turn(run, case) for case in case_results(run)]
     return CompareSide(run, {case.id: case for case in rows}, measurements)
@@ -59,7 +59,7 @@ def _by_turn(run: Run, case: CaseResult) -> CaseResult:
 
 
 def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
-    """Return the case as these of its sessions alone would give it."""
+    """Return the case as if only the `chosen` sessions had been measured."""
     sessions, blocks = ({index: values[index] for index in chosen} for values in (case.sessions, case.blocks))
     time = case.time
     if time is not None:
@@ -71,7 +71,8 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Return the cases of `new`, number `index`, against `base`. `alike`: the protocol of the runs is the same."""
+    """Pair the cases of `new` with those of `base`. `index` is the number of the new file. `alike` tells whether both
+    runs have the same protocol, `takes_turns` whether their sessions alternate."""
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -115,9 +116,11 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the cases of sizes that the run of `side` chose by itself and `other` did not choose, or had no time for.
+    """Return the cases whose sizes the run of `side` chose by itself and which `other` did not choose or had no time
+    for.
 
-    The other run has the same op on the same device at other sizes: then nothing is missing.
+    Only cases whose op was measured in `other` on the same device at other sizes are returned. Such cases are not
+    missing.
     """
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
@@ -134,7 +137,7 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return why the side whose case this is has no number."""
+    """Return an absent case, with the reason why its side has no number."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""
@@ -142,14 +145,14 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
 
 
 def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return the reason against two numbers of which one cannot be true."""
+    """Return `implausible` as a list if one of the two cases cannot be true, else an empty list."""
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
     return ["implausible"] if false else []
 
 
 def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
-    """Return a case that cannot be compared; a time that cannot be true is null."""
+    """Return a case that cannot be compared. An implausible time is null."""
     sides = [case] if other is None else [case, other]
     base_s, new_s, *_ = (*(side.time.estimate if side.time else None for side in sides), None)
     return JudgedCase(
@@ -159,7 +162,7 @@ def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str,
 
 
 def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
-    """Return what the tests look at: statistics of the `first` samples of each session."""
+    """Return the statistics of a case for the tests. `first` limits the used samples of each session."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
         for session, blocks in main_blocks(side.run, side.measurements[case.id]).items()
@@ -175,7 +178,7 @@ LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences of the whole runs: machine, devices, software, protocol."""
+    """Return the differences between two whole runs: machine, devices, software and protocol."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -188,7 +191,7 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
 
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Return the differences of two fingerprints: machine, devices, software."""
+    """Return the differences between two fingerprints: machine, devices and software."""
     scopes: tuple[DifferenceScope, ...] = ("machine", "device")
     # A fact or a device that one side lacks is no difference of the other's.
     common = [
@@ -201,7 +204,8 @@ def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tupl
 
 
 def _is_idle(package: Difference, devices: Collection[str]) -> bool:
-    """Return whether a package that one side lacks drives no device on either: `--like` asks for those in use alone."""
+    """Tell whether a package is missing on one side and drives no device on either side. Such a package is no
+    difference, because `--like` requires only the packages in use."""
     driven = any(package.field in device.split(":") for device in devices)
     return None in (package.base, package.value) and ":" not in package.field and not driven
 
@@ -209,7 +213,8 @@ def _is_idle(package: Difference, devices: Collection[str]) -> bool:
 def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
-    """Return the differences of one case: the meaning of its op, the threads of its device, its kernel."""
+    """Return the differences of one case: the meaning of its op, the threads of its device, its kernel and its
+    results."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
@@ -234,7 +239,8 @@ RESULTS_OF = "results of "  # begins the field of such a difference
 
 
 def _result_difference(before: Measurement, after: Measurement, index: int) -> Iterable[Difference]:
-    """Yield by how much the results of a user's function differ, as a share of their size, where they do."""
+    """Yield a difference if the results of a user's function differ beyond rounding. Its value is the largest
+    difference as a share of the size of the results."""
     old, new = before.answer, after.answer
     if old is UNSET or new is UNSET or not (old or new):
         return
@@ -247,8 +253,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 
 def take_turns(base: Run, new: Run) -> bool:
-    """Tell whether the sides took turns: never more than two of one side in a row, a session and its repeats being
-    one."""
+    """Tell whether the sides took turns: at most two sessions of one side follow each other. A session and its repeats
+    count as one."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -275,7 +281,8 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the threads of a device's workers over all sessions, such as `2` or `1, 2`; None where none tells."""
+    """Return the numbers of threads of a device's workers over all sessions, such as `2` or `1, 2`. Return None if no
+    worker states a number."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
@@ -287,14 +294,15 @@ def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError naming the fields of another machine, unless those may differ."""
+    """Raise InputError if the files are from different machines and the options do not allow this. The error names the
+    fields that differ."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
-    """Raise InputError for thresholds of another machine, or of other cases."""
+    """Raise InputError if the thresholds are from another machine or share no case with the base."""
     (name, run), noise = base, options.noise
     if noise is None:
         return
@@ -311,7 +319,8 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
 def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """Raise InputError for a file that shares nothing with the base. One whose every case failed is a result."""
+    """Raise InputError if a new file has no comparable case in common with the base. A file with failed cases is
+    accepted, because failures are a result."""
     if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):
@@ -333,7 +342,7 @@ def _not_comparable(message: str, why: str, hint: str) -> InputError:
 
 
 def _list(differences: Sequence[Difference], most: int = 4) -> str:
-    """Return `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
+    """Return the differences as text, such as `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
     texts = [
         f"{difference.field}: {difference.base!r} against {difference.value!r}" for difference in differences
     ]

@@ -1,7 +1,7 @@
-"""Base against new result files -> verdicts per case and gates; and one run against itself, halves of its sessions: how
-far unchanged work seems to change. From the files alone; no NumPy, no GPU.
+"""The comparison of a base with new result files, which gives verdicts and gates; and the comparison of one run with
+itself, which shows how much unchanged work seems to change. Only files are read. NumPy and GPUs are not needed.
 
-Shares of the `gpubench-noise` document, version 2, run from 0 to 1; a threshold of 0.08 is a change of 8 %.
+Shares in the `gpubench-noise` document, version 2, run from 0 to 1: a threshold of 0.08 is a change of 8 %.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Absent = Literal["missing", "failed", "added"]
 
 
 class _Against(NamedTuple):
-    """One new file beside the base."""
+    """One new file compared with the base."""
 
     name: str  # of the file
     side: CompareSide  # its cases
@@ -69,7 +69,7 @@ class _Against(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """All new files beside the base."""
+    """All new files compared with the base."""
 
     options: CompareOptions  # of the comparison
     base: str  # name of the file
@@ -82,7 +82,7 @@ class _Whole(NamedTuple):
 
     @property
     def heard(self) -> list[JudgedCase]:
-        """The cases that gates look at."""
+        """The cases that gates look at: all judged cases that are not muted."""
         return [case for case in self.cases if not case.muted]
 
     def absent(self, kind: Absent) -> tuple[AbsentCase, ...]:
@@ -94,20 +94,20 @@ class _Whole(NamedTuple):
 
     @property
     def asked(self) -> dict[str, Case]:
-        """The cases of all files that are not muted, by id."""
+        """The cases of all files, by id, without the muted cases."""
         rows = [case for side in (self.ours, *(new.side for new in self.news)) for case in side.rows.values()]
         return {case.id: case.case for case in rows if not self.options.ignores(case.case)}
 
     def names(self, concerned: Sequence[_Against]) -> str:
-        """Return the names of the new files that are concerned, where others are not."""
+        """Return the names of the concerned new files. Return an empty text if all new files are concerned."""
         return ", ".join(new.name for new in concerned) if len(concerned) < len(self.news) else ""
 
 
 def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
-    """Return every case of each new file against `base`.
+    """Compare each new file with `base`, case by case.
 
-    Raises InputError where a file stems from another machine and that is not allowed, and where no case is left
-    that can be compared; both name the fields that differ.
+    Raises InputError if a file is from another machine and the options do not allow this, and if no case can be
+    compared. Both errors name the fields that differ.
     """
     name, run = base
     own = side(run)
@@ -160,7 +160,7 @@ def _side_row(name: str, run: Run) -> SideRow:
 
 
 def _gates(whole: _Whole) -> tuple[Gate, ...]:
-    """Return the gates asked for, each with the cases that breach it."""
+    """Return the requested gates, each with the cases that breach it."""
     heard = whole.heard
     breaches: dict[CompareFailOn, list[str]] = {
         "slower": [case.id for case in heard if case.verdict == "SLOWER"],
@@ -181,10 +181,11 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
-    """Return the gate on base / new: it fails where the whole interval lies below, or there is no ratio.
+    """Return the gate on the ratio base / new. It fails if a whole interval lies below the demand, or if a ratio is
+    missing.
 
-    Each case that the demand selects has to have a ratio in each new file, whichever side lacks its number. A demand
-    that selects none of them is impossible.
+    Each selected case needs a ratio in each new file, whichever side lacks the number. A demand that selects no case is
+    impossible.
     """
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
@@ -203,7 +204,8 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
 
 
 def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
-    """The exit code: 4 for a gate that could not have failed and had to count, 3 for one that failed, else 0."""
+    """Return the exit code: 4 if a gate that must count could never have failed, 3 if a gate failed, else 0. With
+    `advisory`, a failed gate gives 0."""
     if any(gate.impossible and options.must_count(gate.name) for gate in gates):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in gates)
@@ -211,7 +213,7 @@ def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
 
 
 def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return what a reader has to know before trusting the verdicts."""
+    """Return the notices that a reader needs before trusting the verdicts."""
     cases = [case for case in whole.cases if case.verdict != "not-comparable"]
     few = sum(min(case.k_base, case.k_new) < MIN_SESSIONS for case in cases)
     idle = [new for new in whole.news if new.idle]
@@ -266,13 +268,13 @@ _REMEDIES: dict[frozenset[str | None], str] = {
 def _notice(
     code: WarningCode, message: str = "", hint: str | None = None, severity: Severity = "warning"
 ) -> Notice:
-    """Return a notice; by default in the words of its code."""
+    """Return a notice. Without `message` and `hint`, the standard words of the code are used."""
     usual, remedy = WARNINGS[code]
     return Notice(code=code, severity=severity, message=message or usual, hint=hint or remedy)
 
 
 def _counts(whole: _Whole) -> VerdictCounts:
-    """Count the cases by verdict; muted ones apart."""
+    """Count the cases by verdict. Muted cases are counted apart."""
     count = Counter(case.verdict for case in whole.heard)
     kinds: tuple[Absent, ...] = ("missing", "failed", "added")
     absent = {kind: [case.muted for case in whole.absent(kind)] for kind in kinds}
@@ -319,20 +321,22 @@ MOST_HALVES = 128
 
 
 class Permutation(NamedTuple):
-    """The sessions of two sides: of each pair of consecutive sessions one went to each."""
+    """The sessions of two sides. Each pair of consecutive sessions gives one session to each side."""
 
     base: tuple[int, ...]  # one side
     new: tuple[int, ...]  # the other side
 
 
 def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]]:
-    """Every stretch of k consecutive pairs; `sessions` are in order of time, an odd last one is left out."""
+    """Return every stretch of k consecutive pairs of sessions. `sessions` must be in order of time. An odd last session
+    is left out."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     return [tuple(pairs[i : i + k]) for i in range(len(pairs) - k + 1)]
 
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
-    """The ways to put one session of each pair on each side, one of every two mirror images."""
+    """Yield the ways to put one session of each pair on each side. Of two mirror images only one is yielded. Above
+    MOST_HALVES ways a fixed sample is drawn."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -352,17 +356,18 @@ ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check
 
 
 class _Seen(NamedTuple):
-    """One case in one permutation or in its mirror image."""
+    """The result of one case in one permutation or its mirror image."""
 
     ratio: float  # new / base
     slower: bool  # it was called so
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
-    """The false alarms and the spread of `run`, whose consecutive sessions are paired, `sessions` a side.
+    """Return the false alarms and the spread of `run`. Its consecutive sessions are paired, and each side gets
+    `sessions` sessions.
 
-    A file with more sessions gives more permutations: one set for each stretch of so many pairs. Raises InputError
-    where there are too few sessions, or no case that has them.
+    A longer run gives more permutations: one set for each stretch of `sessions` pairs. Raises InputError if there are
+    too few sessions, or if no case has enough sessions.
     """
     own = side(run)
     order = _in_time(run)
@@ -391,7 +396,7 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
 
 
 def _in_time(run: Run) -> list[int]:
-    """One session for each session of the plan, oldest first."""
+    """Return one session index for each session of the plan, oldest first."""
     chosen = observations(run)
     used = [session for session in run.sessions if session.index in chosen]
     return [session.index for session in sorted(used, key=lambda session: (session.started_at, session.index))]
@@ -400,7 +405,7 @@ def _in_time(run: Run) -> list[int]:
 def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """Return the verdicts on this permutation, and so, mirrored, on the one with both sides exchanged."""
+    """Return the verdicts for this permutation, and for its mirror image with both sides exchanged."""
     pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases
@@ -434,7 +439,8 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """The share of permutations in which some case is SLOWER, and beyond its threshold where it has one."""
+    """Return the share of permutations in which at least one case is SLOWER. A case with a threshold must also exceed
+    it."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views

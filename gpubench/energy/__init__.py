@@ -1,6 +1,6 @@
-"""A wing: the energy of a call, from the counters of the GPU's board and of the CPU's package.
+"""A wing for the energy of a call, from the counters of the GPU's board and of the CPU's packages.
 
-Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+No other package imports this wing. `WING` lists its parts, and gpubench works without this folder.
 """
 
 from gpubench.base.plugins.wings import Wing

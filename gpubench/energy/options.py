@@ -11,14 +11,14 @@ from gpubench.cli.options import AdviseOptions, SelectionOptions
 
 
 class EnergyOptions(SelectionOptions):
-    """The option about the energy of calls."""
+    """The option `--energy`, which measures the energy of calls."""
 
     energy: bool = option("", WHAT, "Joules of a call at the sizes named: about seven seconds for each case "
         "(docs/energy.md).", answer="energy")
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return that energy is measured. Raises UsageError where no size is named."""
+        """Return the settings, with `energy` switched on if requested. Raises UsageError if no size is named."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
@@ -31,13 +31,14 @@ class EnergyOptions(SelectionOptions):
 
 
 class EnergyGoal(AdviseOptions):
-    """The option about what a place is chosen for."""
+    """The option `--goal`, which decides what the advised device minimizes."""
 
     goal: str = option("time|energy", WHAT, "What should be least: the time of a call, or its joules, as --energy has "
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Choose the device whose call takes the least energy. Raises UsageError for another goal."""
+        """Change the advice to the device with the least energy if the goal is energy. Raises UsageError for an unknown
+        goal."""
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":

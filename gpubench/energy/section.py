@@ -1,4 +1,5 @@
-"""The energy section: joules of a call on both sides, where both are known; the device whose call takes the least."""
+"""The energy section, with the joules of a call on both sides where known; and the advice for the device with the least
+energy."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
-    """Return the newest window of each case shown that has one."""
+    """Return the newest energy window of each shown case that has one."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     shown = {case.id for case in analysis.cases}
     results = []
@@ -65,7 +66,7 @@ _MEANING = (
 
 @section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
 def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row for each size and situation; None without a window."""
+    """Draw a row for each size and situation. Return None if the run has no energy window."""
     results = energies(analysis)
     if not results:
         return None
@@ -149,7 +150,8 @@ CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the least energy: unknown where a side has no joules, or only one device has some."""
+    """Return the advice for the least energy. The answer is unknown if a measured side has no joules, or if fewer than
+    two devices have some."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}
@@ -177,7 +179,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return the windows of this call with their cases, by device; a CPU's data is at home in every situation."""
+    """Return the energy windows of this call with their cases, by device. A CPU's data is in host memory, so its
+    resident case serves every situation."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)

@@ -1,8 +1,9 @@
-"""The energy of a call: each case works for seconds by itself, beside its device's counter.
+"""The measurement of the energy of a call: each case runs alone for some seconds while the energy counter of its device
+is read.
 
-Of the counters that a kernel shows as files, RAPL of the CPU's packages (`/sys/class/powercap/intel-rapl:N`, AMD's too)
-and `energy1_input` of amdgpu's sensors count microjoules. NVIDIA's counter is read by the monitor from NVML. Since 2020
-most kernels let only root read RAPL.
+The kernel shows two kinds of counters as files, in microjoules: RAPL of the CPU's packages, also AMD's
+(`/sys/class/powercap/intel-rapl:N`), and `energy1_input` of amdgpu's sensors. The monitor reads NVIDIA's counter from
+NVML. Since 2020 most kernels let only root read RAPL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the counters of the CPU's packages, or why there are none."""
+    """Return the counters of the CPU's packages, or the reason why there are none."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -47,7 +48,7 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return the counter of an AMD GPU at this PCI address, or why there is none."""
+    """Return the counter of the AMD GPU at this PCI address, or the reason why there is none."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -68,11 +69,10 @@ class MeanPower(NamedTuple):
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
-    """Return the mean power from readings (time, joules); None where the counter took fewer than two steps, or went
+    """Return the mean power from readings (time, joules). Return None if the counter took fewer than two steps or went
     back.
 
-    A counter stands still between its steps, so time and energy are taken at steps: what the ends cut off of one
-    counts for neither.
+    A counter stands still between its steps, so time and energy are both measured from the first step to the last.
     """
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]
     if len(steps) < 2 or any(later[1] < earlier[1] for earlier, later in pairwise(readings)):
@@ -95,14 +95,14 @@ UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
-    """The energy of the cases of a run, each in one window, in the first session that measures it."""
+    """A companion of the run that measures the energy of each case once, in the first session that can."""
 
     root = Path("/")
     _monitor: Monitor | None = None
     _sources: dict[str, str]
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Have each case that was timed work beside its device's counter."""
+        """Run each timed case again while the energy counter of its device is read, and record the energy."""
         if not self.spec.settings.energy:
             return
         for run in runs:
@@ -113,7 +113,7 @@ class EnergyCompanion(Companion):
                     self.recorder.add(run.case.id, energy=window)
 
     def clean_up(self) -> None:
-        """End the child that reads the counters."""
+        """End the child process that reads the counters."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -155,14 +155,14 @@ class EnergyCompanion(Companion):
         )  # fmt: skip
 
     def _read(self, device_id: str, seconds: float) -> list[Reading]:
-        """Return the readings of so many seconds without work."""
+        """Return the readings over `seconds` without work."""
         assert self._monitor is not None
         self._monitor.watch(device_id, every_s=READ_EVERY_S)
         time.sleep(seconds)
         return self._monitor.rest()
 
     def _start(self) -> Monitor:
-        """Start the child that reads the counters of all devices."""
+        """Start the child process that reads the counters of all devices."""
         machine = self.spec.run.machine
         devices = [target.device for target in self.spec.constraints.targets]
         targets, absent = find_targets(devices, machine)
@@ -180,8 +180,8 @@ class EnergyCompanion(Companion):
         return monitor
 
     def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
-        """Return the files of a device's counter, or why there are none, and what counts; "" is not for files to
-        tell."""
+        """Return the counter files of a device, or the reason why it has none, together with the kind of counter. The
+        kind is "" if the counter is not read from files."""
         if device.kind == "cpu":
             return package_counters(self.root), "rapl"
         if device.kind == "software":
@@ -198,7 +198,7 @@ def _power(readings: Sequence[Reading]) -> MeanPower | None:
 
 
 def _name_fault(readings: Sequence[Reading]) -> str:
-    """Return why readings tell no power."""
+    """Return the reason why the readings give no power."""
     if not readings:
         return UNREAD
     return UNCOUNTED if all(reading.energy_j is None for reading in readings) else STILL
