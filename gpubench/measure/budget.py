@@ -70,10 +70,10 @@ def stop_reason(
     *,
     target: int | None = None,
 ) -> StopReason | None:
-    """Return why sampling stops, or None to go on. The precision is tried before the limits.
+    """Return why sampling stops, or None to go on. `blocks`: the kept samples of each block.
 
-    `blocks`: the kept samples of each block. If `target` is given, only this number of blocks and the time left decide.
-    Otherwise the precision counts once there are LEAST_BLOCKS blocks.
+    If `target` is given, only this number of blocks and the time left decide. Otherwise the time left comes first, then
+    the number of samples, the precision (from LEAST_BLOCKS blocks on) and the sampling time.
     """
     if target is not None and len(blocks) >= target:
         return "max-samples"

@@ -379,7 +379,7 @@ class CostModel:
 
     @property
     def case_s(self) -> float:
-        """Seconds of a case beside its launches."""
+        """Seconds of a case in addition to its launches."""
         return stats.median(self._case_s) if self._case_s else CASE_S
 
     @property

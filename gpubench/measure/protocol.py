@@ -170,7 +170,7 @@ class Work(WorkerRequest, frozen=True):
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Time the stages of a prepared workload, or tell where they could run."""
+    """Time the stages of a prepared workload, or find where they could run."""
 
     case_id: str  # the case
     session: int  # its index

@@ -114,7 +114,7 @@ class Kept:
         self.suspects = Suspects()
 
     def begin(self) -> None:
-        """Begin a step. If the last step was finished, its workloads become idle."""
+        """Begin a new step if the last one was finished; its workloads become idle."""
         if self._finished:
             self._in_use, self._finished = set(), False
             if not self._most_bytes:

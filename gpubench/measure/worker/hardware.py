@@ -164,7 +164,8 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
 
 
 def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of the largest product that fits the time."""
+    """Return the FLOP/s of a product so large that twice its size hardly raises the rate. Raises _NoPeak if memory or
+    time ends before that."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
