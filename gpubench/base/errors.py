@@ -63,7 +63,7 @@ class ConfigError(UsageError):
 
 
 class InputError(GpubenchError):
-    """A file that was given cannot be used."""
+    """A given file cannot be used."""
 
     exit_code = ExitCode.INPUT
 
@@ -95,37 +95,37 @@ class BackendError(Exception):
 
 
 class BackendUnavailable(BackendError):
-    """The library, driver or device is not there: a Skip."""
+    """The library, driver or device is missing. The case becomes a Skip."""
 
     reason: Reason = "unavailable"
 
 
 class Unsupported(BackendError):
-    """This device cannot hold or run this case: a Skip."""
+    """This device cannot hold or run this case. The case becomes a Skip."""
 
     reason: Reason = "unsupported"
 
 
 class DeviceOutOfMemory(BackendError):
-    """The device has no room; the session stays usable: a Skip."""
+    """The device has no room, and the session stays usable. The case becomes a Skip."""
 
     reason: Reason = "out-of-memory"
 
 
 class BuildError(BackendError):
-    """A kernel did not compile; `detail` carries the compiler's text: a Failure."""
+    """A kernel did not compile. `detail` has the compiler's text, and the case becomes a Failure."""
 
     reason: Reason = "build-error"
 
 
 class WrongResult(BackendError):
-    """The output differs from the float64 reference: a Failure without a number."""
+    """The output differs from the float64 reference. The case becomes a Failure without a number."""
 
     reason: Reason = "wrong-result"
 
 
 class DeviceLost(BackendError):
-    """The device is gone; only a fresh worker can go on: a Failure."""
+    """The device is gone, and only a fresh worker can go on. The case becomes a Failure."""
 
     reason: Reason = "device-lost"
 

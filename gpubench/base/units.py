@@ -1,4 +1,4 @@
-"""Text of quantities: parsing what users type, formatting what they read, with earned digits only.
+"""Quantities as text: parsing of typed values, and formatting with only those digits that the precision allows.
 
 The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e6`, `1_000`, `1.5k`:
 
@@ -6,8 +6,8 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
     number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-Suffixes are powers of 1024, with or without `i`, in any case; what they give is rounded to whole elements. The
-item "auto" belongs to the caller, who knows the ladder of the op.
+Suffixes are powers of 1024, with or without `i`, in upper or lower case. Their value is rounded to whole elements.
+The caller handles the item "auto", because it depends on the ladder of the op.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Part(NamedTuple):
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
-        """Return the parts between the marks."""
+        """Split the part at each `mark`."""
         parts, start = [], self.start
         for text in self.text.split(mark):
             parts.append(self._replace(text=text, start=start))
@@ -215,7 +215,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
-    """`1.23 ms`: `digits` significant digits in the unit (s, ms, us, ns) in which 1 <= value < 1000."""
+    """Format a time with `digits` significant digits, as `1.23 ms`. "auto" takes the unit (s, ms, us, ns) in which 1 <=
+    value < 1000."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)
@@ -227,12 +228,12 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
 
 
 def format_joules(joules: float, *, digits: int = 3) -> str:
-    """`1.23 mJ`, with the prefixes of `format_seconds`."""
+    """Format an energy as `1.23 mJ`, with the prefixes of `format_seconds`."""
     return f"{format_seconds(joules, digits=digits)[:-1]}J"
 
 
 def format_bytes(count: float, *, digits: int = 3) -> str:
-    """Memory in binary units: `512 B`, `1.5 KiB`, `139 GiB`."""
+    """Format a memory size in binary units: `512 B`, `1.5 KiB`, `139 GiB`."""
     index, value = 0, float(count)
     while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, max(digits, 4))) >= 1024:
         value /= 1024
@@ -244,7 +245,7 @@ def format_bytes(count: float, *, digits: int = 3) -> str:
 
 
 def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
-    """A rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`; also `FLOP/s`."""
+    """Format a rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`. Also for `FLOP/s`."""
     index, value = 0, float(per_second)
     while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, digits)) >= 1000:
         value /= 1000

@@ -129,7 +129,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def regime_id(self) -> str:
-        """`resident-waited`, `transfer-once-10`, ..."""
+        """The regime's id: `resident-waited`, `transfer-once-10`, ..."""
         return regime_name(self.regime, self.calls)
 
     @property

@@ -39,7 +39,7 @@ def is_placeholder(text: str) -> bool:
 
 
 class Likeness(NamedTuple):
-    """How the machine `here` compares with the machine `there` of a result."""
+    """The comparison of the machine `here` with the machine `there` of a result."""
 
     differences: Mapping[str, str]  # what contradicts, in words by name; empty: nothing does
     agreements: frozenset[str]  # what both sides know and say alike

@@ -92,7 +92,7 @@ def usual() -> tuple[str, ...]:
 
 
 def require(keys: Iterable[str]) -> None:
-    """Raise UsageError for a section that neither gpubench nor an installed package has."""
+    """Raise UsageError for a section that neither gpubench nor any installed package has."""
     for key in keys:
         if key not in names() and not plugins.entries(plugins.SECTIONS, key):
             require_choice(key, (*names(), *plugins.names(plugins.SECTIONS)), "--sections")
