@@ -31,9 +31,10 @@ class LaunchClock(Protocol):
 
     @abstractmethod
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device's seconds for `repeat` launches. Returns None where this device, or this time, has none.
+        """Return the device's seconds for `repeat` launches. Returns None if the device has no clock, or if the clock
+        failed this time.
 
-        `cold`: one launch with flushed caches, queued so that no host time is inside.
+        `cold`: one launch with flushed caches, queued so that no host time is measured.
         """
 
 

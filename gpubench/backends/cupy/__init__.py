@@ -381,7 +381,7 @@ class CupyBackend(Backend, Joins):
     implementations: tuple[Implementation, ...] = ("library", "tuned")
 
     def devices(self) -> list[Device]:
-        """List one entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
+        """List the visible devices that answer. Raises BackendUnavailable with the remedy if there is none."""
         cupy = _import_cupy()
         api, maker = ("HIP", "AMD") if is_hip(cupy) else ("CUDA", "NVIDIA")
         try:

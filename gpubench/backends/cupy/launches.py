@@ -4,7 +4,7 @@ RawModule is not used: it appends -ftz=true to every option list, which turns nu
 
 Two events around the launches time them. A spinning kernel goes before them, so that no host time is measured. One
 multiprocessor counts its own cycles against the global timer, which gives the clock at which the last launch ended. The
-driver's reading is older: it is a register of the driver.
+driver's reading of this clock is some time old.
 """
 
 from __future__ import annotations
@@ -374,8 +374,8 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the call with permission for cuBLAS to round float32 inputs to TF32; the handle's mode is restored after
-    the call."""
+    """Return the call with permission for cuBLAS to round float32 inputs to TF32; afterwards the handle is in its
+    default mode again."""
     cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Any:

@@ -150,8 +150,8 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """Return a call of the plain expression, or for the tuned implementation of the fastest kernel, which writes
-        into `output`. The fastest may be the plain expression."""
+        """Return a call of the plain expression. For a tuned implementation the call runs the chosen way, by default
+        the likeliest, and writes into `output`; the chosen way may be the plain expression too."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]

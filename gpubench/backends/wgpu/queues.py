@@ -79,7 +79,7 @@ def library() -> Library:
 class Queue:
     """The queue of an open device. An error in a command shows when the command is finished or submitted.
 
-    `asks`: wait by polling. A device that is the CPU itself needs the CPU, so there the wait sleeps.
+    `asks`: wait by polling; False if polling would take the CPU from the device itself or from other work.
     """
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:

@@ -293,7 +293,8 @@ class FakeSession(
         """Do nothing; the array is freed with its last reference."""
 
     def in_place(self, memory: str) -> InPlaceSession:
-        """Refuse managed memory if the device's memory is the host's; `fake:not-mapped` refuses mapped memory too."""
+        """Refuse managed memory if the device's memory is the host's; `fake:not-mapped` refuses both kinds of
+        memory."""
         if self._word == "not-mapped" or (self.device.unified and memory == "managed"):
             raise Unsupported(f"scripted: no {memory} memory", reason="not-in-place")
         return InPlaceSession(self, FakeHostMemory(self, memory))
