@@ -127,7 +127,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing for an answer."""
+        """The grounds of the answer, or what is missing."""
         best = self.candidate(self.device_id)
         if best is None:
             return self.reason or ""
@@ -247,7 +247,7 @@ def _candidate(
 
 
 def _why_no_time(own: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:
-    """Explain in a few words why a device has no expected time at n."""
+    """Return why a device has no expected time at n, in a few words."""
     refused = [case for case in rows if case.reason and case.n == n]
     refused += [case for case in rows if case.reason == NO_ROOM and case.n <= n]
     if refused:
@@ -285,7 +285,7 @@ def _confidence(
 
 
 def _reason(contenders: ContenderSet, n: int, candidates: Sequence[AdviceCandidate]) -> str:
-    """Explain why no device can be advised."""
+    """Return why no device is known."""
     cpu, other = (fastest(side, n)[0] for side in (contenders.cpu, contenders.others))
     if cpu is not None and other is not None and is_unsure(contenders, n, cpu, other):
         return f"{cpu.device_id} and {other.device_id} cannot be told apart by the sizes around n = {n}"

@@ -74,7 +74,7 @@ class Analysis:
 
     @cached_property
     def outcomes(self) -> dict[str, Measurement]:
-        """The measurements of the run, by case id."""
+        """The measurements by case id."""
         return {outcome.id: outcome for outcome in self.run.outcomes if isinstance(outcome, Measurement)}
 
     @cached_property

@@ -26,7 +26,7 @@ IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, or on several GPUs with equal results."""
+    """One op on one GPU, or on several GPUs whose intervals overlap."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -76,7 +76,7 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of one op on one GPU at one size, for a run without CPU times."""
+    """The times of one op on one GPU at one size, where no CPU has a time."""
 
     op: str  # its name
     dtype: str  # of the elements
@@ -228,7 +228,7 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
-    """Return the baselines of these devices, one for each measured ratio."""
+    """Return the baselines of these devices, one for each ratio."""
     return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
@@ -457,7 +457,7 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
-    """Explain why the shown cases of a run have no speedup over the CPU."""
+    """Return why a run has no speedup over the CPU among the cases shown."""
     cases = [case for case in shown if case.case.group not in CALLS]
     timed = [case for case in cases if case.time is not None]
     if not timed:
@@ -495,7 +495,7 @@ def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -
 
 
 def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
-    """Return why these cases have no time, the gravest reason first: the budget, failures, an early end, then skips."""
+    """Return why these cases have no time, gravest first: the budget, failures, an early end, then skips."""
     budget = [case for case in cases if out_of_budget(run, case)]
     failed = [case for case in cases if case.outcome == "failure"]
     planned = [case for case in cases if case.outcome == "planned"]

@@ -366,7 +366,7 @@ BUILTIN = "builtin"  # stands for the claims that come with gpubench
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole claims file, TOML or JSON."""
+    """A whole file, TOML or JSON."""
 
     claims: list[Claim]  # in order
     name: str = "gpubench-claims"  # of the document
@@ -376,8 +376,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(name: str) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`; for `builtin`, the claims that come with gpubench. Raises InputError and
-    UsageError."""
+    """Return the claims in the file `name`, or gpubench's own for `builtin`. Raises InputError and UsageError."""
     try:
         data = _read(name)
     except (OSError, ValueError) as error:

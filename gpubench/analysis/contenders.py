@@ -189,7 +189,7 @@ def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the set of `contenders`, which are some or all of the group's contenders for this regime."""
+    """Return the set of `contenders`, which are some or all that the group has for this regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))

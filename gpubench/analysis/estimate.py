@@ -232,7 +232,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
-    """Explain why a case that passed its check has no estimate."""
+    """Return why a case that passed its check has no estimate."""
     # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):

@@ -212,7 +212,7 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def gates(analysis: Analysis) -> tuple[ReportGate, ...]:
-    """Return the requested gates: first `--min-speedup`, then `--fail-on`, each in the order of the command line."""
+    """Return the requested gates: first `--min-speedup`, then `--fail-on`."""
     named, compared = analysis.asked_gates or Gates(), analysis.shown_of(analysis.compared)
     fast_enough = [_fast_enough(least, compared, analysis.speedups) for least in named.min_speedups]
     return (*fast_enough, *(_on_run(name, analysis.run, analysis.cases) for name in named.fail_on))

@@ -56,7 +56,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 @derive_once
 def pipelines(analysis: Analysis) -> tuple[Pipeline, ...]:
-    """Return a row for each workload and device with a timed pipeline, in the order of the cases."""
+    """Return a row for each workload and device that has a pipeline with a time, in the order of the cases."""
     outcomes = {outcome.id: outcome for outcome in analysis.run.outcomes}
     rows = []
     for results in group_by(
@@ -103,7 +103,7 @@ LEAST_GAIN, LEAST_IDEAL = 1.05, 1.10
 
 
 class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a CPU and a GPU compute together."""
+    """A call that a CPU and a GPU do together."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval")
     id: str  # of the case
@@ -168,7 +168,7 @@ SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each b
 
 
 class SideAlone(NamedTuple):
-    """The blocks of one side alone, for the sessions that count."""
+    """One side alone, with the blocks of the sessions that count."""
 
     id: str | None  # of its case; None: it was timed within the shared call's
     sessions: SessionBlocks  # medians of blocks by session
@@ -181,7 +181,7 @@ class SideAlone(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """A shared call and both sides alone, measured in the same sessions."""
+    """A shared call and both sides alone, over the same sessions."""
 
     case: CaseResult  # the shared call
     shared: SideAlone  # the same, with its sessions
@@ -246,7 +246,7 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield each shown and timed shared case, with the timed cases of the same workload."""
+    """Yield each shared case that is shown and has a time, with the timed cases of its workload."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)
@@ -274,7 +274,7 @@ Sweep = dict[int, dict[float, tuple[float, ...]]]  # medians of blocks by sessio
 
 @derive_once
 def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
-    """Return a row for each shown and timed split case."""
+    """Return a row for each split case that is shown and has a time."""
     splits = (_split(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(split for split in splits if split is not None)
 

@@ -115,7 +115,7 @@ class _MachineOutline(msgspec.Struct, frozen=True):
 
 
 class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a run that identifies its machine. The other parts of the file are not decoded."""
+    """The part of a run that identifies its machine. The rest of the file is not read into memory."""
 
     id: str  # of the run
     merged: list[str] = []  # ids of the runs that were joined in it

@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing for an answer."""
+        """The grounds of the answer, or what is missing."""
         return self.advice.why if self.advice else "no result has this op, dtype and shape"
 
     @property
@@ -170,8 +170,8 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return the contenders for one kind of call, and store them. Raises UsageError for an op that neither the
-        results nor gpubench know."""
+        """Return the contenders for one kind of call. Raises UsageError for an op that neither the results nor gpubench
+        know."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
         key, regime_id = Key(name, dtype, params), situation_regime(regime)
         sets = (

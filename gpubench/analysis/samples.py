@@ -70,7 +70,7 @@ SessionBlocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
-    """Return the blocks of one phase by used session, in the order of measurement."""
+    """Return the blocks of one phase by used session, in the order in which they were measured."""
     allowed = used_sessions(run)
     return group_by(
         (
@@ -402,7 +402,7 @@ def implausible(
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
-    """Return the workers' reports of one device, from the sessions that count."""
+    """Return the reports of the workers of one device, of the sessions that count."""
     allowed = used_sessions(run) or frozenset()
     return [
         worker

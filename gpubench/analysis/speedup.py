@@ -292,8 +292,8 @@ def blas_text(blas: Blas | None) -> str:
 
 
 def cpu_limit(run: Run) -> str | None:
-    """Explain why the CPU side is not the whole machine: fewer threads than usable CPUs, or a quota. Return None if it
-    is."""
+    """Explain what keeps the CPU side from being the whole machine: fewer threads than usable CPUs, or a quota. Return
+    None if nothing does."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))

@@ -69,7 +69,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether the ratio is within 15 % of 1. `winner` tells how sure this is."""
+        """Whether the estimate is within 15 % of 1; `winner` tells how sure that is."""
         return about_equal(self.ratio)
 
     @property
@@ -378,7 +378,8 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
     """Return the weight load, with the median seconds over the sessions. In a session only the first case that needs
-    the weights loads them, so all cases of the op on the device are searched. Return None without a time."""
+    the weights loads them, so all cases of the op on the device are searched. Return None if the load or a time was not
+    measured."""
     case = ratio.case.case
     parts = [
         part
@@ -503,7 +504,7 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
-    """Return the 95 % interval of the calls. Each time is drawn at random from its own interval."""
+    """Return the 95 % interval of the calls: each time is drawn from its own interval."""
     import random  # few reports ask for it
 
     draw = random.Random(seed)

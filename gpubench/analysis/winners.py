@@ -123,7 +123,7 @@ def tint(ratio: float) -> float:
 
 @derive_once
 def fastest_map(analysis: Analysis) -> RatioMap:
-    """Return the map of a run, with its fastest GPU backend shown."""
+    """Return the map of a run that shows its fastest GPU backend."""
     return ratio_map(analysis)
 
 
@@ -265,7 +265,7 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 
 
 class OpOutcome(NamedTuple):
-    """The winner of an op in one situation, at its largest size on the best GPU."""
+    """The winner of an op in one situation, at its largest size on the GPU that does best."""
 
     winner: Outcome  # the side
     op: AnswerRow  # the row of the answer
@@ -320,7 +320,7 @@ def recommend_mode(analysis: Analysis) -> Recommendation | None:
 def situations(
     run: Run, compared: Sequence[CaseResult], curves: Sequence[BreakEven]
 ) -> list[MeasuredSituation]:
-    """Return the winning side in each situation in which both a CPU and a GPU have times."""
+    """Return which side wins in each situation in which a CPU and a GPU have times."""
     outcomes = [
         (regime, _outcome(run, op, cell, cell.gain))
         for device_id in dict.fromkeys(curve.device_id for curve in curves)

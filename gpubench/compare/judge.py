@@ -28,7 +28,7 @@ MOST_SESSIONS = 100  # advice to measure more often than this is none
 
 
 class SessionValues(NamedTuple):
-    """One statistic of a case by session, in seconds, for both sides."""
+    """One statistic of a case in seconds, by session, on both sides."""
 
     base: dict[int, float]  # of the base
     new: dict[int, float]  # of the new file
@@ -44,7 +44,7 @@ class SessionValues(NamedTuple):
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
-        """Return (low, estimate, high) of the ratio new / base, with the interval at `alpha`."""
+        """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
     def logs(self) -> tuple[list[float], list[float]]:

@@ -178,7 +178,7 @@ LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two whole runs: machine, devices, software and protocol."""
+    """Return the differences of the whole runs: machine, devices, software, protocol."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -191,7 +191,7 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
 
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Return the differences between two fingerprints: machine, devices and software."""
+    """Return the differences of two fingerprints: machine, devices, software."""
     scopes: tuple[DifferenceScope, ...] = ("machine", "device")
     # A fact or a device that one side lacks is no difference of the other's.
     common = [

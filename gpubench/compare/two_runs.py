@@ -213,7 +213,7 @@ def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
 
 
 def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return the notices that a reader needs before trusting the verdicts."""
+    """Return what a reader has to know before trusting the verdicts."""
     cases = [case for case in whole.cases if case.verdict != "not-comparable"]
     few = sum(min(case.k_base, case.k_new) < MIN_SESSIONS for case in cases)
     idle = [new for new in whole.news if new.idle]

@@ -18,7 +18,8 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings, with `energy` switched on if requested. Raises UsageError if no size is named."""
+        """Return the settings, with `energy` switched on if requested. Raises UsageError if energy is requested and no
+        size is named."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes

@@ -29,7 +29,7 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the counters of the CPU's packages, or the reason why there are none."""
+    """Return the counters of the CPU's packages, or why there are none."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -48,7 +48,7 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return the counter of the AMD GPU at this PCI address, or the reason why there is none."""
+    """Return the counter of an AMD GPU at this PCI address, or why there is none."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -95,7 +95,8 @@ UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
-    """A companion of the run that measures the energy of each case once, in the first session that can."""
+    """A companion of the run that measures the energy of each case once, in the first session that measures the
+    case."""
 
     root = Path("/")
     _monitor: Monitor | None = None
@@ -113,7 +114,7 @@ class EnergyCompanion(Companion):
                     self.recorder.add(run.case.id, energy=window)
 
     def clean_up(self) -> None:
-        """End the child process that reads the counters."""
+        """End the child that reads the counters."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -162,7 +163,7 @@ class EnergyCompanion(Companion):
         return self._monitor.rest()
 
     def _start(self) -> Monitor:
-        """Start the child process that reads the counters of all devices."""
+        """Start the child that reads the counters of all devices."""
         machine = self.spec.run.machine
         devices = [target.device for target in self.spec.constraints.targets]
         targets, absent = find_targets(devices, machine)
