@@ -37,7 +37,7 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "cuda-bench", "nu
 
 
 def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
-    """The tools that measure a small kernel without an exception, and why the others do not."""
+    """Return the tools that measure a small kernel without an exception, and the reason for each other tool."""
     tools, absent = [], {}
     for tool in TOOLS:
         mine = [subject for subject in subjects if subject.library == tool.library]
@@ -52,7 +52,7 @@ def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
 
 
 def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
-    """CuPy's kernel, and PyTorch's on the same arrays."""
+    """Return CuPy's kernel and, if `torch` is set, PyTorch's on the same arrays."""
     readings = cupy_subject(session, op, n)
     return [readings, torch_subject(session, readings)] if torch else [readings]
 
@@ -60,7 +60,7 @@ def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
 def in_turns(
     session: Session, op: str, n: int, tools: Sequence[Tool], *, torch: bool
 ) -> tuple[list[Pairing], Reading]:
-    """The pairings of one op and size, and one more reading of CuPy's kernel by gpubench alone."""
+    """Return the pairings of one op and size, and one more reading of CuPy's kernel by gpubench alone."""
     subjects = both(session, op, n, torch=torch)
     pairings = [
         pairing
@@ -73,7 +73,7 @@ def in_turns(
 def beside_ncu(
     readings: dict[tuple[str, int], Reading],
 ) -> tuple[list[Pairing], dict[str, str], dict[str, float]]:
-    """Pairings with ncu, why there are none, and the empty kernel's durations."""
+    """Return the pairings with ncu, the reason for each mode without any, and the durations of the empty kernel."""
     pairings, absent, empty = [], {}, {}
     for tool, cache, clocks in accuracy_ncu.MODES:
         try:
@@ -87,7 +87,7 @@ def beside_ncu(
 
 
 def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
-    """Pairings with nvbench, or why there are none."""
+    """Return the pairings with nvbench, or the reason why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pairings.json"
         words = [sys.executable, "-m", "benchmarks.accuracy_nvbench", str(out)]
@@ -106,7 +106,8 @@ def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
 
 
 def measure_stages() -> Iterator[Agreement]:
-    """Yield what is known after each stage: the tools of this process, nvbench, ncu. Raises BackendUnavailable."""
+    """Yield the agreement so far after each stage: the tools of this process, nvbench, ncu. Raises
+    BackendUnavailable."""
     session = backends.load("cupy").open("cupy:0")
     agreement = Agreement(
         measured_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -125,7 +126,8 @@ def measure_stages() -> Iterator[Agreement]:
 
 
 def _here(session: Session, agreement: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
-    """The tools that run in this process; `alone` is filled with gpubench's readings of CuPy's kernels."""
+    """Return the agreement with the pairings of the tools that run in this process, and fill `alone` with gpubench's
+    readings of CuPy's kernels."""
     small = [cupy_subject(session, "matmul", 256)]
     try:
         small.append(torch_subject(session, small[0]))

@@ -35,12 +35,12 @@ MODES: tuple[tuple[str, str, tuple[tuple[Clock, bool], ...]], ...] = (
 
 
 def where() -> str | None:
-    """The command `ncu`, from PATH or a CUDA toolkit."""
+    """Return the path of the command `ncu`, from PATH or a CUDA toolkit. Returns None if there is none."""
     return shutil.which("ncu") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/ncu"), reverse=True)), None)
 
 
 def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
-    """(kernel, seconds) in launch order, from `ncu --csv --page raw --print-units base`."""
+    """Return (kernel, seconds) in launch order from the output of `ncu --csv --page raw --print-units base`."""
     rows = csv.DictReader(line for line in lines if line.startswith('"'))
     return [
         (kernel["Kernel Name"], float(kernel[METRIC].replace(",", "")) * 1e-9)
@@ -50,7 +50,8 @@ def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
 
 
 def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
-    """Seconds of each launch, for each kernel in turn: a library call may take several kernels. Raises ValueError."""
+    """Return the seconds of each launch, for each subject in turn. The kernels of one library call are added up. Raises
+    ValueError."""
     groups: list[list[float]] = []
     for name, seconds in rows:
         if name.partition("(")[0] == EMPTY:
@@ -67,12 +68,13 @@ def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> l
 
 
 def empty_s(rows: Sequence[tuple[str, float]]) -> float:
-    """Seconds of the empty kernel: the median."""
+    """Return the median seconds of the empty kernel."""
     return statistics.median(seconds for name, seconds in rows if name.partition("(")[0] == EMPTY)
 
 
 def profile(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
-    """Return what ncu says of every kernel, its caches flushed or kept. Raises OSError and ValueError."""
+    """Return each kernel that ncu timed, with its seconds. `cache`: `all` flushes the caches before a kernel, `none`
+    keeps them. Raises OSError and ValueError."""
     command = where()
     if command is None:
         raise OSError("ncu is not installed")
@@ -93,7 +95,7 @@ def pairings(
     tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
     readings: dict[tuple[str, int], Reading],
 ) -> list[Pairing]:  # fmt: skip
-    """The median launch of each kernel beside gpubench's readings of it."""
+    """Return the median launch of each kernel beside gpubench's readings of the same kernel."""
     seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
     return [
         Pairing(
@@ -107,7 +109,8 @@ def pairings(
 
 
 def launch_all() -> None:
-    """The process under ncu: the device is kept awake by a large product between the profiled launches."""
+    """Launch all kernels in the process under ncu. A large product keeps the device awake between the profiled
+    launches."""
     from benchmarks.accuracy_subjects import inputs_of, library_launch
     from gpubench import backends
 

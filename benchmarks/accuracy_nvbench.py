@@ -28,7 +28,7 @@ _CLOCKS: tuple[tuple[str, Clock, Sequence[str]], ...] = (
 
 
 class Beside(NamedTuple):
-    """gpubench's readings around one measurement of nvbench, which has the same number."""
+    """gpubench's readings before and after the measurement of nvbench with the same number."""
 
     op: str
     n: int
@@ -38,7 +38,8 @@ class Beside(NamedTuple):
 
 
 def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """nvbench's JSON: for each value of the axis `number` its summaries by tag, in seconds; no skipped states."""
+    """Return nvbench's summaries by tag, in seconds, for each value of its axis `number`. Skipped states are left
+    out."""
     times: dict[int, dict[str, float]] = {}
     for benchmark in document["benchmarks"]:
         for state in benchmark["states"]:
@@ -54,7 +55,7 @@ def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
-    """Single launches beside our cold clock, batches beside our hot one."""
+    """Return nvbench's single launches beside gpubench's cold clock, and its batches beside the hot clock."""
     states = summaries(document)
     samples: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
     for beside in besides:

@@ -18,14 +18,15 @@ _BLOCK = re.compile(r"<!-- begin: tables -->\n.*?<!-- end: tables -->", re.DOTAL
 
 
 def rewrite(file: Path | None = None, page: Path = PAGE) -> int:
-    """Make the page's tables anew from `file`, else from the file that it names. Returns the exit code."""
+    """Renew the tables of the page from `file`, or without it from the file that the page names. Returns the exit
+    code."""
     text = page.read_text(encoding="utf-8")
     page.write_text(renew(text, file), encoding="utf-8")
     return 0
 
 
 def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
-    """The page's text with its tables made anew. Raises ValueError if neither it nor the caller names a file."""
+    """Return the page's text with new tables. Raises ValueError if neither the page nor the caller names a file."""
     named = _FILE.search(text)
     if file is None and named is None:
         raise ValueError("the page has no line <!-- file: ... -->; give a file")
@@ -38,7 +39,7 @@ def renew(text: str, file: Path | None = None, root: Path = ROOT) -> str:
 
 
 def tables(agreement: Agreement) -> str:
-    """Markdown: what was measured with what, a row for each tool and clock, then every figure by clock."""
+    """Return the Markdown: the device and the versions, a row for each tool and clock, then every figure by clock."""
     versions = ", ".join(f"{name} {version}" for name, version in agreement.versions.items())
     pairings = [*agreement.pairings, *without_events(agreement)]
     parts = [
@@ -54,7 +55,8 @@ def tables(agreement: Agreement) -> str:
 
 
 def without_events(agreement: Agreement) -> list[Pairing]:
-    """Our cold clock less what its events show around nothing at all, beside ncu, which has no events."""
+    """Return pairings of ncu, which uses no events, with the cold clock less the seconds that its events show around
+    nothing."""
     zero = agreement.floors.get(EVENTS, 0.0)
     return [
         msgspec.structs.replace(
@@ -92,7 +94,8 @@ def _overview(pairings: Sequence[Pairing]) -> str:
 
 
 def _rows(rows: Sequence[Pairing]) -> str:
-    """A row per kernel, a column per tool: its time, and how far ours is from it; bold where that misses the target."""
+    """Return a table with a row per kernel and a column per tool: the tool's time, and how far gpubench's time is from
+    it. The difference is bold if it misses the target."""
     tools = list(dict.fromkeys(pairing.tool for pairing in rows))
     kernels: dict[tuple[str, int], dict[str, Pairing]] = {}
     for pairing in rows:

@@ -18,10 +18,10 @@ SHORT_SHARE, SHORT_S = 0.05, 0.5e-6
 
 
 class Pairing(msgspec.Struct, frozen=True):
-    """One tool beside one clock of gpubench on one op and size; entry i of both lists was taken in turn i.
+    """One tool beside one clock of gpubench on one op and size. Entry i of both lists was taken in turn i.
 
-    `judged`: the tool claims to measure what this clock measures. `library` owns the kernel. `host_s` is what the tool
-    itself says of the host's time per launch.
+    `judged`: the tool claims to measure the same as this clock. `library` owns the kernel. `host_s` is the host's time
+    per launch as the tool itself reports it.
     """
 
     op: str
@@ -36,25 +36,25 @@ class Pairing(msgspec.Struct, frozen=True):
 
     @property
     def ours(self) -> float:
-        """Seconds: the median over turns."""
+        """The median over turns of gpubench's seconds."""
         return statistics.median(self.ours_s)
 
     @property
     def theirs(self) -> float:
-        """Seconds: the median over turns."""
+        """The median over turns of the tool's seconds."""
         return statistics.median(self.theirs_s)
 
     @property
     def excess(self) -> float:
-        """Ours over theirs, less 1: the median over turns, each against its own neighbour."""
+        """The median over turns of gpubench's time / the tool's time of the same turn, less 1."""
         return statistics.median(a / b for a, b in zip(self.ours_s, self.theirs_s, strict=True)) - 1
 
     @property
     def agrees(self) -> bool | None:
-        """Within the target; None where there is no target.
+        """Whether the excess is within the target. None if there is no target.
 
-        Long kernels are held against the tools that programs are timed with, short ones against ncu alone, which reads
-        the kernel's own start and end: all others include their events, or the host's time for a launch.
+        Long kernels are compared with the tools that time programs. Short kernels are compared with ncu alone, which
+        reads the kernel's own start and end: all other tools include their events, or the host's time for a launch.
         """
         if not self.judged or (self.ours > LONG_S) == self.tool.startswith("ncu"):
             return None
@@ -64,7 +64,8 @@ class Pairing(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """One measurement of all. `absent` says why a tool gave nothing; `floors` are seconds of launches without work."""
+    """One measurement with all tools. `absent` says why a tool gave nothing; `floors` are seconds of launches without
+    work."""
 
     measured_at: str
     device: str

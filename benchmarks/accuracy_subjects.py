@@ -32,7 +32,7 @@ SINGLES = 5
 
 
 class OnDevice(Workspace):
-    """A workload whose inputs were drawn on the device: nothing to copy there and no float64 answer to wait for."""
+    """A workload whose inputs were drawn on the device: it copies nothing and waits for no float64 reference."""
 
     def __init__(self, session: Session, case: Case, buffers: list[Buffer]) -> None:
         self.session, self.case, self.buffers = session, case, buffers
@@ -41,7 +41,7 @@ class OnDevice(Workspace):
 
 
 class Subject(NamedTuple):
-    """One kernel of one library; `call` enqueues it, `cycle` is how gpubench samples it."""
+    """One kernel of one library. `call` enqueues it; `cycle` samples it as gpubench does."""
 
     op: str
     n: int
@@ -51,7 +51,7 @@ class Subject(NamedTuple):
 
 
 def case_of(op: str, n: int, device: Device) -> Case:
-    """The plain library case that gpubench would measure."""
+    """Return the plain library case that gpubench would measure."""
     declared = kernels.load(op)
     return Case(op, declared.group, {"n": n}, "float32", "library", device.resident_regime, device.id)
 
@@ -60,7 +60,7 @@ SAMPLE_S = 0.005
 
 
 def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
-    """The case ready to be sampled, with the repeat counts that a worker would choose."""
+    """Return the case ready to be sampled, with the repeat counts that a worker would choose."""
     cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
     step_s, cost_s = timer.clock_facts(session.clock)
     overhead_s = statistics.median(timer.measure_overhead(session))
@@ -70,7 +70,7 @@ def calibrate(session: Session, case: Case, buffers: list[Buffer], launch: Launc
 
 
 def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
-    """Inputs of the op on the device, from [-1, 1) as gpubench draws them."""
+    """Return inputs of the op on the device, drawn from [-1, 1) as gpubench does."""
     import cupy
 
     case, draw = case_of(op, n, session.device), cupy.random.default_rng(n)
@@ -81,7 +81,7 @@ def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
 
 
 def library_launch(session: Session, op: str, n: int, buffers: list[Buffer]) -> CudaLaunch:
-    """The plain CuPy expression on these buffers, run once."""
+    """Return the launch of the plain CuPy expression on these buffers, after one run."""
     launch = cast(
         "CudaLaunch", session.compile(kernels.load(op), case_of(op, n, session.device), buffers, None)
     )
@@ -91,14 +91,14 @@ def library_launch(session: Session, op: str, n: int, buffers: list[Buffer]) -> 
 
 
 def cupy_subject(session: Session, op: str, n: int) -> Subject:
-    """The library implementation of the op on CuPy arrays."""
+    """Return the library implementation of the op on CuPy arrays."""
     buffers = inputs_of(session, op, n)
     launch = library_launch(session, op, n, buffers)
     return Subject(op, n, "cupy", launch, calibrate(session, case_of(op, n, session.device), buffers, launch))
 
 
 def torch_subject(session: Session, other: Subject) -> Subject:
-    """PyTorch's op on the very arrays of `other`, launched on the stream that CuPy's session times."""
+    """Return PyTorch's op on the arrays of `other`, launched on the stream that CuPy's session times."""
     import torch
 
     case, buffers = other.cycle.case, other.cycle.workspace.buffers
@@ -114,7 +114,7 @@ def torch_subject(session: Session, other: Subject) -> Subject:
 
 
 def same(other: Subject, out: Any) -> None:
-    """Both libraries must have computed the same thing. Raises ValueError."""
+    """Raise ValueError unless both libraries computed the same result."""
     import cupy
 
     want, got = other.cycle.launch.output, cupy.from_dlpack(out)
@@ -124,7 +124,7 @@ def same(other: Subject, out: Any) -> None:
 
 
 def reading(subject: Subject) -> Reading:
-    """Seconds per launch on each clock, by gpubench's sampling; clocks that the device lacks are left out."""
+    """Return the seconds per launch on each clock that the device has, by gpubench's sampling."""
     cycle = subject.cycle
     blocks = [
         timer.sample_block(cycle, msgspec.structs.replace(BLOCK, round=number), since=0.0).block
@@ -141,7 +141,8 @@ def reading(subject: Subject) -> Reading:
 
 
 def floors(session: Session) -> dict[str, float]:
-    """Seconds on the device clock for launches without work, per launch: what a short kernel's time contains."""
+    """Return the seconds per launch on the device clock of launches without work, which a short kernel's time
+    contains."""
     empty = cast("CudaLaunch", session.empty_launch())
     nothing = CudaLaunch(lambda: None, None)
 

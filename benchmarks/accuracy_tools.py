@@ -16,14 +16,15 @@ CUPYX_SINGLES = 30
 
 
 class Theirs(NamedTuple):
-    """Seconds per launch, and what the tool says of the host's share in it."""
+    """Seconds per launch, and the host's share in them as the tool reports it."""
 
     seconds: float
     host_s: float | None = None
 
 
 class Tool(NamedTuple):
-    """One way to measure; `clock` is the one of gpubench that measures the same, `library` whose kernel it runs."""
+    """One way to measure. `clock` is gpubench's clock for the same quantity; `library` owns the kernels that the tool
+    runs."""
 
     name: str
     clock: Clock
@@ -70,7 +71,7 @@ def triton_bench(subject: Subject) -> Theirs:
 
 
 def _middle(values: Any) -> float:
-    """The median of an array as a plain number."""
+    """Return the median of an array as a plain number."""
     return float(statistics.median(values.tolist()))
 
 

@@ -1,16 +1,19 @@
-"""How often `gpubench advise` and `gpubench.Policy` are right, beside constant thresholds; and what a call takes.
+"""How often `gpubench advise` and `gpubench.Policy` are right, beside constant thresholds; and the time of a call.
 
 Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; five minutes).
 
-Every size at which a CPU and another device were measured is left out once, with all that was measured there, of other
-ops too, and asked for. What the answer costs is the measured time of the advised device and implementation over the
-best that was measured there, less 1; what its side costs, that of the best implementation there of the CPU, or of all
-else. Once all devices of the file compete, once each implementation of each device alone against the CPU. Beside it, on
-the same sizes and on all: a threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes
-that are left, and 100,000 elements of the first input; both take the best implementation of the side that they choose.
-What no rule can know stands beside it, too: how often the interval of the times left out shows that the answer is
-wrong, and what an answer costs that is measured at the very size, in the other half of its blocks or in another file of
-the machine. Exit code 0 in any case."""
+Each size at which a CPU and another device were measured is left out once and asked for. All measurements at that size
+are left out, those of other ops too. The cost of an answer is the measured time of the advised device and
+implementation over the best time at that size, less 1. The cost of its side takes the best implementation of that side
+(the CPU, or all other devices) instead. Each size is asked twice: all devices of the file compete, or each
+implementation of each device competes alone against the CPU.
+
+Two thresholds are judged on the same sizes and on all sizes: a size n fitted to the remaining sizes of each op, dtype,
+regime and set of devices, and 100,000 elements of the first input. Both take the best implementation of the side that
+they choose. Two more columns show the limit of any rule: how often the interval of the times left out shows that the
+answer is wrong, and the cost of an answer that is measured at the same size, in the other half of its blocks or in
+another file of the machine. Exit code 0 in any case.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +92,9 @@ class Times(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One size, left out and asked for. Costs are shares, `side` that of the best implementation on the advised side;
-    None: unknown, or the answer was not measured. `between`: whether both sides were timed below and above. `shown`:
-    whether the interval of the advised time over the best one lies above 1."""
+    """One size that is left out and asked for. Costs are shares; `side` is the cost of the best implementation on the
+    advised side. A cost of None means that there is no answer, or that it was not measured. `between`: both sides were
+    timed below and above. `shown`: the interval of the advised time over the best time lies above 1."""
 
     alone: bool
     regime: str
@@ -131,7 +134,8 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
 
 
 class Field(NamedTuple):
-    """An op, dtype, regime and set of devices of a file; `alone`: one device and implementation against the CPU."""
+    """An op, dtype, regime and set of devices of a file. `alone`: the one device and implementation that competes
+    against the CPU."""
 
     path: Path
     run: Run
@@ -148,12 +152,13 @@ class Field(NamedTuple):
         )
 
     def without(self, n: int, series: Mapping[ContenderKey, TimedSizes]) -> CaseGroup:
-        """The cases of other sizes."""
+        """Return the cases of all sizes but n."""
         return CaseGroup(tuple(case for case in self.group.rows if case.case.params["n"] != n), (), series)
 
 
 def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
-    """Every op, dtype and regime of every file: all devices first, then each implementation of each device."""
+    """Yield the fields of every op, dtype and regime of every file: first with all devices, then with each
+    implementation of each device alone."""
     for path in paths:
         run = store.load(path)
         for key, group in case_groups(run).items():
@@ -170,7 +175,8 @@ def fields(paths: Sequence[Path]) -> Iterator[list[Field]]:
 
 
 def questions(paths: Sequence[Path]) -> Iterator[Question]:
-    """Each size of each field, asked for without what was measured there, of other ops neither: curves share that."""
+    """Yield a question for each size of each field. The answer may not use anything measured at that size, not of other
+    ops either: curves share it."""
     for same in fields(paths):
         first = same[0]
         every = list(contenders(first.group, first.regime))
@@ -194,7 +200,7 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
 def ask(
     field: Field, rest: Sequence[Contender], whole: ContenderSet, measured: dict[int, Times], n: int
 ) -> Question:
-    """The question for one size, answered by the contenders that are left."""
+    """Return the question for one size. The contenders of `rest`, without that size, give the answer."""
     times = measured[n]
     contestants = [*filter(field.competes, rest)]
     implementations = {(contender.device_id, contender.implementation) for contender in contestants}
@@ -237,7 +243,8 @@ def _sizes(field: ContenderSet) -> list[int]:
 
 
 def fit(measured: dict[int, Times]) -> float:
-    """The threshold in n that costs least on these sizes, in the middle (of the logarithms) between two of them."""
+    """Return the threshold in n that costs least on these sizes, in the middle (of the logarithms) between two
+    sizes."""
     sizes = sorted(measured)
     if not sizes:
         return math.inf
@@ -246,7 +253,7 @@ def fit(measured: dict[int, Times]) -> float:
 
 
 def line(name: str, questions: Sequence[Question]) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     judged = [question for question in questions if question.cost is not None]
     answered = [question for question in questions if question.answered]
     clear = [question for question in answered if question.confidence == "clear"]
@@ -265,13 +272,13 @@ def line(name: str, questions: Sequence[Question]) -> str:
 
 
 def _shares(costs: Sequence[float | None]) -> str:
-    """The share that costs more than BAD, and the mean cost."""
+    """Return a text: the share of costs above BAD, and the mean cost."""
     paid = [cost for cost in costs if cost is not None]
     return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
 
 
 def table(questions: Sequence[Question]) -> Iterator[str]:
-    """Shares as `more than 5 %, mean cost`."""
+    """Yield the lines of the table; its cells are `share above 5 %, mean cost`."""
     yield (
         "| | sizes left out | answered | between sizes | advice | shown wrong | half of its blocks | its side | clear "
         "| of these | fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
@@ -292,8 +299,8 @@ def table(questions: Sequence[Question]) -> Iterator[str]:
 
 
 def again(questions: Sequence[Question]) -> str:
-    """Return what the fastest implementation of one file costs in another of the same machine, at sizes that advice
-    answers."""
+    """Return a line: the cost, in one file, of the implementation that is the fastest in another file of the same
+    machine, at sizes that advice answers."""
     same: dict[tuple[Path, Key, str, int], list[Times]] = {}
     for question in questions:
         if not question.alone and question.cost is not None:
@@ -314,7 +321,8 @@ def cost_us(call: str, names: dict[str, object]) -> float:
 
 
 def cost(path: Path) -> Iterator[str]:
-    """Tell what one call of `choose` takes, as a ratio to one dictionary look-up by a tuple, and in microseconds."""
+    """Yield lines: the time of one call of `choose` in microseconds, and its ratio to one dictionary look-up by a
+    tuple."""
     policy = Policy.load(path)
     op = next((name for name in ("matmul", *policy.ops) if name in policy.ops), None)
     if op is None:

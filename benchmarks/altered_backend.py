@@ -23,7 +23,7 @@ from gpubench.result.run import Device
 
 
 class AlteredSession:
-    """The session of the real device, but for `run`."""
+    """The session of the real device with a changed `run`."""
 
     def __init__(self, inner: Any, device: Device, extra: float, sizes: frozenset[int]) -> None:
         self._inner = inner
@@ -36,7 +36,7 @@ class AlteredSession:
         return getattr(self._inner, name)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return what the device supports."""
+        """Return why the real device cannot run the case. Returns None if it can."""
         refusal: BackendError | None = self._inner.supports(op, self._own(case))
         return refusal
 
@@ -45,18 +45,18 @@ class AlteredSession:
         self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Compile as the device does; remember the launches that are made more often."""
+        """Compile on the real device, and remember the launches that are to be made more often."""
         launch: Launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
         return launch
 
     def _own(self, case: Case) -> Case:
-        """The case under the name that the device knows itself by: kernels are looked up by it."""
+        """Return the case with the id of the real device, under which kernels are found."""
         return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """`repeat` launches, and those that the share adds up to by now."""
+        """Make `repeat` launches, and the extra launches that the share has added up to."""
         self._inner.run(launch, repeat)
         if id(launch) in self._owed:
             owed = self._owed[id(launch)] + repeat * self._extra
@@ -66,7 +66,7 @@ class AlteredSession:
 
 
 class AlteredBackend(Backend):
-    """One device of another backend under its own name."""
+    """One device of another backend under the name `altered`."""
 
     name = "altered"
 
@@ -76,11 +76,11 @@ class AlteredBackend(Backend):
         self.implementations = self._inner.implementations
 
     def devices(self) -> list[Device]:
-        """Return that one device."""
+        """Return the one device, renamed."""
         return [_rename(device) for device in self._inner.devices() if device.id == self._inner_id]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """The real device, in the next of the sessions that ALTERED_EXTRA lists."""
+        """Open the real device for the next of the sessions that ALTERED_EXTRA lists."""
         log = Path(os.environ["ALTERED_LOG"])
         number = len(log.read_text().splitlines()) if log.exists() else 0
         shares = [float(text) for text in os.environ.get("ALTERED_EXTRA", "0").split(",")]

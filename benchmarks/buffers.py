@@ -32,7 +32,7 @@ def nanoseconds(calls: Callable[[int], object], count: int = CALLS) -> float:
 
 
 def repeat(call: Callable[[], object]) -> Callable[[int], None]:
-    """Return what makes so many calls."""
+    """Return a function that makes so many calls."""
 
     def calls(count: int) -> None:
         for _ in range(count):
@@ -42,7 +42,7 @@ def repeat(call: Callable[[], object]) -> Callable[[int], None]:
 
 
 def step_costs(session: Any, name: str) -> dict[str, float]:
-    """Return nanoseconds of each step of taking memory and giving it back."""
+    """Return the nanoseconds of each step of taking memory and giving it back."""
     take, give_back = session.ready_buffers(SHAPE, "float32")
     give_back(take())
     costs = {
@@ -71,7 +71,7 @@ def step_costs(session: Any, name: str) -> dict[str, float]:
 
 
 def make_queue(session: Any, call: Callable[[], object]) -> Callable[[int], None]:
-    """Return what makes so many calls and one wait."""
+    """Return a function that makes so many calls and one wait."""
 
     def calls(count: int) -> None:
         for _ in range(count):
@@ -82,7 +82,7 @@ def make_queue(session: Any, call: Callable[[], object]) -> Callable[[int], None
 
 
 def compare_adds(session: Any, device_id: str) -> dict[str, tuple[float, float]]:
-    """Return by situation the nanoseconds of an add into memory that is there, and into memory of the pool."""
+    """Return, by situation, the nanoseconds of an add into existing memory and into memory from the pool."""
     op = kernels.load("add")
     case = Case("add", op.group, {"n": N}, "float32", "tuned", session.device.resident_regime, device_id)
     inputs = [session.allocate(SHAPE, "float32") for _ in range(2)]

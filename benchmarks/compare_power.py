@@ -30,7 +30,7 @@ Side = list[list[float]]  # the logarithms of the low ends, by case and session
 
 
 def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
-    """Logarithms of one case's low ends in so many sessions, in the order of time."""
+    """Return the logarithms of one case's low ends in so many sessions, in the order of time."""
     part = sigma * math.sqrt(0.5)
     drift, values = chance.gauss(0, part), []
     for _ in range(count):
@@ -41,7 +41,7 @@ def sessions(chance: random.Random, sigma: float, count: int) -> list[float]:
 
 
 def slower(base: Side, new: Side, threshold: float) -> list[bool]:
-    """Which cases are called SLOWER, as the command does it for a family of this size."""
+    """Return which cases are SLOWER by the rule that the command uses for a family of this size."""
     low = [
         ([math.exp(x) for x in before], [math.exp(x) for x in after])
         for before, after in zip(base, new, strict=True)
@@ -61,7 +61,7 @@ def one_after_the_other(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def power(suites: int, chance: random.Random) -> Iterator[str]:
-    """Rows of the first table."""
+    """Yield the rows of the first table."""
     for count in FAMILIES:
         for sigma in SIGMAS:
             for side in SIDES:
@@ -80,7 +80,7 @@ def power(suites: int, chance: random.Random) -> Iterator[str]:
 
 
 def drifting(suites: int, chance: random.Random) -> Iterator[str]:
-    """Rows of the second table."""
+    """Yield the rows of the second table."""
     for drift in DRIFTS:
         for sigma in SIGMAS:
             shares = []
@@ -101,7 +101,7 @@ SPEED, SPEED_CASES, SPEED_SIGMAS, SPEED_SIDES = math.log(1.25), 12, (0.02,), (5,
 
 
 def speeds(suites: int, chance: random.Random) -> Iterator[str]:
-    """Rows of the third table: a host of two speeds."""
+    """Yield the rows of the third table: a host of two speeds."""
     for sigma in SPEED_SIGMAS:
         for side in SPEED_SIDES:
             shares = []
@@ -143,7 +143,7 @@ def a_side(
 
 
 def is_same(base: Side, new: Side) -> tuple[bool, bool]:
-    """Whether the low ends alone say SAME, and whether the medians and slow ends agree."""
+    """Return whether the low ends alone say SAME, and whether the medians and slow ends agree with that."""
     limit = 1 + INTERLEAVED
     low, _, high = stats.shift_ratio(
         [min(samples) for samples in base], [min(samples) for samples in new], SAME_ALPHA
@@ -162,7 +162,7 @@ def block_median(samples: list[float]) -> float:
 
 
 def same(suites: int, chance: random.Random) -> Iterator[str]:
-    """Rows of the fourth table: `low ends alone / with medians and slow ends`."""
+    """Yield the rows of the fourth table: `low ends alone / with medians and slow ends`."""
     for name, noise in NOISES.items():
         for side in (5, 7, 10):
             cells = []

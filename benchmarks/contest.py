@@ -16,7 +16,7 @@ SIDES = ("ours", "torch")
 
 
 def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentParser:
-    """The options that every contest has."""
+    """Return a parser with the options of every contest."""
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,7 +29,8 @@ def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentPars
 
 
 def run_pairs(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return what a first process of ours tells, which compiles and chooses, and what each pair tells by side.
+    """Return the output of a first process of ours, which compiles and chooses kernels, and the outputs of each pair by
+    side.
 
     The processes run `script` with the options `named`; without a budget they take one batch of each case.
     """

@@ -38,7 +38,7 @@ BLOCKS = (1, 2, 4)
 def sessions(
     draw: random.Random, k: int, blocks: int, noise: Sequence[float], true: float
 ) -> list[list[float]]:
-    """The values of so many blocks of k sessions around `true`, noise in percent."""
+    """Return the values of so many blocks of k sessions around `true`, with noise in percent."""
     between, apart, within = (share / 100 for share in noise)
     values = []
     for _ in range(k):
@@ -53,14 +53,14 @@ def _samples(draw: random.Random, level: float, within: float) -> list[float]:
 
 
 def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Whether the interval of a time holds the truth, and its width in percent."""
+    """Return whether the interval of a time holds the truth, and its width in percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     interval = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
     return interval.low <= TRUE <= interval.high, 50 * (interval.high - interval.low) / TRUE
 
 
 def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
-    """Whether the interval of a speedup of 3 holds the truth, and its width in percent."""
+    """Return whether the interval of a speedup of 3 holds the truth, and its width in percent."""
     prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
     base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
     interval = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
@@ -68,7 +68,7 @@ def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) ->
 
 
 def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
-    """A row for each noise and number of sessions, a column for each number of blocks."""
+    """Print a row for each noise and number of sessions, and a column for each number of blocks."""
     print(f"| sessions / blocks / samples scatter by | sessions |{''.join(f' blocks: {b} |' for b in BLOCKS)}")
     print("|---|---|" + "---|" * len(BLOCKS))
     for noise in NOISES:
@@ -92,7 +92,7 @@ NEAR = (0.6, 0.77, 1.0, 1.3, 1.6)
 
 class Noise(NamedTuple):
     """Standard deviations of ln(seconds): of blocks, of sizes, of sessions. `tails`: the share of blocks that take up
-    to three times as long. `speeds`: the ratio of two speeds of the host, between which blocks change."""
+    to three times as long. `speeds`: the ratio of the host's two speeds; each block has one of them."""
 
     block: float = 0.08
     size: float = 0.05
@@ -239,7 +239,8 @@ def threshold_of(shape: Shape, noise: Noise, rng: random.Random) -> tuple[float,
 
 
 def thresholds(repeats: int, seeds: Sequence[int]) -> None:
-    """A row for each curve: how many intervals hold the truth, their median width, how far guesses lie off."""
+    """Print a row for each curve: the share of intervals that hold the truth, their median width, and the distance of
+    guesses from the truth."""
     print("| curve | held | high / low | off by | within 2.25 |\n|---|---|---|---|---|")
     for name, (shape, noise) in ROWS.items():
         draws = [random.Random(f"{seed} {name}") for seed in seeds]
@@ -265,7 +266,7 @@ QUARTILES = 1.349  # interquartile range / standard deviation
 
 
 def labels(repeats: int) -> None:
-    """How often a case is called noisy or worse, and unstable, where its blocks scatter so far."""
+    """Print how often a case whose blocks scatter so far is called noisy or worse, and unstable."""
     print("| true spread | blocks | " + " | ".join(f"{k} session{'s' * (k > 1)}" for k in (1, 3, 5, 10)) + " |")
     print("|---|---|---|---|---|---|")
     for spread in SPREADS:

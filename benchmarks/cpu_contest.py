@@ -106,7 +106,8 @@ def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
 
 
 def _time(call: Callable[[int], None], limit_s: float) -> float:
-    """Seconds a call: the median of the batches that fit into about `limit_s`, three at least if there is any."""
+    """Return the seconds of a call: the median of the batches that fit into about `limit_s`, at least three if
+    `limit_s` is not 0."""
     clock = time.perf_counter
     start = clock()
     call(1)
@@ -127,7 +128,7 @@ def _time(call: Callable[[int], None], limit_s: float) -> float:
 
 
 def _arrays(elements: int) -> list[Any]:
-    """Three inputs and an output of so many elements, normal numbers, the same in every process."""
+    """Return three inputs and an output of so many elements, normal numbers, the same in every process."""
     import numpy as np
 
     generator = np.random.default_rng(1)
@@ -145,7 +146,7 @@ def _arrays(elements: int) -> list[Any]:
 
 
 class Side:
-    """A CPU as gpubench drives it: its own tuned implementation, chosen as a run chooses it, or PyTorch's library
+    """A CPU as gpubench drives it: its own tuned implementation, chosen as in a run, or PyTorch's library
     implementation."""
 
     def __init__(self, name: str, threads: int) -> None:
@@ -157,7 +158,7 @@ class Side:
         self._session = backends.load(backend).open(self._device_id, threads)
 
     def prepare(self, case: Case, inputs: list[Any], output: Any) -> Prepared:
-        """The call, what it has computed, and the name of what runs."""
+        """Return the call, its result, and the name of the kernel."""
         session, op = self._session, kernels.load(case.op)
         case = msgspec.structs.replace(case, implementation=self.implementation, device_id=self._device_id)
         view = getattr(session, "view", lambda array: array)  # PyTorch computes with tensors
@@ -172,7 +173,7 @@ class Side:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Version, threads and BLAS."""
+        """Return the version, the threads and the BLAS."""
         return {
             "version": self._session.device.driver,
             "threads": self._session.threads,
@@ -181,7 +182,7 @@ class Side:
 
 
 def _case(name: str, elements: int) -> Case:
-    """The case of `op` or `op/columns` on arrays of so many elements."""
+    """Return the case of `op` or `op/columns` on arrays of so many elements."""
     word, _, columns = name.partition("/")
     op = kernels.load(word)
     if word == "transpose":
@@ -205,7 +206,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def table(record: Any, names: list[str], sizes: list[str]) -> str:
-    """The machine, the table, and which cells fail."""
+    """Return the machine, the table, and the cells that fail."""
     machine, pairs = record["machine"], record["pairs"]
     largest = sizes[-1]
     where = f"{machine['cpu']}, {machine['threads']} threads, load {machine['load']:.1f}"
@@ -234,7 +235,8 @@ def table(record: Any, names: list[str], sizes: list[str]) -> str:
 
 
 def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """A ratio passes at its limit, or where its interval holds the limit and is at most a tenth wide."""
+    """Return the cell of a ratio, which passes at its limit, or if its interval holds the limit and is at most a tenth
+    wide."""
     key = f"{name} {word}"
     ratios = [pair["torch"]["cases"][key]["s"] / pair["ours"]["cases"][key]["s"] for pair in pairs]
     middle = stats.geometric_median(ratios)
@@ -245,7 +247,8 @@ def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
 
 
 def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
-    """The op's rate in compulsory bytes over that of the faster copy, ours or PyTorch's, of the same pair."""
+    """Return the cell of a share: the op's rate in compulsory bytes over the rate of the pair's faster copy, ours or
+    PyTorch's."""
     least = COPY_SHARES.get(name)
     if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
         return "", True
@@ -262,8 +265,8 @@ def _rate(case: Any) -> float:
 
 
 def _different(pair: Any) -> list[str]:
-    """The cases whose results differ between the sides. A long sum of numbers of both signs is left out: little is left
-    of its terms, so that roundings are a large part of it."""
+    """Return the cases whose results differ between the sides. A long sum of numbers of both signs is left out: its
+    terms cancel, so that roundings are a large part of the result."""
     different = []
     for key, own in pair["ours"]["cases"].items():
         torch_values = pair["torch"]["cases"][key]["seen"]

@@ -31,14 +31,15 @@ BLAS_SPINS_S = 0.15
 
 
 def params(name: str, elements: int) -> dict[str, int]:
-    """The size of an op whose largest input has about that many elements."""
+    """Return the params of an op whose largest input has about so many elements."""
     return {"n": int(elements**0.5) // 64 * 64 if name in SIDES else elements}
 
 
 def runner(
     session: NumpySession, op: Op, elements: int, dtype: Dtype
 ) -> Callable[[Implementation], Callable[[], None]]:
-    """The op's implementations as calls without arguments, on inputs of their own."""
+    """Return a function that gives each implementation of the op as a call without arguments. All of them read the same
+    inputs."""
     size = params(op.name, elements)
     inputs = random_inputs(op, size, dtype, seed=1)
     output = session.allocate(op.output.shape(size), dtype)
@@ -61,7 +62,8 @@ def runner(
 
 
 def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> dict[str, list[float]]:
-    """GB/s of each call (name -> call, bytes) in each round; all of them in turn, the first round dropped."""
+    """Return the GB/s of each call (name -> call, bytes) in each round. The calls take turns; the first round is
+    dropped."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     rounds = 0

@@ -38,7 +38,7 @@ FACTOR, SLACK_S = 1.05, 1e-7
 
 
 def main() -> None:
-    """The table of what is behind, and a line of counts."""
+    """Print a table of the cases that are behind, and a line of counts."""
     options = _options()
     # Fresh choices: those of another day would be on trial too.
     os.environ["GPUBENCH_CACHE_DIR"] = tempfile.mkdtemp()
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _params(op: Op, elements: int) -> dict[str, int]:
-    """The size of an op whose largest input has about that many elements."""
+    """Return the params of an op whose largest input has about so many elements."""
     ladder = op.sizes
     size = elements if op.name != "transpose" else int(elements**0.5)
     return {"n": max(ladder.granule, size // ladder.granule * ladder.granule)}
@@ -97,7 +97,8 @@ def _one(op: Op, params: Mapping[str, int], options: Any, session: NumpySession,
 
 
 def _times(calls: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a launch of each call in each round, all of them in turn, every second round backwards."""
+    """Return the seconds of a launch of each call in each round. The calls take turns, backwards in every second
+    round."""
     repeats = {}
     for name, call in calls.items():
         call(1)

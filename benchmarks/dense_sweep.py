@@ -1,10 +1,12 @@
-"""Is the break-even that a search finds the one that a dense sweep finds? At what share of its time?
+"""Does a search find the same break-even as a dense sweep? At what share of the sweep's time?
 
 Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
-For each curve: `gpubench run` searches inside its budget; then the same two implementations are measured at every 1/64
-octave around what it found, in a run of their own. The sweep's break-even is that of the curves through all its sizes.
-The table says whether it lies inside the interval of the search, and what both took. Exit code 0 in any case."""
+For each curve, `gpubench run` searches inside its budget. A run of its own then measures the same two implementations
+at every 1/64 octave around the break-even that the search found. The sweep's break-even is that of the curves through
+all its sizes. The table says whether the sweep's break-even lies inside the interval of the search, and the time of
+both. Exit code 0 in any case.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1
 
 
 class Found(NamedTuple):
-    """A break-even of a search: the size with its interval, the two cases' implementations, and the seconds that it
-    took."""
+    """A break-even of a search: the size with its interval, the implementations of both sides, and the seconds of the
+    search."""
 
     op: str
     regime: str
@@ -76,7 +78,7 @@ def _options() -> argparse.Namespace:
 
 
 def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) -> list[Found]:
-    """The break-evens of one op, from one run."""
+    """Return the break-evens of one op, from one run."""
     path = out / f"search-{op}.json"
     began = time.monotonic()
     subprocess.run(
@@ -103,7 +105,8 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 
 def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
-    """The implementations of the CPU and of the device that compete at the measured size next to the crossing."""
+    """Return the fastest implementation of the CPU and of the device, at the measured size next to the break-even.
+    Returns None if no size has both sides."""
     times_by_size = points.rows(run.outcomes, Series(kernels.load(curve["op"]), curve["dtype"]))
     sides: dict[int, list[dict[str, float]]] = {}
     for n, times in times_by_size.items():
@@ -122,7 +125,8 @@ def _implementations(run: Run, curve: dict[str, Any]) -> tuple[str, str] | None:
 def sweep(
     crossing: Found, options: argparse.Namespace, out: Path
 ) -> tuple[curves.Threshold | None, float, int, float]:
-    """The crossing by a dense sweep, the last change of side of its medians, its sizes, and its seconds."""
+    """Return the break-even by a dense sweep, the last size at which its medians change side, the number of sizes, and
+    the seconds."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(crossing.op).sizes.granule
     steps = round(options.octaves * STEPS)
@@ -163,7 +167,8 @@ def _blocks(run: Run, cpu: str) -> dict[int, tuple[list[float], list[float]]]:
 
 
 def row(crossing: Found, dense: curves.Threshold | None, last: float, sizes: int, seconds: float) -> str:
-    """One line of the table. The whole ladder in steps of 1/64 octave is computed from the time of a size."""
+    """Return one line of the table. The time of the whole ladder in steps of 1/64 octave is computed from the time of
+    one size."""
     ladder = kernels.load(crossing.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
     name = f"{crossing.op}, {crossing.regime}"

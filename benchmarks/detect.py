@@ -23,14 +23,14 @@ LIMIT_OF_FILES_MS = 50.0
 
 
 def took_s(arguments: list[str], folder: str) -> tuple[float, str]:
-    """Wall seconds of one process, and what it printed."""
+    """Return the wall seconds of one process, and its output."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     return time.perf_counter() - start, done.stdout
 
 
 def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each program in each round, interleaved; the first round warms the file cache."""
+    """Return the seconds of each program in each round, interleaved; the first round only warms the file cache."""
     samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:
         for index in range(rounds + 1):
@@ -42,7 +42,7 @@ def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float
 
 
 def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
-    """`took_s` of each provider, and `total`: detection's own time without the start of Python."""
+    """Return `took_s` of each provider, and `total`: detection's own time without the start of Python."""
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
@@ -56,7 +56,7 @@ def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def machines(path: Path, unpacked: Path) -> list[Path]:
-    """The recorded machines of a folder or an archive: folders that hold `proc` or `sys`."""
+    """Return the recorded machines of a folder or an archive: the folders that hold `proc` or `sys`."""
     if path.is_dir():
         return [path]
     with tarfile.open(path) as archive:

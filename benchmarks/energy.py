@@ -54,14 +54,14 @@ def main() -> None:
 
 
 def _read(pynvml: Any, board: Any, readings: list[tuple[float, float, float]], over: threading.Event) -> None:
-    """Read time, joules and watts until it is over."""
+    """Read time, joules and watts until the work is over."""
     while not over.wait(READ_EVERY_S):
         joules = pynvml.nvmlDeviceGetTotalEnergyConsumption(board) * 1e-3
         readings.append((time.perf_counter(), joules, pynvml.nvmlDeviceGetPowerUsage(board) * 1e-3))
 
 
 def _work(cupy: Any, a: Any, b: Any, seconds: float) -> int:
-    """Multiply for so long; return how many products that were."""
+    """Multiply for so many seconds; return the number of products."""
     until, count = time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         for _ in range(8):

@@ -1,10 +1,10 @@
 """Time breakdown of a run: inputs, reference, checks, compiling, calibration, parts, sampling, saving, waiting.
 
 Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
-It carries the run out in this process, listens to the messages between it and its workers, and prints a Markdown table:
-seconds and shares of the wall time. *Waiting for a worker* is the time of which no worker says what it does: it starts,
-wakes or answers. Where several workers work side by side, the time is that of the one whose message comes next, so the
-shares add up to the whole. The answer of the run itself goes to stderr.
+The script makes the run in this process, listens to the messages between the run and its workers, and prints a Markdown
+table: seconds and shares of the wall time. *Waiting for a worker* is time in which no worker reports its work: it
+starts, wakes or answers. While several workers work at once, the time counts for the worker whose message comes next,
+so that the shares add up to the whole. The answer of the run itself goes to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN = "the parent: plan, progress, detection"
 
 
 class Listener:
-    """Adds the time between two messages to what was under way."""
+    """A listener that adds the time between two messages to the work that was under way."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
@@ -40,25 +40,25 @@ class Listener:
         self.heard = False
 
     def pass_to(self, doing: str) -> None:
-        """Something else is under way from now on."""
+        """Note that the work under way changes to `doing`."""
         now = time.perf_counter()
         self.spent[self._doing] += now - self._last
         self._last, self._doing = now, doing
 
     def decode_reply(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
-        """In place of `protocol.decode_reply`."""
+        """Decode a reply in place of `protocol.decode_reply`, and note the work that it reports."""
         message = decode(line)
         self.heard = True
         self.pass_to(NAMES.get(message.name, message.name) if isinstance(message, protocol.Phase) else OWN)
         return message
 
     def encode_message(self, encode: Callable[[Any], bytes], message: Any) -> bytes:
-        """In place of `protocol.encode`."""
+        """Encode a message in place of `protocol.encode`, and note that a worker is waited for."""
         self.pass_to("waiting for a worker")
         return encode(message)
 
     def save_run(self, save: Callable[[Recorder], None], recorder: Recorder) -> None:
-        """In place of `Recorder.save`."""
+        """Save the run in place of `Recorder.save`, and note the time as saving."""
         before = self._doing
         self.pass_to("saving")
         save(recorder)
@@ -66,7 +66,7 @@ class Listener:
 
 
 def main() -> None:
-    """One run, and its table."""
+    """Make one run, and print its table."""
     listener = Listener()
     protocol.decode_reply = partial(listener.decode_reply, protocol.decode_reply)
     protocol.encode = partial(listener.encode_message, protocol.encode)

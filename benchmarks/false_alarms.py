@@ -46,20 +46,20 @@ MOST_SETS = 10
 
 
 class Pool(NamedTuple):
-    """One run, and by session which share of launches was made twice."""
+    """One run, and for each session the share of launches that were made twice."""
 
     run: Run
     extra: dict[int, float]
 
     def sessions(self, *shares: float) -> list[int]:
-        """The used sessions with one of these shares, in order of time; of a session and its repeats one, as they
-        are one observation to `compare`."""
+        """Return the used sessions with one of these shares, in order of time. A session and its repeats give one
+        session, as they are one observation to `compare`."""
         used = used_sessions(self.run) or ()
         return observations(self.run, [i for i in self.extra if self.extra[i] in shares and i in used])
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Pool:
-    """One run whose sessions follow ORDER, over and over."""
+    """Measure one run whose sessions follow ORDER, over and over."""
     site = folder / "site" / "altered-1.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Pool:
 
 
 def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> Run:
-    """The run with these sessions and these cases alone."""
+    """Return the run with only these sessions and these cases."""
     chosen = frozenset(sessions)
     outcomes = [
         msgspec.structs.replace(outcome, blocks=[block for block in outcome.blocks if block.session in chosen])
@@ -103,15 +103,16 @@ def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> R
 
 
 def five_pairs(sessions: Sequence[int]) -> list[tuple[tuple[int, int], ...]]:
-    """Sets of five pairs of neighbours: all, or some that are drawn with a fixed seed."""
+    """Return sets of five pairs of neighbouring sessions: all sets, or if they are too many, some drawn with a fixed
+    seed."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     every = list(itertools.combinations(pairs, SIDE))
     return every if len(every) <= MOST_SETS else random.Random(1).sample(every, MOST_SETS)
 
 
 def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, float, float, float]]:
-    """For each comparison of unchanged sessions: any SLOWER; any beyond the `raised` thresholds; the share of cases
-    called SAME; that of cases which the low ends alone would have called so."""
+    """Yield, for each comparison of unchanged sessions: whether any case is SLOWER; whether any is beyond the `raised`
+    thresholds; the share of cases called SAME; the share that the low ends alone would call SAME."""
     ids = frozenset(case.id for case in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
@@ -129,13 +130,14 @@ def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[float, 
 
 
 def _same_but_for_shape(case: JudgedCase) -> bool:
-    """Whether the low ends say SAME, and the medians or slow ends contradict."""
+    """Return whether the low ends say SAME but the medians or slow ends contradict."""
     assert case.threshold is not None
     return case.reason == "shape" and max(case.ratio or 1, 1 / (case.ratio or 1)) <= 1 + case.threshold
 
 
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """For each comparison with one slowed case among untouched ones: its verdict and new / base."""
+    """Yield the verdict and new / base of the slowed case, for each comparison in which the other cases are
+    untouched."""
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
     # The unchanged sessions just before and just after each: either way the sides have taken turns.
     near = [
@@ -160,7 +162,7 @@ def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Ite
 
 
 def report(pool: Pool) -> bool:
-    """Print the tables; whether every target is met."""
+    """Print the tables; return whether every target is met."""
     rows = [case for case in pool.run.outcomes if isinstance(case, Measurement)]
     largest = max(case.case.params["n"] for case in rows)
     changed = [case.id for case in rows if case.case.params["n"] == largest]

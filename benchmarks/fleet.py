@@ -67,7 +67,7 @@ sys.exit(done.returncode)
 
 
 def _time(command: list[str], folder: Path) -> tuple[float, int, str]:
-    """Seconds, peak resident bytes of that command alone, and what it printed."""
+    """Return the seconds, the peak resident bytes of the command alone, and its output."""
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _WATCH, *command], cwd=folder, capture_output=True, text=True, check=True,
@@ -85,7 +85,7 @@ def gauss(draw: random.Random) -> float:
 
 
 def heavy(draw: random.Random) -> float:
-    """Student's t with 5 degrees of freedom, of unit variance."""
+    """Draw from Student's t with 5 degrees of freedom, scaled to unit variance."""
     chi = sum(draw.gauss(0, 1) ** 2 for _ in range(5))
     return draw.gauss(0, 1) / math.sqrt(chi / 5) / math.sqrt(5 / 3)
 
@@ -93,7 +93,7 @@ def heavy(draw: random.Random) -> float:
 def synthetic(
     count: int, cv: float, tail: Callable[[random.Random], float], draw: random.Random, short: float = 0.0
 ) -> list[Figure]:
-    """The figures of identical GPUs in four cases and two sessions; the first one is slower by `short`."""
+    """Return the figures of identical GPUs in four cases and two sessions. The first GPU is slower by `short`."""
     runs = []
     for case in CASES:
         for i in range(count):
@@ -109,7 +109,7 @@ def synthetic(
 
 
 def alarms(counts: list[int], figures: int) -> None:
-    """Print confirmed false alarms a healthy fleet, and how often one slow GPU is confirmed."""
+    """Print the confirmed false alarms of a healthy fleet, and how often one slow GPU is confirmed."""
     print("confirmed false alarms a healthy fleet")
     print(f"{'tails':>7} {'cv':>6} " + " ".join(f"{f'n = {count}':>10}" for count in counts))
     for tail in (gauss, heavy):
@@ -135,7 +135,7 @@ def false_alarms(count: int, cv: float, tail: Callable[[random.Random], float], 
 
 
 def detection(count: int, cv: float, short: float, figures: int) -> float:
-    """In one case alone: how often matmul names the slow GPU."""
+    """Return how often one case, matmul, confirms the slow GPU."""
     draw = random.Random(f"{SEED} {count} {cv} {short}")
     fleets = min(400, max(20, figures // (count * len(CASES))))
     hits = 0

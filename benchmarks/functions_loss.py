@@ -28,7 +28,8 @@ Curve = dict[int, float]  # seconds by size
 
 
 class Judged(NamedTuple):
-    """A cell of a report: who it is about, what it says, what the sweep says, and what its reader loses."""
+    """A cell of a report: its function, device and situation, its text, the truth by the sweep, and the loss of its
+    reader."""
 
     op: str
     device_id: str
@@ -41,7 +42,7 @@ class Judged(NamedTuple):
 
 
 def at(curve: Curve, n: float) -> float:
-    """Seconds at n: on straight lines of ln(seconds) over ln(n)."""
+    """Return the seconds at n, on straight lines of ln(seconds) over ln(n)."""
     sizes = sorted(curve)
     if len(sizes) == 1:
         return curve[sizes[0]]
@@ -52,7 +53,7 @@ def at(curve: Curve, n: float) -> float:
 
 
 def chosen_from(cell: dict[str, Any], low: float, high: float) -> float:
-    """The size from which on the printed answer chooses the GPU."""
+    """Return the size from which on the printed answer chooses the GPU."""
     if cell["verdict"] in ("always", "all-sizes"):
         return low
     if cell["verdict"] in ("never", "no-size") or cell.get("reason") in ("about-equal", "equal"):
@@ -79,7 +80,7 @@ def judge(cell: dict[str, Any], cpu: Curve, gpu: Curve) -> Judged:
 
 
 def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
-    """The curves of a sweep by function, device and situation."""
+    """Return the curves of a sweep by function, device and situation."""
     times: dict[tuple[str, str, str], Curve] = {}
     with open(path, encoding="utf-8") as lines:
         for line in map(json.loads, lines):
@@ -89,7 +90,7 @@ def read_times(path: str) -> dict[tuple[str, str, str], Curve]:
 
 
 def table(cells: list[Judged], devices: dict[str, str]) -> str:
-    """Draw a line for each function, of the GPU's faster library, and the figures of all cells."""
+    """Draw a line for each function with the GPU's faster library, and the figures of all cells below."""
     head = "| function | GPU by | waited | by hand | copied | by hand | mean loss | worst |\n|" + "---|" * 8
     lines = [head]
     for op in sorted({cell.op for cell in cells}):

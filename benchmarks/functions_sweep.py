@@ -1,10 +1,9 @@
-"""Times of functions by hand, on NumPy, CuPy and PyTorch: 33 sizes, three rounds, four situations.
+"""Times of plain calls of functions on NumPy, CuPy and PyTorch: 33 sizes, three rounds, four situations.
 
 Run: python benchmarks/functions_sweep.py RESULT.json FILE.py ... > sweep.jsonl
 
-RESULT.json is a result of gpubench of these files: it tells the smallest and the largest size of each function, on the
-CPU. A line
-is {"op", "device", "situation", "n", "seconds"}, with the seconds of one call.
+RESULT.json is gpubench's result for these files; its times on the CPU give the smallest and the largest size of each
+function. A printed line is {"op", "device", "situation", "n", "seconds"}, with the seconds of one call.
 """
 
 # ruff: noqa: TID253
@@ -39,7 +38,8 @@ if PLACE != "cpu":
 
 
 def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> dict[str, tuple[Any, int]]:
-    """Each situation: what is done once, with so many turns, and the calls of a turn."""
+    """Return, for each situation, a function that makes so many turns, and the number of calls in a turn. Resident
+    inputs are copied once, before."""
     there = [up(getattr(x, "value", x)) for x in inputs]  # of gpubench.stays the value
 
     def wait_each(turns: int) -> None:
@@ -66,8 +66,8 @@ def situations(call: Any, up: Any, down: Any, wait: Any, inputs: list[Any]) -> d
 
 
 def time_call(sample: Any, calls: int) -> float:
-    """Seconds of a call: after a turn that warms up, of one turn, or of as many as take about SAMPLE_S; of one that
-    takes longer than LONG_S no more."""
+    """Return the seconds of a call, from the faster of two samples after a turn that warms up: one turn, then as many
+    as take about SAMPLE_S. A turn longer than LONG_S is sampled once."""
     spans: list[float] = []
     for turns in (1, 1, MOST):
         turns = min(max(round(SAMPLE_S / spans[-1]), 1), turns) if spans[1:] else 1
@@ -80,15 +80,16 @@ def time_call(sample: Any, calls: int) -> float:
 
 
 def make_inputs(function: Any, n: int) -> list[Any]:
-    """The inputs of gpubench: floating ones in float32, and vectors of numbers from 0.5 to 2 where nobody made any."""
+    """Return the inputs that gpubench would make: the function's own, or vectors of numbers from 0.5 to 2 if it makes
+    none. float64 becomes float32."""
     rng = numpy.random.default_rng(n)
     made = function.make(rng, n) if function.make else [rng.uniform(0.5, 2, n) for _ in function.arguments]
     return [x.astype("float32") if getattr(x, "dtype", None) == "float64" else x for x in made]
 
 
 def sweep(name: str, function: Any, low: int, high: int) -> None:
-    """Print the times of one function: medians of the rounds, which go up and down the sizes in turns. No round begins
-    after LIMIT_S."""
+    """Print the median times of one function. The rounds go up and down the sizes in turns; no round begins after
+    LIMIT_S."""
     sizes = sorted({round(low * (high / low) ** (i / (SIZES - 1))) for i in range(SIZES)})
     creates = (
         "arange" in function.cpu.__code__.co_names
@@ -112,7 +113,7 @@ def sweep(name: str, function: Any, low: int, high: int) -> None:
 
 
 def main() -> None:
-    """Sweep all functions of the files that the result has times of, on both sides."""
+    """Sweep all functions of the files for which the result has times on both sides."""
     with open(sys.argv[1], encoding="utf-8") as file:
         outcomes = [x for x in json.load(file)["outcomes"] if x.get("blocks")]
     for path in map(Path, sys.argv[2:]):

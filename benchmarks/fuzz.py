@@ -20,7 +20,7 @@ from tests.faults import fuzzer
 
 
 def main() -> int:
-    """The table on stdout, failures on stderr; 1 if there are any."""
+    """Print the table on stdout and the failures on stderr; return 1 if there are failures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
-    """Markdown: a row for each kind, and their sum."""
+    """Return the Markdown table: a row for each kind, and their sum."""
     outcomes = ("reported", "refused", "failed")
     lines = ["| input | tried | reported | refused | failed | slowest |", "|---|---|---|---|---|---|"]
     for kind in fuzzer.KINDS:

@@ -35,7 +35,7 @@ def best_times(path: str, device: str) -> dict[Key, CaseTime]:
 
 
 def gain(copied: CaseTime, other: CaseTime) -> str:
-    """Return `7.9x (6.6-9.5)`."""
+    """Return a text such as `7.9x (6.6-9.5)`."""
     low, high = copied.low / other.high, copied.high / other.low
     return f"{copied.estimate / other.estimate:.2g}x ({low:.2g}-{high:.2g})"
 

@@ -40,7 +40,7 @@ DEVICE_TOLERANCE_BYTES = 4 << 20
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Possessions of a process: resident memory, open files or handles, threads, and device memory if known."""
+    """The possessions of a process: resident memory, open files or handles, threads, and device memory if known."""
 
     rss_bytes: int
     handles: int
@@ -49,7 +49,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """`count` launches or openings of `what`, and what was held after the warm-up, half way and at the end."""
+    """`count` launches or openings of `what`, and the possessions after the warm-up, half way and at the end."""
 
     what: str
     count: int
@@ -59,7 +59,7 @@ class Trace(msgspec.Struct, frozen=True):
     tolerance_bytes: int = HOST_TOLERANCE_BYTES
 
     def leaks(self) -> list[str]:
-        """One sentence for each quantity that grew in both halves by more than half its tolerance."""
+        """Return one sentence for each quantity that grew in both halves by more than half its tolerance."""
         tolerances = {
             "rss_bytes": self.tolerance_bytes, "handles": 0, "threads": 0,
             "device_bytes": DEVICE_TOLERANCE_BYTES,
@@ -93,7 +93,7 @@ def _trim() -> None:
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """How often something is repeated, within about `limit_s` seconds, and what says how much device memory is used."""
+    """The number of repeats within about `limit_s` seconds, and the function that reads the device memory in use."""
 
     count: int
     limit_s: float = 60.0
@@ -108,9 +108,10 @@ def trace(
     warmup: int,
     tolerance_bytes: int = HOST_TOLERANCE_BYTES,
 ) -> Trace:
-    """Repeat `step`, which says how many it did: `warmup` times, then `repeats.count` times in two halves.
+    """Repeat `step` `warmup` times, then `repeats.count` times in two halves; `step` returns how many repeats it made.
 
-    Where the first half takes longer than half of the limit, the second one is as short: fewer than `count` then.
+    If the first half takes longer than half of the limit, it ends early and the second half makes as many repeats:
+    fewer than `count` in all.
     """
     _steps(step, warmup, repeats.limit_s / 2)
     first = take_stock(repeats.device_bytes)
@@ -128,7 +129,7 @@ def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
 
 
 def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeats) -> Trace:
-    """Launches of a checked case, with calls that copy both ways and readings of the device's clock between."""
+    """Trace launches of a checked case, mixed with calls that copy both ways and readings of the device's clock."""
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
     try:
         launch = gate(workspace, case, lambda phase: None).launch
@@ -159,7 +160,7 @@ def resident_case(session: Session, op: Op, n: int, implementation: Implementati
 
 
 def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Repeats) -> Trace:
-    """Again and again: open the device, use it in every way, close it."""
+    """Trace openings: open the device, use each implementation once, close it."""
 
     def step() -> int:
         with contextlib.closing(backend.open(device_id)) as session:
@@ -177,7 +178,7 @@ def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Re
 
 
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
-    """One checked launch, and one reading of the device's clock."""
+    """Make one checked launch, and read the device's clock once."""
     workspace = kind_of(op)(session, op, case, 1, "random", folder)
     device_seconds(session, gate(workspace, case, lambda phase: None).launch, 1)
     workspace.release()

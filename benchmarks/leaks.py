@@ -37,7 +37,8 @@ ROW = "{:<22} {:>7}  {:>15}  {:>15}  {:>9}  {:>9}  {}"
 
 
 def main() -> int:
-    """Every device of the backends that are there; 1 if anything leaks, or if a named device is not there."""
+    """Trace every available device of the backends. Return 1 if anything leaks, or if a named device is not
+    available."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=10_000, help="per op and implementation; 0: none")
     parser.add_argument("--openings", type=int, default=200, help="per device; 0: none")
@@ -63,7 +64,7 @@ def _each(options: argparse.Namespace) -> int:
 
 
 def _device_ids(names: list[str]) -> Iterator[str]:
-    """One device of each kind and name: equal ones leak alike."""
+    """Yield one device of each kind and name: equal devices leak alike."""
     for name in names:
         try:
             devices = backends.load(name).devices()
@@ -120,7 +121,7 @@ class _Memory(ctypes.Structure):
 
 
 def _device_memory() -> leak_traces.DeviceBytes | None:
-    """The memory in use on all NVIDIA GPUs, or None without the driver's NVML library."""
+    """Return the memory in use on all NVIDIA GPUs. Returns None without the driver's NVML library."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError:

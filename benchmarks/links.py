@@ -23,7 +23,7 @@ TURNS, SAMPLE_S = 40, 0.005
 
 
 class PlainLinks:
-    """Two devices, a stream and two buffers on each, and a communicator: what a script of twenty lines has."""
+    """The links of a script of twenty lines: two devices, a stream and two buffers on each, and a communicator."""
 
     def __init__(self, cupy: Any, nccl: Any) -> None:
         self.cupy, self.nccl = cupy, nccl
@@ -49,7 +49,7 @@ class PlainLinks:
         self.nccl.groupEnd()
 
     def seconds(self, call: Callable[[int], None], size: int, repeat: int) -> float:
-        """Return the seconds of one exchange; each is waited for on both devices."""
+        """Return the seconds of one exchange. Each exchange is waited for on both devices."""
         start = time.perf_counter()
         for _ in range(repeat):
             call(size)

@@ -42,8 +42,8 @@ SAMPLE_S = 1e-3
 
 
 class Costs(NamedTuple):
-    """Seconds beside the samples: of a step, a case, an element of a size, and a block; before the first step, and
-    after the last one; and launches of a case beside its samples."""
+    """Seconds that are no samples: for a step, for a case, for an element of a size, for a block, before the first
+    step, and after the last step. `launches`: launches of a case beside its samples."""
 
     step_s: float
     case_s: float
@@ -62,8 +62,8 @@ COSTS = {
 
 
 class Scatter(NamedTuple):
-    """Standard deviations of ln(time) of a block, without its tail, and of a size in a session; for calls below 50 us,
-    below 1 ms, and longer."""
+    """Standard deviations of ln(time): of a block without its tail, and of a size in a session. Each has three values:
+    for calls below 50 us, below 1 ms, and longer."""
 
     block: tuple[float, float, float]
     size: tuple[float, float, float]
@@ -84,12 +84,12 @@ BANDWIDTH = 0.5  # of the smoothing of pooled curves, in ln(n)
 
 
 def key_of(case: Case) -> Key:
-    """Op, device, implementation and regime."""
+    """Return the op, the device, the implementation and the regime."""
     return (case.op, case.device_id, case.implementation, case.regime_id)
 
 
 def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
-    """Each plain case with the values of its blocks."""
+    """Yield each plain case with the values of its blocks."""
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement) and not outcome.case.variant and not outcome.case.shared_with:
             blocks = [stats.median(block.wall_s[block.warmup :] or block.wall_s) for block in outcome.blocks]
@@ -101,13 +101,14 @@ def block_values(run: Run) -> Iterator[tuple[Case, list[float]]]:
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the correlation of deviations from 0."""
+    """Return the correlation of pairs of deviations, with means of 0."""
     xx, yy = math.fsum(x * x for x, _ in pairs), math.fsum(y * y for _, y in pairs)
     return math.fsum(x * y for x, y in pairs) / math.sqrt(xx * yy) if xx * yy > 0 else 0.0
 
 
 def scatter(runs: Sequence[Run]) -> None:
-    """Print by device and regime how far runs lie apart at the low and middle sizes, and what that has in common."""
+    """Print, by device and regime, how far runs differ at the low size, how much of that all ops have in common, and
+    how it correlates with the middle size."""
     times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for case, blocks in block_values(run):
@@ -148,7 +149,7 @@ def _from_mean(values: Sequence[float]) -> list[float]:
 
 
 class Truth:
-    """Smooth curves through what all the runs measured: ln(seconds) over ln(n)."""
+    """Smooth curves through the times of all runs: ln(seconds) over ln(n)."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         pooled: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -162,7 +163,7 @@ class Truth:
         return key in self._curves
 
     def seconds(self, key: Key, n: float) -> float:
-        """Return the seconds of a launch, by the straight line between neighbours."""
+        """Return the seconds of a launch, on a straight line between neighbouring sizes."""
         x, y = self._curves[key]
         at = math.log(n)
         if len(x) == 1:
@@ -171,7 +172,8 @@ class Truth:
         return math.exp(y[i] + (y[i + 1] - y[i]) * (at - x[i]) / (x[i + 1] - x[i]))
 
     def crossing(self, curve: BreakEven) -> float | None:
-        """The last size at which the row's device begins to win; None if it loses again, or wins nowhere."""
+        """Return the last size at which the row's device begins to win. Returns None if it loses again, or wins
+        nowhere."""
         base = [key for key in self._curves if key[0] == curve.op and key[3] == "resident"]
         case = [
             key for key in self._curves if (key[0], key[1], key[3]) == (curve.op, curve.device_id, curve.regime)
@@ -205,7 +207,7 @@ def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[fl
 def _fit_line(
     x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
 ) -> tuple[float, float]:
-    """Weighted least-squares line: (intercept, slope). Raises ValueError unless x takes two values."""
+    """Return the weighted least-squares line as (intercept, slope). Raises ValueError unless x takes two values."""
     w = weights or [1.0] * len(x)
     total = math.fsum(w)
     mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
@@ -218,8 +220,8 @@ def _fit_line(
 
 
 class Minute:
-    """One simulated default run: its steps take no time, the clock moves by what they would have taken, and by what
-    choosing takes on `choosing_clock`."""
+    """One simulated default run. Its steps are not executed: the clock moves by the time that they would take, and by
+    the time of choosing them, read on `choosing_clock`."""
 
     choosing_clock = staticmethod(time.process_time)
 
@@ -248,7 +250,7 @@ class Minute:
         self.steps = 0
 
     def run(self) -> Run:
-        """All steps."""
+        """Simulate all steps, and return the run."""
         answered: set[str] = set()
         steps = self._passes.steps()
         while True:
@@ -273,7 +275,7 @@ class Minute:
 
     @property
     def ended_s(self) -> float:
-        """When the last step was over."""
+        """The simulated second at which the run ends."""
         return self._now + self._costs.end_s
 
     def _measure(self, step: Step) -> None:
@@ -307,7 +309,8 @@ class Minute:
         self._now += costs.case_s + costs.launches * launch_s + blocks * (samples_s + costs.block_s)
 
     def _size(self, case: Case, deviation: float) -> float:
-        """Return what a case has of its own in this session; memory that is allocated anew changes half of it."""
+        """Return the deviation of a case at its size. Half of it stays for the session; new memory changes the other
+        half."""
         own = self._sizes.setdefault(case.id, self._draw.gauss(0, deviation))
         return (own + self._draw.gauss(0, deviation)) / math.sqrt(2)
 
@@ -388,7 +391,7 @@ def _hold_truth(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
 
 
 def main() -> None:
-    """Both tables of the files."""
+    """Print both tables of the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--repeats", type=int, default=10)

@@ -76,7 +76,8 @@ def _child(options: Any, names: list[str]) -> None:
 
 
 def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str, float]:
-    """Seconds of one waited call and of one queued call: medians of what fits into about `limit_s`."""
+    """Return the seconds of one waited call and of one queued call, each the median of the calls that fit into about
+    `limit_s`."""
     clock = time.perf_counter
 
     def time_calls(calls: int = 1) -> float:
@@ -102,7 +103,7 @@ def _times(call: Call, sync: Call, limit_s: float, warm_up_s: float) -> dict[str
 
 
 class _Ours:
-    """gpubench's tuned implementation, chosen and checked as a run does it."""
+    """gpubench's tuned implementation, chosen and checked as in a run."""
 
     def __init__(self, options: Any) -> None:
         from gpubench import backends
@@ -149,7 +150,7 @@ class _Torch:
         return self._torch.randn(*shape, device=self._device)
 
     def _weight(self, rows: int, columns: int) -> tuple[Any, Any]:
-        """Weight (columns, rows) and bias of torch.nn.Linear(rows, columns)."""
+        """Return the weight (columns, rows) and the bias of torch.nn.Linear(rows, columns)."""
         return self._normal(columns, rows) / rows**0.5, self._normal(columns)
 
     def mlp_forward(self, n: int) -> Call:
@@ -158,7 +159,7 @@ class _Torch:
         return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
 
     def mlp_backward(self, n: int) -> Call:
-        """Return what autograd computes of the layers, from what the forward pass kept."""
+        """Return the call that computes the gradients by autograd, from the values that the forward pass kept."""
         torch = self._torch
         x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
         w2, _ = self._weight(512, CLASSES)
@@ -170,7 +171,7 @@ class _Torch:
         return call
 
     def mlp_step(self, n: int) -> Call:
-        """The loss and its gradients, by autograd."""
+        """Return the call that computes the loss and its gradients by autograd."""
         torch, f, x = self._torch, self._torch.nn.functional, self._normal(n, 784)
         labels = torch.randint(CLASSES, (n,), device=self._device)
         weights = [
@@ -226,7 +227,8 @@ class _Torch:
         return lambda: f.conv2d(x, w, padding=1)
 
     def inference(self, n: int) -> Call:
-        """Keys and values are kept, and tokens stay on the device: no step waits for the host."""
+        """Return the call that reads the prompt and writes tokens. Keys and values are kept, and tokens stay on the
+        device: no step waits for the host."""
         torch, f = self._torch, self._torch.nn.functional
         table, positions = self._normal(tokens.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
         norms = [[(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)] for _ in range(LAYERS)]
@@ -269,7 +271,7 @@ class _Torch:
 
 
 def table(pairs: list[Any], names: list[str], options: Any) -> str:
-    """A row for each op and size."""
+    """Return a table with a row for each op and size."""
     where = f"{options.device} tuned beside PyTorch on {options.torch}, {options.threads} CPU threads, float32"
     lines = [
         f"{where}; {len(pairs)} pairs. Cells: PyTorch's time / ours [interval]. **Bold**: PyTorch is faster, surely.",

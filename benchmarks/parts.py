@@ -1,4 +1,5 @@
-"""How well the parts of a copying call explain it: for each op the cases whose parts miss the call by more than 10 %.
+"""How well the parts of a copying call explain its time: the cases of each op whose parts add up to the call within 10
+%.
 
 Run: .venv/bin/python benchmarks/parts.py FILE...
 """
@@ -17,7 +18,7 @@ WANTED = 0.10
 
 
 def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
-    """The parts of all cases that have them, by backend and op."""
+    """Return the time breakdowns of all cases that have one, by backend and op."""
     groups: dict[tuple[str, str], list[TimeBreakdown]] = defaultdict(list)
     for file in files:
         for case in case_results(store.load(Path(file))):
@@ -27,7 +28,8 @@ def found_in(files: list[str]) -> dict[tuple[str, str], list[TimeBreakdown]]:
 
 
 def line(name: str, rows: list[TimeBreakdown]) -> str:
-    """How many there are, how many are explained, and the middle of what is not."""
+    """Return a line: the number of cases, how many are explained, and the median share that the parts do not
+    explain."""
     explained = sum(abs(breakdown.residual_share) <= WANTED for breakdown in rows)
     rest = median([breakdown.residual_share for breakdown in rows])
     return f"{name:24}{explained:>4} of {len(rows):<4}{explained / len(rows):>5.0%}   middle rest {rest:+.0%}"

@@ -35,7 +35,7 @@ _CPU_OPS = "copy,add,saxpy,chain,dot,sum,max,relu,gelu,softmax,transpose,gemv"
 
 
 class Sizes(NamedTuple):
-    """Sizes of one class of devices, in the words of `--sizes`; for devices with `least_bytes` of memory or more."""
+    """The sizes for one class of devices, as `--sizes` takes them. The class has `least_bytes` of memory or more."""
 
     least_bytes: int
     elements: str
@@ -68,7 +68,8 @@ _TRIAL = LARGE._replace(
 
 
 def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
-    """Part -> the arguments of its `gpubench run`s, each with what it takes to judge its rows: copy, matmul or both."""
+    """Return, for each part, the arguments of its `gpubench run`s. Each run also measures the peaks by which its rows
+    are judged: copy, matmul or both."""
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
     elements = ("--sizes", sizes.elements)
     return {
@@ -110,7 +111,7 @@ def trial(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def device_bytes() -> int | None:
-    """Memory of the largest GPU that detection knows; None without a GPU or its size."""
+    """Return the memory of the largest GPU that detection finds. Returns None if it finds no GPU, or no size."""
     ended = subprocess.run(
         [sys.executable, "-m", "gpubench", "detect", "--json"], capture_output=True, text=True, cwd=ROOT
     )
@@ -120,7 +121,7 @@ def device_bytes() -> int | None:
 
 
 def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
-    """One `gpubench run`: its exit code and the result file, with a line on how long it took."""
+    """Make one `gpubench run` and print its time. Return its exit code and its result file."""
     began = time.monotonic()
     words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
     ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
@@ -135,7 +136,8 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
 
 
 def measure_all(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
-    """The result files of the whole plan, relative to the repository where they lie in it; whether all went well."""
+    """Make the runs of all `parts`. Return their result files, relative to the repository if they lie in it, and
+    whether all runs succeeded."""
     memory = device_bytes()
     sizes = (
         _TRIAL

@@ -36,7 +36,7 @@ Keep = Callable[[PeakShare], bool]
 
 
 def files_of(page: str) -> list[str]:
-    """The result files that the page names. Raises ValueError if it names none."""
+    """Return the result files that the page names. Raises ValueError if it names none."""
     line = _FILES.search(page)
     if line is None or not line["files"].split():
         raise ValueError("the page has no line <!-- files: ... -->; give result files")
@@ -44,7 +44,7 @@ def files_of(page: str) -> list[str]:
 
 
 def rewrite(page: str, files: Sequence[str], root: Path = ROOT) -> str:
-    """`page` with its blocks made anew from `files` (relative to `root`), in the order in which they were measured."""
+    """Return `page` with new blocks made from `files` (relative to `root`), in the order of their measurement."""
     analyses = sorted(
         (analyse(store.load(root / name)) for name in files), key=lambda analysis: analysis.run.started_at
     )
@@ -68,7 +68,7 @@ def _pair(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> lis
 
 
 def command(argv: Sequence[str]) -> str:
-    """`gpubench run ...` as it can be typed again, without where its output went."""
+    """Return the command `gpubench run ...` to type again, without the options that say where output goes."""
     words, rest = [], iter(argv)
     for word in rest:
         name = word.partition("=")[0]
@@ -98,7 +98,8 @@ def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
 
 
 def _peaks(analyses: Sequence[Analysis]) -> str:
-    """The best peak of all files: each share below is of the peak of its own file."""
+    """Return a table of the best peaks of all files. The shares in the tables below refer to the peak of their own
+    file."""
     best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
     order: dict[tuple[tuple[str, ...], str], float] = {}
     for analysis in analyses:
@@ -116,7 +117,7 @@ def _peaks(analyses: Sequence[Analysis]) -> str:
 
 
 def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
-    """The wanted rows of all files; of a case that several files have, the newest."""
+    """Return the rows of all files that `keep` accepts. If several files have a case, the newest counts."""
     newest: dict[tuple[str, str], Row] = {}
     for analysis in analyses:
         for share in roofline(analysis).rows:
@@ -126,8 +127,8 @@ def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
 
 
 def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
-    """A row for each work, a column for each device and implementation: rate, share of peak, ratio to the vendor
-    library."""
+    """Return a table with a row for each work and a column for each device and implementation: rate, share of peak,
+    ratio to the vendor library."""
     rows = _rows(analyses, keep)
     machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
     columns = sorted({_column(share) for _, share in rows}, key=_column_order)
@@ -210,7 +211,7 @@ def _matmul(analyses: Sequence[Analysis]) -> str:
 
 
 def _ladder(analyses: Sequence[Analysis]) -> str:
-    """Every rung on the sizes at which variants were measured, below the default kernel and the library."""
+    """Return a table of all kernels, with the variants, at the sizes at which variants were measured."""
     rungs = [share for _, share in _rows(analyses, lambda share: share.case.case.variant is not None)]
     works = {share.case.case.workload for share in rungs}
     rows = [share for _, share in _rows(analyses, lambda share: share.case.case.workload in works)]
@@ -228,7 +229,8 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
 
 
 def _memory(analyses: Sequence[Analysis]) -> str:
-    """float32: of each op the sizes that no cache holds, where there are any."""
+    """Return the table of float32 ops that are no matmul, at the sizes of each op that no cache holds; at all sizes if
+    it has none."""
     computing = [analysis for analysis in analyses if not overheads(analysis).rows]
     rows = [share for _, share in _rows(computing, _plain_op)]
     large = {share.case.case.op for share in rows if share.case.bytes >= OUT_OF_CACHE_BYTES}
@@ -295,7 +297,7 @@ _BLOCKS: dict[str, Callable[[Sequence[Analysis]], str]] = {
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; nothing measured is a sentence instead."""
+    """Return a Markdown table, or a sentence if nothing was measured."""
     if not body:
         return NOTHING
     lines = [head, ["---"] * len(head), *body]

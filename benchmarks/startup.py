@@ -37,7 +37,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 
 def took_s(arguments: list[str], folder: str) -> float:
-    """Processor seconds of one process, from its start to its end."""
+    """Return the processor seconds of one process, from its start to its end."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -45,7 +45,7 @@ def took_s(arguments: list[str], folder: str) -> float:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Seconds of each process in each round; the first round warms the file cache and is dropped."""
+    """Return the seconds of each process in each round. The first round warms the file cache and is dropped."""
     programs = {BASE: ["-c", "pass"]} | {name: ["-m", "gpubench", *rest] for name, rest, _ in COMMANDS}
     samples: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""The steps of a run: when each ends, what it takes, its sizes and cases; and when every op has its first answer.
+"""The steps of a run: the end, the duration, the sizes and the cases of each step; and when every op has its first
+answer.
 
 Run: .venv/bin/python benchmarks/steps.py [OPTIONS OF gpubench run]
 The table goes to stdout, the answer of the run to stderr.
@@ -15,7 +16,7 @@ from gpubench.measure import runner
 
 
 def main() -> None:
-    """One run, and its table."""
+    """Make one run, and print its table."""
     began, answered_s = time.monotonic(), dict[str, float]()
     finish = runner.StepRun.finish
     lines = ["| ends at | s | trials | op: size x cases |", "|---|---|---|---|"]

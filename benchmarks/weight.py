@@ -68,7 +68,7 @@ def _docstrings(text: str) -> set[tuple[int, int]]:
 
 
 def packages() -> Counter[str]:
-    """Return the tokens of each package, and of the modules that are in none together (`.`)."""
+    """Return the tokens of each package; `.` counts the modules that are in no package."""
     weights: Counter[str] = Counter()
     for path in sorted(PACKAGE.rglob("*")):
         parts = path.relative_to(PACKAGE).parts

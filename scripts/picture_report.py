@@ -2,7 +2,7 @@
 
 python scripts/picture_report.py [RESULT.json]    needs Chromium and the development tools
 
-Without a file: of the default run whose answer README shows.
+Without RESULT.json the report is of the default run that README shows.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def release_notes(changelog: str, version: str) -> str:
 
 
 def require_ready(version: str) -> None:
-    """End the program unless the checkout is a clean main without this tag."""
+    """End the program unless the checkout is a clean main and the version's tag is still free."""
     if run("git", "status", "--porcelain"):
         fail("the checkout has changes that are not committed", "commit or remove them")
     if run("git", "branch", "--show-current") != "main":
@@ -101,7 +101,7 @@ def require_ready(version: str) -> None:
 
 
 def copy_sources(folder: Path) -> None:
-    """Copy to `folder` what the source archive is made of."""
+    """Copy the files of the source archive to `folder`."""
     folder.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -130,7 +130,7 @@ def build(source: Path, dist: Path) -> list[Path]:
 
 
 def check(wheel: Path, version: str, folder: Path, offline: bool) -> None:
-    """Install the wheel in a clean environment below `folder`, and run there what a user types first."""
+    """Install the wheel in a clean environment below `folder`, and run the commands that a new user types first."""
     home = folder / "a clean home"
     run(sys.executable, "-m", "venv", *(["--without-pip"] if offline else []), str(home / "venv"))
     programs = home / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
@@ -149,7 +149,8 @@ def check(wheel: Path, version: str, folder: Path, offline: bool) -> None:
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """Return what the command prints on stdout, in the checkout unless elsewhere. Ends the program if it fails."""
+    """Run the command in the checkout, or in another folder if one is named, and return its stdout. Ends the program if
+    the command fails."""
     ended = subprocess.run(command, cwd=cwd or ROOT, capture_output=True, text=True, check=False)
     if ended.returncode:
         fail(f"{' '.join(command)} ended with {ended.returncode}", (ended.stderr or ended.stdout)[-2000:])
@@ -157,7 +158,7 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 
 def fail(what: str, remedy: str) -> None:
-    """End the program with what is wrong and what to do."""
+    """End the program with a message: what is wrong, and what to do."""
     sys.exit(f"error: {what}\n  fix: {remedy}")
 
 

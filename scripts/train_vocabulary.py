@@ -25,13 +25,14 @@ ENTRIES = 2048
 
 
 def frozen_text() -> bytes:
-    """The pages in a row: begins with a letter and ends with a line's end, so that it can follow itself."""
+    """Return the pages as one text. It begins with a letter and ends with a line's end, so that it can follow
+    itself."""
     pages = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8").strip() for name in PAGES)
     return pages.lstrip("# ").encode("ascii", "ignore").strip() + b"\n"
 
 
 def train(text: bytes) -> list[bytes]:
-    """The entries by rank. Of pairs that stand equally often the first by bytes is taken."""
+    """Return the entries by rank. Of pairs with the same count the first one by bytes is taken."""
     entries = [bytes([value]) for value in range(256)]
     counts = Counter(words(text))
     parts = {word: [bytes([value]) for value in word] for word in counts}
@@ -47,7 +48,7 @@ def train(text: bytes) -> list[bytes]:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the text and the vocabulary."""
     text = frozen_text()
     TEXT.parent.mkdir(exist_ok=True)
     TEXT.write_bytes(text)

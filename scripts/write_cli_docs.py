@@ -115,7 +115,7 @@ fish, PowerShell); `--show-completion` prints what it would add, for who keeps s
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = [
         f"| `{section.key}` | {section.help}{'' if section.usual else '; on request'} |"
         for section in sections.declarations()

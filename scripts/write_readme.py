@@ -56,7 +56,7 @@ _WORDS = re.compile(r"(<!-- words (?P<name>\S+) -->\n).*?<!-- end -->", re.DOTAL
 
 
 def page(text: str) -> str:
-    """A page with its blocks printed anew."""
+    """Return the text of a page with new blocks."""
     text = _BLOCK.sub(
         lambda match: f"{match[1]}```\n{_print(match['command'], match['arguments'])}```\n<!-- end -->", text
     )
@@ -64,7 +64,7 @@ def page(text: str) -> str:
 
 
 def default_result() -> Path:
-    """The file whose answer README shows."""
+    """Return the file with the answer that README shows."""
     return _find_role(README, "default")
 
 
@@ -76,7 +76,8 @@ def _find_role(file: Path, role: str) -> Path:
 
 
 def stages_picture() -> bytes:
-    """The chart of the workload whose stages docs/workloads.md shows: the table's filter begins with its name."""
+    """Return the chart of the workload whose stages docs/workloads.md shows. The filter of the table begins with the
+    workload's name."""
     drawn = plots.plots([analyse(store.load(_find_role(WORKLOADS, "stages")))], "svg", sections=("stages",))
     name_match = re.search(r"--filter (\w+)[^\n]*--sections stages", WORKLOADS.read_text(encoding="utf-8"))
     assert name_match is not None
@@ -84,7 +85,8 @@ def stages_picture() -> bytes:
 
 
 def words(name: str) -> str:
-    """`lead`: what the picture shows. `reading`: how the table is read. Both of README's default run."""
+    """Return sentences on README's default run. `lead` says what the picture shows; `reading` says how to read the
+    table."""
     analysis = analyse(store.load(default_result()))
     return _fill((_lead if name == "lead" else _reading)(answer(analysis)))
 
@@ -152,7 +154,7 @@ def _width(line: AnswerRow) -> float:
 
 
 def _fill(text: str) -> str:
-    """In lines as the rest of the page has them."""
+    """Wrap the text to lines of the page's width."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False))
@@ -183,7 +185,7 @@ def _print(command: str, arguments: str) -> str:
 
 
 def _take(roles: dict[str, str | None]) -> None:
-    """Name other results in the pages."""
+    """Replace the names of results in the pages by those in `roles`."""
     for file in (README, CLAIMS, WORKLOADS):
         text = file.read_text(encoding="utf-8")
         for role, name in roles.items():
@@ -194,7 +196,7 @@ def _take(roles: dict[str, str | None]) -> None:
 
 
 def main() -> None:
-    """Write all pages, after other results are named where the command line has them."""
+    """Write all pages, with the results that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for role in ROLES:
         parser.add_argument(f"--{role}", metavar="FILE")

@@ -12,7 +12,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 
 
 def page() -> str:
-    """The page with its tables anew."""
+    """Return the page with new tables."""
     text = TARGET.read_text(encoding="utf-8")
     text = _with_table(text, "reasons", ("reason", "what happened"), REASONS)
     text = _with_table(text, "warnings", ("code", "what it means"), WARNINGS)
