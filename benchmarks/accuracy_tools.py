@@ -34,7 +34,7 @@ class Tool(NamedTuple):
 
 
 def cupyx_many(subject: Subject) -> Theirs:
-    """cupyx.profiler around as many launches as gpubench queues: the host's enqueueing hides behind them."""
+    """Time with cupyx.profiler as many launches as gpubench queues: the host's enqueueing hides behind them."""
     from cupyx.profiler import benchmark
 
     count = subject.cycle.hot_repeat or 1
@@ -48,7 +48,8 @@ def cupyx_many(subject: Subject) -> Theirs:
 
 
 def cupyx_one(subject: Subject) -> Theirs:
-    """cupyx.profiler around one launch, as its examples show it: an idle device waits for the host inside the span."""
+    """Time one launch with cupyx.profiler, as in its examples: the span includes the time in which the idle device
+    waits for the host."""
     from cupyx.profiler import benchmark
 
     times = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
@@ -56,7 +57,7 @@ def cupyx_one(subject: Subject) -> Theirs:
 
 
 def torch_timer(subject: Subject) -> Theirs:
-    """torch.utils.benchmark: wall time of many launches and one wait."""
+    """Time many launches and one wait with torch.utils.benchmark: wall time."""
     from torch.utils.benchmark import Timer
 
     times = Timer("call()", globals={"call": subject.call}).blocked_autorange(min_run_time=TORCH_RUN_S)
@@ -64,7 +65,7 @@ def torch_timer(subject: Subject) -> Theirs:
 
 
 def triton_bench(subject: Subject) -> Theirs:
-    """triton.testing.do_bench: events around one launch after 256 MiB were cleared."""
+    """Time one launch with triton.testing.do_bench: events around the launch, after it cleared 256 MiB."""
     from triton.testing import do_bench
 
     return Theirs(float(do_bench(subject.call, warmup=10, rep=TRITON_RUN_MS, return_mode="median")) * 1e-3)
@@ -87,9 +88,10 @@ TOOLS = (
 def turns(
     subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
 ) -> list[Pairing]:
-    """Each tool between two readings of gpubench, `count` times, every second time in reversed order.
+    """Return the pairings of each tool between two readings of gpubench, in `count` turns; every second turn is in
+    reversed order.
 
-    Two tools that share `measure` share its reading.
+    Two tools with the same `measure` share its reading.
     """
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     own: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}

@@ -102,12 +102,12 @@ class Noise(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The true curves. The ratio of both rises by the power `power` of n and is 1 near `crossing`; the CPU's time steps
-    up by `step` at `at` times the crossing; the GPU's by `jump` there.
+    """The true curves. The ratio of both rises with the power `power` of n and is 1 near `crossing`. At `at` times the
+    crossing the CPU's time steps up by `step`, and the GPU's by `jump`.
 
     `caches`: the CPU's time also rises by these factors around these shares of the crossing, each over a factor of 3.
     `bend`: the ratio rises with the power 1 up to a fifth of the crossing, hardly up to 0.8 of it, and with this power
-    beyond. `waves`: a GPU that computes so much of the crossing at once takes as long for a part of it.
+    beyond. `waves`: the GPU computes this share of the crossing at once, and takes as long for a part of it.
     """
 
     power: float = 0.5

@@ -86,7 +86,7 @@ def take_stock(device_bytes: DeviceBytes | None = None) -> Held:
 
 
 def _trim() -> None:
-    """Let glibc hand freed memory back to the system: its arenas keep tens of MiB, which look like a leak and are none
+    """Let glibc hand freed memory back to the system. Its arenas keep tens of MiB, which look like a leak but are none
     (200 openings of llvmpipe: 190 MiB resident, 109 after it). Other C libraries have no such call."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

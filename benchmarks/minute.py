@@ -333,9 +333,9 @@ def count_answers(rows: Sequence[BreakEven]) -> int:
 
 def simulate(runs: Sequence[Run], repeats: int, budgets: Sequence[float], engines: Sequence[str]) -> None:
     """Print a row for each engine and budget: the share of cells that are answered and of break-evens within 2.25, the
-    share of intervals that hold the break-even, how far guesses lie off (median and 90 %), the seconds until every op
-    has an answer, until the ladder is over, and until the run ends, and what choosing a step took here. A budget beyond
-    the default one is used whole."""
+    share of intervals that hold the true break-even, the distance of guesses from it (median and 90 %), the seconds
+    until every op has an answer, until the ladder ends and until the run ends, and the time to choose a step. A budget
+    beyond the default one is used whole."""
     truth = Truth(runs)
     print("| engine | budget | answered | within 2.25 | held | off by | every op | ladder | end | choosing |")
     print("|---" * 10 + "|")

@@ -359,7 +359,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: `file` from the root with `source` in its place, and the change in words."""
+    """One change: `source` replaces the text of `file`, a path from the root; `change` says it in words."""
 
     part: str
     file: str
@@ -369,12 +369,12 @@ class Mutant:
 
     @property
     def text(self) -> str:
-        """Return where and what it is."""
+        """Return the place and the change in words."""
         return f"{self.file}:{self.line}: {self.change}"
 
 
 def mutants(part: str, file: str) -> list[Mutant]:
-    """Every change of a file, in the order of its lines."""
+    """Return every mutant of a file, in the order of its lines."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     original = ast.unparse(tree)
     alterations = []
@@ -400,13 +400,13 @@ def _put(node: ast.AST, name: str, index: int | None, new: object) -> None:
 
 
 def _differing(original: str, source: str) -> tuple[str, str]:
-    """The first line that differs, in both."""
+    """Return the first line that differs, from both sources."""
     pairs = zip(original.splitlines(), source.splitlines(), strict=False)
     return next((old.strip(), new.strip()) for old, new in pairs if old != new)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, object]]:
-    """Node, field and index, and what is put there instead."""
+    """Yield the node, field and index of each change, and the value to put there."""
     for node in _altered_nodes(tree):
         yield from _reassignments(node)
         for name in ("body", "orelse", "finalbody"):
@@ -452,7 +452,7 @@ def _deletable(node: ast.stmt) -> bool:
 
 
 def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node that decides something: no annotation, no decorator, no base or option of a class, no zip(strict=)."""
+    """Yield every node that decides something: no annotation, decorator, class base or option, or zip(strict=)."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -471,7 +471,7 @@ def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def main() -> int:
-    """A line for each survivor, then the table; 1 if too many survive."""
+    """Print a line for each survivor, then the table. Return 1 if too many mutants survive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--number", type=int, default=150, help="mutants of all parts together; 0: every one")
@@ -534,7 +534,7 @@ def _table(parts: list[str], outcomes: Counter[tuple[str, str]]) -> str:
 
 
 def _prepare(folder: str, tracked: list[str]) -> None:
-    """A process of the pool: a copy of the tree to alter, and what all tests import, so that a fork has it already."""
+    """Prepare a process of the pool: copy the tree, and import the modules of all tests before any fork."""
     copy = Path(tempfile.mkdtemp(dir=folder))
     for name in filter(None, tracked):
         if (ROOT / name).is_file():
@@ -551,7 +551,7 @@ def _prepare(folder: str, tracked: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """Return what the tests took unaltered, one by one and together, and by file and line those that run it."""
+    """The seconds of the unaltered tests, together and one by one, and the tests that run each line."""
 
     together_s: float
     each_s: dict[str, float]
@@ -559,7 +559,7 @@ class Survey:
 
 
 def _survey(tests: tuple[str, ...]) -> Survey:
-    """Run the tests unaltered, counted line by line. Raises RuntimeError if they fail: then nothing can be learnt."""
+    """Run the tests unaltered, counted line by line. Raises RuntimeError if they fail."""
     notes = Path(f"survey-{os.getpid()}.json")
     began = time.monotonic()
     if _pass(tests, 1800, notes) is not True:
@@ -572,7 +572,7 @@ def _survey(tests: tuple[str, ...]) -> Survey:
 
 
 class _Counted:
-    """A plugin of pytest that says which test runs which line."""
+    """A plugin of pytest that records which test runs which line."""
 
     def __init__(self, notes: Path) -> None:
         import coverage
@@ -604,7 +604,7 @@ class _Counted:
 
 
 def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[tuple[str, ...], float]]:
-    """The tests to ask, in turn, each with its deadline: four times what they take unaltered."""
+    """Return the runs of tests in turn, each with its deadline: four times the unaltered time, and 10 s."""
     own = [(tests, surveys[tests]) for tests in PARTS[mutant.part][1:] if tests]
     reach = _statement(mutant)
     running: dict[str, float] = {}
@@ -617,7 +617,7 @@ def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[
 
 
 def _statement(mutant: Mutant) -> range:
-    """The lines of the statement that is altered, of a compound one those of its head."""
+    """Return the lines of the altered statement; of a compound statement, the lines of its head."""
     extent = range(mutant.line, mutant.line + 1)
     for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
@@ -654,7 +654,7 @@ def _why_equivalent(mutant: Mutant) -> str:
 
 
 def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None) -> bool | None:
-    """Run the tests in a fork until one fails; None: they took longer than that. `survey`: what ran goes there."""
+    """Run the tests in a fork until one fails. Returns None if they take too long. `survey`: the record's file."""
     child = os.fork()
     if not child:
         _run(tests, survey)
@@ -671,7 +671,7 @@ def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None)
 
 
 def _run(tests: tuple[str, ...], survey: Path | None) -> None:
-    """In the fork, which is a group of its own so that all it starts can be ended. Does not return."""
+    """Run the tests in the fork, and do not return. The fork is a process group, to end all its processes."""
     os.setsid()
     with open(os.devnull, "r+b") as nothing:
         for stream in (0, 1, 2):

@@ -5,8 +5,8 @@ time of one / time of the device group, efficiency S / ranks.
 
 Weak scaling compares what identical GPUs do at once with what each does alone. Rates are launches per second of the
 samples that lie wholly inside the window in which all GPUs worked. `early` is the begin of the window, `late` its end.
-The GPUs lose from alone to early what they share, links and the host's memory; from early to late they lose by heat and
-power.
+Links and the host's memory, which the GPUs share, cause the loss from alone to early; heat and power cause the loss
+from early to late.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
 
 
 class _Step(NamedTuple):
-    """A stage on one side. Each value has two bits in a number: its copy on the CPU is valid, its copy on the GPU is
-    valid."""
+    """A stage on one side. Two bits of a number stand for each value: whether its copy on the CPU is valid, and whether
+    its copy on the GPU is."""
 
     seconds: float  # of the stage on this side
     reads: tuple[

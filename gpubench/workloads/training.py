@@ -147,8 +147,8 @@ def _largest(xp: Array, distance: Array) -> Array:
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
-    """Return the scale of the weights after three updates: the largest number that the first one reads as a weight or a
-    moment. No gradient exceeds the gradient that it is made of, times its input."""
+    """Return the scale of the weights after three updates: the largest initial weight or moment. No gradient exceeds
+    the gradient from which it is computed, times its input."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 
