@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
@@ -449,7 +450,7 @@ def with_functions(options: RunOptions) -> RunOptions:
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
-    named = [_file(word) for word in options.functions or []]
+    named = [_file(word, options.functions or []) for word in options.functions or []]
     files = [*named, *(place for place in places if place is not None)]
     if not files:
         return options
@@ -472,13 +473,18 @@ def with_functions(options: RunOptions) -> RunOptions:
     return options.replace(ops=",".join([*ids, *rest]), functions=None, dtypes=dtypes)
 
 
-def _file(word: str) -> sources.CodePlace:
-    """Parse a word that names a file. Raises UsageError if it names none."""
+def _file(word: str, words: list[str]) -> sources.CodePlace:
+    """Parse one of the `words` that name files. Raises UsageError for a word that names none."""
     place = sources.parse_place(word)
     if place is not None:
         return place
     is_op = word in kernels.names() or word in kernels.groups()
     near = f"write --ops {word}" if is_op else suggest(word, kernels.names())
+    named = [other for other in words if other.endswith(".py")]
+    if Path(f"{word}.py").is_file():
+        near = f"write {word}.py"
+    elif named and not is_op:
+        near = f"write {named[0]}:{word}"
     raise UsageError(
         "bad-function", f"{word!r} is not a file with functions", why="a file ends in .py, a module has a colon",
         hint=near or "write options.py or options.py:NAME",

@@ -103,7 +103,7 @@ def copy_of(value: Any) -> Any:
 
 def equal(first: Any, second: Any) -> bool:
     """Return whether two objects hold the same values; NaN equals NaN. Returns True also for objects that cannot be
-    read or that hold different numbers of arrays."""
+    read."""
     import numpy as np
 
     def same(a: Array, b: Array) -> bool:
@@ -112,7 +112,7 @@ def equal(first: Any, second: Any) -> bool:
 
     try:
         firsts, seconds = _arrays(first), _arrays(second)
-        return len(firsts) != len(seconds) or all(map(same, firsts, seconds)) or _equal_sparse(first, second)
+        return (len(firsts) == len(seconds) and all(map(same, firsts, seconds))) or _equal_sparse(first, second)
     except (Unreadable, ValueError):
         return True
 

@@ -246,7 +246,8 @@ def test_the_search_ends_where_memory_does(monkeypatch):
     ("import gpubench\nundefined\n", "line 2: NameError"), ("x = 1\ndef f(\n", "line 2: SyntaxError"),
     ("\nimport broken_helper\n", "line 2: SyntaxError"),
 ])  # fmt: skip
-def test_the_line_of_an_error_is_one_of_the_users_file(tmp_path, text, told):
+def test_the_line_of_an_error_is_one_of_the_users_file(tmp_path, text, told, monkeypatch):
+    monkeypatch.setattr("gpubench.functions.declare.MEASURES", True)  # loading unsets it
     (tmp_path / "broken_helper.py").write_text("a = 1\nb = 2\nc = (\n", encoding="utf-8")
     (tmp_path / "own.py").write_text(text, encoding="utf-8")
     source = CodeSource("own", "file", str(tmp_path / "own.py"), path=(str(tmp_path),))
