@@ -365,7 +365,7 @@ def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
 
 
 def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
-    """Return one entry per name, with the APIs that list it."""
+    """Return the software renderers, one entry per name, each with the APIs that list the renderer."""
     names: dict[str, set[str]] = {}
     for record in merged.sorted.software:
         names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)

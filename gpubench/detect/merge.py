@@ -1,4 +1,5 @@
-"""Records of many sources become devices: sorted by subject, then joined by uuid or by address, never by name.
+"""Records of many sources become devices: sorted by subject, then joined by uuid or by address, or by vendor and
+device id where a source tells neither; never by name.
 
 A device never holds two records of one enumeration, so identical GPUs stay two. The result does not depend on the order
 of the records.

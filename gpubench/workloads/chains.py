@@ -62,8 +62,8 @@ def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
 
 
 def runs_by_stage(op: Op, case: Case) -> bool:
-    """Tell whether the case runs stage by stage. The library implementation runs the expression of the whole
-    instead."""
+    """Tell whether the case runs the stages of its op one by one. Only tuned cases do; a library case runs one
+    expression for the whole op."""
     return bool(op.stages) and case.implementation == "tuned"
 
 

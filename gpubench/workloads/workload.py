@@ -169,7 +169,7 @@ class _Stages:
         )
 
     def role(self, value: str) -> Role:
-        """Return the role of an input: `host` if the host reads it, else `activation`."""
+        """Return the role of an input: `host` if any stage declares it as a `host` operand, else `activation`."""
         roles = {operand.role for stage in self.stages for name, operand in self._uses(stage) if name == value}
         return "host" if "host" in roles else "activation"
 

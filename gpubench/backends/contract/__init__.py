@@ -172,7 +172,8 @@ class HostMemory(ABC):
         """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""
 
     def free(self, buffer: Buffer) -> None:
-        """Take the buffer back. By default the memory is freed with the buffer's last reference."""
+        """Take the buffer back. The default does nothing: the memory is freed when the last reference to the buffer is
+        gone."""
 
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:

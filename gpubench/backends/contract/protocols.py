@@ -202,8 +202,8 @@ class TimesStages(Protocol):
 
     @abstractmethod
     def stage_times(self, steps: Steps) -> StageReading | None:
-        """Do the steps of a chain once, in order, read the clock between them, and wait. Returns None if the clock
-        failed this time."""
+        """Run the steps of a chain once, in order, with a clock reading between steps, and wait until all are done.
+        Returns a StageReading, or None if the clock failed this time."""
 
 
 @runtime_checkable

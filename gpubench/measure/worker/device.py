@@ -501,10 +501,9 @@ class OpenDevice:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Time the parts once per implementation, as they do not depend on the regime. The CPU has none.
-
-        A `transfer-always` case notes the steps of its own samples instead.
-        """
+        """Time the parts of a launch once per implementation, as they do not depend on the regime. Returns nothing for
+        a CPU. The stages of a pipeline are timed at every call. The steps of a `transfer-always` case are read from its
+        own samples."""
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}

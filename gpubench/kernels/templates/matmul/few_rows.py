@@ -47,7 +47,7 @@ _MOST_AHEAD = 4
 
 
 class RowNorm(msgspec.Struct, frozen=True):
-    """The norm of rows, computed by the group that multiplies them."""
+    """The layernorm of a few rows, computed by the group of threads that then multiplies these rows by the weights."""
 
     rows: int  # rows of the group
     k: int  # elements of a row
@@ -283,7 +283,7 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
     @property
     def along(self) -> int:
-        """The length of a row of the weights as they lie."""
+        """The length of a row of the weights as they are stored: k if they are stored transposed, else m."""
         return self.k if self.turned else self.m
 
     @property
