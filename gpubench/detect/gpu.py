@@ -356,11 +356,11 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
     """Return the fields of a device that is no GPU."""
-
     device = MergedDevice(records[0])
     device.records = records
+    ids = _identity(device)
     driver = Driver(**{name: first(*_facts_of(device, f"driver.{name}")) for name in ("name", "version")})
-    identity: dict[str, Any] = {name: _identity(device)[name] for name in _IDS}
+    identity: dict[str, Any] = {name: ids[name] for name in _IDS}
     return {"id": f"pci:{bdf}", "bdf": make_fact(str(bdf), records[0].source), "driver": driver, **identity}
 
 
