@@ -247,7 +247,9 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
     """Raise UsageError if the existing file's plan differs from the plan of the `--like` file."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
-    for name in there.keys() - {"sessions", "budget_s"}:  # each call says these for itself
+    for name in there:
+        if name in ("sessions", "budget_s"):  # each call says these for itself
+            continue
         if _in_order(name, there) != _in_order(name, model_plan):
             raise UsageError(
                 "contradicts-file", f"{like} contradicts {option}",
