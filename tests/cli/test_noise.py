@@ -123,6 +123,7 @@ def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_sa
          "the time budget ended first"),
         ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), failed(CASES[2])], 3, 1, 1, "wrong-result"),
         ([skipped(CASES[1])], 3, 1, 1, "out-of-memory"),
+        ([skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124, "budget: no time"),
         ([timed(CASES[0], [1e-3] * 9), skipped(CASES[1])], 10, 0, 4, "out-of-memory"),
     ],
 )  # fmt: skip

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from gpubench.curves import Margin, TimeCurve, TimedSizes, compare, doubt, fit, interval
+from gpubench.curves import threshold as threshold_room
 from gpubench.curves.relatives import traffic_of
-from gpubench.curves.threshold import fastest_at, normal, threshold_of, unsure
+from gpubench.curves.threshold import expected_loss, fastest_at, normal, threshold_of, unsure
 from gpubench.curves.time_curve import Conditioned, Deviating, Height, LaunchTime, Point, Walk, Warp, points
 from tests.unit.curves.simulated import LADDER, apart, cpu, exact, gpu, queued, scattered
 
@@ -185,10 +186,21 @@ def test_the_fastest_of_several_is_that_of_many_draws(others):
     assert found.variance == pytest.approx(least.var(), rel=0.05)
 
 
-def test_a_stretch_reaches_half_a_step_beyond_the_places_at_which_a_choice_costs_too_much():
+def test_a_stretch_reaches_half_a_step_beyond_the_places_at_which_a_choice_costs_too_much(monkeypatch):
     """Steps of a third lie between 1 and e."""
-    ((low, high),) = unsure([Fixed(0.0, 1.0), Fixed(0.0, 1.0)], 1.0, math.e)
+    a, b = Fixed(0.0, 1.0), Fixed(0.0, 1.0)
+    ((low, high),) = unsure([a, b], 1.0, math.e)
     assert (math.log(low), math.log(high)) == pytest.approx((-1 / 6, 7 / 6))
+    monkeypatch.setattr(threshold_room, "HIGHEST_COST", doubt(a, [b], 0.0).cost)
+    assert unsure([a, b], 1.0, math.e) == (), "the highest cost is none too high"
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(-0.1, 0.05), (0.0, 0.3), (0.2, 0.5)])
+def test_an_expected_loss_is_the_integral_over_a_normal_difference(mean, deviation):
+    d = np.linspace(mean - 10 * deviation, mean + 10 * deviation, 100_001)
+    density = np.exp(-(((d - mean) / deviation) ** 2) / 2)
+    expected = np.sum(np.maximum(0, np.expm1(d)) * density) / np.sum(density)
+    assert expected_loss(mean, deviation) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_threshold_reads_its_probabilities_straight_between_two_places():

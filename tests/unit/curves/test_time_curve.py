@@ -101,6 +101,15 @@ def test_relatives_share_nothing_before_their_own_sizes_tell_a_line_or_a_launch_
         assert (spread(together, 1 << 12) < spread(alone, 1 << 12)) == (count >= fewest)
 
 
+@pytest.mark.parametrize(("kind", "size_counts"), [("cpu", 1), ("waited", 2), ("queued", 2), ("copied", 2)])
+def test_a_gpu_with_a_single_size_takes_nothing_from_its_relatives(kind, size_counts):
+    series = {f"r{i}": TimedSizes(kind, exact(gpu), "f", 12.0) for i in range(3)}
+    for count in (1, 2):
+        own = TimedSizes(kind, exact(gpu, [1 << 17, 1 << 20][:count]), "f", 12.0)
+        together, alone = fit({**series, "own": own})["own"], fit({"own": own})["own"]
+        assert (together.at(math.log(1 << 17)) == alone.at(math.log(1 << 17))) == (count < size_counts)
+
+
 def test_a_size_has_the_mean_of_the_logarithms_of_its_blocks():
     """And a block that took twice as long does not make it look surer; one that took thrice was interrupted."""
     even, uneven = ({4096: [values]} for values in ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]))

@@ -23,12 +23,13 @@ from tests.unit.report.answer_runs import (
     ALWAYS,
     SUITE,
     WAITED,
+    WEBGPU,
     answer_run,
     op_case,
     op_rows,
     suite_run,
 )
-from tests.unit.report.builders import curve, failed, measured, run_of, skipped
+from tests.unit.report.builders import CPU, GPU, curve, failed, measured, run_of, skipped
 from tests.unit.report.samples import analysed
 from tests.unit.report.screens import ENDS
 
@@ -171,3 +172,17 @@ def test_an_unstable_case_that_does_not_stand_first_is_not_said_to_be_noisy():
     (analysis,) = analyse_runs([answer_run(rows, named={"add": [1024]})])
     assert any("unstable" in row.findings for row in analysis.cases)
     assert "Noisy" not in answer_sentences(analysis)[0]
+
+
+def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
+    """wgpu:0 is the faster one at 256, and alone at 16384."""
+    cupy = op_rows("add", {WAITED: {256: 2.0, 1024: 8.0, 4096: 1.0}})
+    wgpu = op_rows("add", {WAITED: {256: 8.0, 1024: 2.0, 16384: 9.0}}, device="wgpu:0", cpu=False)
+    found = answer(
+        analyse(
+            answer_run(
+                [*cupy, measured(op_case("add", 16384), 1e-3, sessions=5), *wgpu], devices=(CPU, GPU, WEBGPU)
+            )
+        )
+    )
+    assert (found.devices, found.others) == (("cupy:0",), ("wgpu",))

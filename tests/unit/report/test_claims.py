@@ -166,6 +166,13 @@ def test_mistakes_in_a_file(tmp_path, text, why):
         claims_room.load("nowhere.toml")
 
 
+def test_a_claim_that_is_refused_is_named_by_its_first_forty_characters(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[[claims]]\nclaim = "{"x" * 39}yz"\n')
+    with pytest.raises(InputError, match=f"the claim '{'x' * 39}y'"):
+        claims_room.load(str(path))
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,7 +4,7 @@ what was measured nothing."""
 import pytest
 
 from gpubench.analysis.contenders import call_time, case_groups, contenders
-from gpubench.analysis.estimate import case_results
+from gpubench.analysis.estimate import case_results, time_breakdown
 from gpubench.result.run import Parts
 from tests.unit.report.builders import case, measured, regime_of, run_of
 
@@ -87,6 +87,22 @@ def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
         assert ("transfer-mismatch" in found["transfer-always"].findings) == misses
     b = (10 * 2e-3 - 11e-3) / 9
     assert seconds_of(found, 5) == pytest.approx(((11e-3 - b) + b * 5) / 5)
+
+
+@pytest.mark.parametrize(("single_s", "misses"), [(2.0, False), (1.99, True)])
+def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
+    """Of 10 s the parts without the kernel, which takes 1 s less than the single call, take 8 s."""
+    parts = Parts(
+        session=0,
+        alloc_s=[1.0],
+        upload_s=[5.0],
+        launch_s=[0.5],
+        sync_s=[0.5],
+        single_s=[single_s],
+        download_s=[1.0],
+    )
+    what = measured(case(regime="transfer-always", device="cupy:0"), 10.0, parts=parts)
+    assert time_breakdown(run_of([what]), what, 10.0, None, {}).mismatch == misses
 
 
 def test_calls_outside_of_what_was_measured_are_unknown():
