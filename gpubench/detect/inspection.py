@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,16 +73,14 @@ class Gathered(NamedTuple):
 
 def inspect(
     *, sysroot: Path | None = None, records: list[dict[str, Any]] | None = None,
-    extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, deep: bool = False,
-    wake: bool = False, debug: bool = False, results: Path | None = None, read: Reader | None = None,
-    gathered: Gathered | None = None,
+    extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, debug: bool = False,
+    results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Describe this machine, a recorded machine, or the devices of given provider records.
 
-    `extra_records` are the caller's own records, merged like any other; a caller that passes them is about to measure,
-    so the BLAS is asked too. `gathered` is an earlier result of `gather` on this machine. `results` is a folder or file
-    of measured results. Raises UsageError for an unknown mode and ValueError for a malformed record. Faults of the
-    machine itself become statuses in the document.
+    `extra_records` are the caller's own records, merged like any other. `gathered` is an earlier result of `gather` on
+    this machine. `results` is a folder or file of measured results. Raises UsageError for an unknown mode and
+    ValueError for a malformed record. Faults of the machine itself become statuses in the document.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
@@ -99,7 +96,7 @@ def inspect(
         files = read_files(root, NOT_PROBED)
         gathered = Gathered(files, root, [_files_provider(start)])
     elif gathered is None:
-        gathered = gather(deep=deep, wake=wake, blas=extra_records is not None)
+        gathered = gather()
     machine = assemble(
         gathered, extra, live=live, debug=debug, sysroot=None if sysroot is None else str(sysroot)
     )
@@ -511,7 +508,7 @@ def node_status(path: str) -> str:
 
 def render_nodes(root: Root) -> Mapping[Address | None, str]:
     """Return the names of the render nodes, by the address of their GPU."""
-    names = [name for name in root.names(CARDS) or () if re.fullmatch(r"renderD\d{1,4}", name)]
+    names = root.names_like(CARDS, r"renderD\d{1,4}")
     return {bdf: name for name in names if (bdf := address(root.link(f"{CARDS}/{name}/device"))) is not None}
 
 
