@@ -15,6 +15,7 @@ from gpubench.result.identity import compare, uuid_digest
 from gpubench.result.machine import Compute, Cpu, CpuKind, Driver, Gpu, GpuMemory, Machine, Memory, Platform
 from gpubench.result.store import save
 from tests.detect.test_mode_by_results import GPU_WINS
+from tests.raising import raised
 from tests.unit.report.builders import CPU, GPU, run_of
 
 GIB = 2**30
@@ -195,6 +196,4 @@ def test_a_policy_takes_no_results_of_another_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "this_host", lambda: replace(HERE, gpu_count=missing("absent")))
     assert Policy.load(tmp_path).ops
     monkeypatch.setattr(host, "this_host", lambda: machine(gpu(("10de", "2330"))))
-    with pytest.raises(InputError) as refused:
-        Policy.load(tmp_path)
-    assert "GPU: Navi 33 (1002:7480)" in refused.value.why
+    assert "GPU: Navi 33 (1002:7480)" in raised(InputError, Policy.load, tmp_path).why

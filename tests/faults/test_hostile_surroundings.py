@@ -98,10 +98,7 @@ def with_module(folder, name, text):
 ODD_TIMES = "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass"
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN)],
-)
+@pytest.mark.parametrize(("text", "command"), [("raise RuntimeError('broken')", "detect"), (ODD_TIMES, RUN)])
 def test_a_broken_psutil(gpubench, tmp_path, text, command):
     ended = gpubench(*command.split(), env=with_module(tmp_path, "psutil", text))
     assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr

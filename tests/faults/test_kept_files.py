@@ -49,10 +49,7 @@ def killed(left, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda path: os.utime(path, (2e9, 2e9)), id="from the future"),
-    ],
+    "change", [pytest.param(lambda path: os.utime(path, (2e9, 2e9)), id="from the future")]
 )
 def test_what_a_killed_append_measured_is_kept_whatever_the_times_say(
     gpubench, in_process, tmp_path, killed, change

@@ -12,6 +12,7 @@ from gpubench.base.errors import BadPlugin
 from gpubench.kernels.contract import foreign
 from tests.faults.packages import install
 from tests.forking import environment, outside
+from tests.raising import raised
 
 QUICK = "--quick --no-progress --regimes resident-queued --min-samples 5 --max-samples 10 --max-time 50ms --sizes 1k".split()
 FAST = ("--devices", "fake:cpu,fake:gpu", *QUICK)
@@ -101,9 +102,8 @@ def test_an_import_that_does_not_end_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(foreign, "TRIAL_S", 0.5)
     for name in ("hangs", "floods"):
-        with pytest.raises(BadPlugin) as bad:
-            kernels.load(name)
-        assert "its import did not end within 0.5 s" in bad.value.why
+        why = raised(BadPlugin, kernels.load, name).why
+        assert "its import did not end within 0.5 s" in why
 
 
 def few(tmp_path, *names):

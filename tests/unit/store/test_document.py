@@ -16,6 +16,7 @@ from gpubench.result.machine import SCHEMA_VERSION as machine_version
 from gpubench.result.machine import Machine
 from gpubench.result.run import SCHEMA_VERSION, Peak, Run
 from gpubench.result.store import document
+from tests.raising import raised
 
 ROOT = Path(__file__).parents[3]
 STORED = sorted([*(ROOT / "results").rglob("*.json*"), *(ROOT / "benchmarks" / "pools").glob("*.json.gz")])
@@ -50,11 +51,8 @@ def test_unknown_fields_are_ignored_and_absent_ones_default(run):
 
 
 def refusal(data):
-    with pytest.raises(InputError) as caught:
-        store.loads(data, "some.json")
-    error = caught.value
-    assert error.exit_code == ExitCode.INPUT
-    assert "some.json" in error.message
+    error = raised(InputError, store.loads, data, "some.json")
+    assert (error.exit_code, "some.json" in error.message) == (ExitCode.INPUT, True)
     assert error.why
     assert error.hint
     return error
@@ -80,16 +78,13 @@ def test_what_is_no_result_is_refused(data, code):
     assert refused.code == code
     assert code != "too-new" or upgrade_command() in refused.hint
     assert code != "empty-file" or refused.hint.startswith("run `gpubench run` again")
-    assert (
-        b"-detect" not in data
-        or refused.why == "it is a gpubench-detect document, not a gpubench-result document"
-    )
+    other = "it is a gpubench-detect document, not a gpubench-result document"
+    assert b"-detect" not in data or refused.why == other
 
 
 def test_a_case_occurs_once(run):
     twice = replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
-    refused = refusal(store.dumps(twice))
-    assert f"{run.outcomes[0].id!r} occurs twice" in refused.why
+    assert f"{run.outcomes[0].id!r} occurs twice" in refusal(store.dumps(twice)).why
 
 
 @pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
@@ -107,10 +102,9 @@ def test_each_stored_result_loads(path):
 
 @pytest.mark.parametrize("name", ["gpubench-result", "gpubench-fleet", "gpubench-noise"])
 def test_a_file_of_version_1_is_refused_with_what_to_do(name):
+    data = json.dumps({"name": name, "schema_version": 1}).encode()
     with pytest.raises(InputError) as caught:
-        document.loads_as(
-            Run, json.dumps({"name": name, "schema_version": 1}).encode(), "x", name=name, newest=SCHEMA_VERSION
-        )
+        document.loads_as(Run, data, "x", name=name, newest=SCHEMA_VERSION)
     refusal = caught.value
     assert (refusal.code, refusal.exit_code) == ("too-old", 4)
     assert "schema version 1" in (refusal.why or "")
@@ -131,14 +125,11 @@ def test_blocks_of_a_search_in_version_2_are_dropped(run):
 
 
 def test_names_of_before_version_4_are_read(run):
-    before_4 = {
-        "schema_version": 3, "label": "gang", "twins": [], "sessions": [{"ceilings": [{"device_id": "gang"}]}],
-    }  # fmt: skip
+    session = {"index": 0, "started_at": "", "ceilings": [{"device_id": "gang"}]}
+    before_4 = {"schema_version": 3, "label": "gang", "twins": [], "sessions": [session]}
     plain = {**json.loads(store.dumps(run)), **before_4}
-    plain["sessions"][0] |= {"index": 0, "started_at": ""}
     (case,) = [outcome["case"] for outcome in plain["outcomes"] if outcome["type"] == "measurement"]
-    before_4 = {"device_id": "gang:cupy:0+1", "form": case.pop("implementation")}
-    case |= before_4
+    case |= {"device_id": "gang:cupy:0+1", "form": case.pop("implementation")}
     case["params"]["form"] = 3  # a user's own word
     plain["fingerprint"]["device"]["fields"] = {"gang:cupy:0+1": "2 x H200"}
     split = {
@@ -163,10 +154,8 @@ def test_results_in_a_fleet_are_upgraded_too(run):
     plain = {**json.loads(store.dumps(run)), "schema_version": 2}
     fleet = {"schema_version": 2, "nodes": [{"result": plain}, {"result": None, "error": "x"}]}
     upgraded = document.upgrade(fleet, "gpubench-fleet")
-    assert [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]] == [
-        SCHEMA_VERSION,
-        None,
-    ]
+    versions = [node["result"] and node["result"]["schema_version"] for node in upgraded["nodes"]]
+    assert versions == [SCHEMA_VERSION, None]
     plain["schema_version"] = 1
     with pytest.raises(TypeError, match="no longer read"):
         document.upgrade(fleet, "gpubench-fleet")

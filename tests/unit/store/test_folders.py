@@ -1,5 +1,6 @@
 """Where results are put and found again."""
 
+import errno
 import os
 import re
 import shutil
@@ -13,29 +14,22 @@ from gpubench.base.errors import UsageError
 from gpubench.result import store
 from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 from gpubench.result.store.files import machine_name
+from tests.raising import raised
+from tests.unit.store.test_files import failing
 
 
 def test_the_newest_goes_by_the_time_in_its_name(tmp_path):
-    for name in (
-        "m/20260101T000000Z-aaaa.json",
-        "n/20270101T000000Z-bbbb.json.gz",
-        "o/20250101T000000Z-c.json",
-    ):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
+    names = ("n/20270101T000000Z-bbbb.json.gz", "m/20260101T000000Z-aaaa.json", "o/20250101T000000Z-c.json", "a.json", "b.json", "mine.json")  # fmt: skip
+    for name in (names[1], names[0], names[2]):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
     (tmp_path / "n" / "notes.txt").touch()
     (tmp_path / "o" / "20280101T000000Z-dddd.json").mkdir()
-    old = tmp_path / "mine.json"
-    old.touch()
-    os.utime(old, (0, 0))
-    for seconds, name in ((200, "a.json"), (100, "b.json")):  # other names go by the time of the file
+    for seconds, name in ((0, "mine.json"), (200, "a.json"), (100, "b.json")):  # others go by the file's time
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))
-    names = ("n/20270101T000000Z-bbbb.json.gz", "m/20260101T000000Z-aaaa.json", "o/20250101T000000Z-c.json", "a.json", "b.json", "mine.json")  # fmt: skip
-    assert store.newest_first([tmp_path / "absent", tmp_path, tmp_path / "m"]) == [
-        tmp_path / name for name in names
-    ]
+    found = store.newest_first([tmp_path / "absent", tmp_path, tmp_path / "m"])
+    assert found == [tmp_path / name for name in names]
     assert store.newest([tmp_path / "absent", tmp_path]) == tmp_path / names[0]
     assert (store.newest([]), store.newest([tmp_path / "absent"])) == (None, None)
 
@@ -108,10 +102,7 @@ def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_a_new_tempor
 
 
 def test_a_rescue_that_fails_leaves_no_folder(tmp_path, run, monkeypatch):
-    def full(target, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gpubench.result.store.files.write_whole", full)
+    monkeypatch.setattr("gpubench.result.store.files.write_whole", failing(errno.ENOSPC))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert store.rescue(run, {"HOME": str(tmp_path / "home")}) is None
     assert not list(tmp_path.glob("gpubench-*"))
@@ -122,20 +113,15 @@ def test_a_folder_that_links_to_itself_or_nowhere_is_refused_before_anything_is_
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "lost").symlink_to("nowhere")
     for name, why in (("loop", "Too many levels"), ("loop/below", "Too many"), ("lost", "leads nowhere")):
-        with pytest.raises(UsageError) as caught:
-            store.check_folder(tmp_path / name)
-        assert why in caught.value.why
-    with pytest.raises(UsageError):
-        store.check_writable(tmp_path / "loop")
+        assert why in raised(UsageError, store.check_folder, tmp_path / name).why
+    raised(UsageError, store.check_writable, tmp_path / "loop")
     results = tmp_path / "results"
     store.check_result_path(results, run)
     results.mkdir()
     folder = store.result_path(results, run).parent
     folder.rmdir()
     folder.touch()
-    with pytest.raises(UsageError) as caught:
-        store.check_result_path(results, run)
-    assert "is not a folder" in caught.value.why
+    assert "is not a folder" in raised(UsageError, store.check_result_path, results, run).why
 
 
 @pytest.mark.parametrize("started_at", ["2026-11-20T19:00:00Z", "yesterday", "9999-12-31T23:59:59-14:00"])

@@ -1,5 +1,6 @@
 """The `.part` file: its lines add up to the run, wherever a kill or a full disk cuts them."""
 
+import errno
 import os
 
 import msgspec
@@ -14,12 +15,11 @@ from gpubench.base.errors import InputError
 from gpubench.result import store
 from gpubench.result.run import Block, Parts, RunWarning, SessionRecord, Telemetry
 from gpubench.result.store.document import FIRST_LINE, PartLine
+from tests.raising import raised
+from tests.unit.store.test_files import failing
 
-_STEPS = st.lists(
-    st.sampled_from(["samples", "parts", "undone", "warning", "session", "telemetry", "forget", "nothing"]),
-    min_size=1,
-    max_size=12,
-)
+_STEP = st.sampled_from("samples parts undone warning session telemetry forget nothing".split())
+_STEPS = st.lists(_STEP, min_size=1, max_size=12)
 
 
 def _grown(run, step, number):
@@ -82,9 +82,8 @@ def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(tmp_path, run, steps
     journal.close()
     whole = path.read_bytes()
     cut = data.draw(st.integers(least, len(whole)))
-    zeros = data.draw(
-        st.sampled_from([b"", b"\0" * 100, b"\0" * 50 + b"\n" + b"\0" * 50])
-    )  # as after a power failure
+    # As after a power failure.
+    zeros = data.draw(st.sampled_from([b"", b"\0" * 100, b"\0" * 50 + b"\n" + b"\0" * 50]))
     path.write_bytes(whole[:cut] + zeros)
     ids = {outcome.id for outcome in store.load(path).outcomes}
     blocks = [len(outcome.blocks) for outcome in store.load(path).outcomes if hasattr(outcome, "blocks")]
@@ -121,10 +120,9 @@ def test_a_part_that_adds_up_to_nothing_is_refused(tmp_path, run, why):
     path = tmp_path / "a.json.part"
     store.Journal(path).write(run)
     path.write_bytes(SPOILED[why](path.read_bytes()))
-    with pytest.raises(InputError) as caught:
-        store.load(path)
-    assert why.lower() in caught.value.why.lower()
-    assert len(why) < 3 or "anything" in why or caught.value.code == "bad-part"
+    error = raised(InputError, store.load, path)
+    assert why.lower() in error.why.lower()
+    assert len(why) < 3 or "anything" in why or error.code == "bad-part"
 
 
 def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(tmp_path, run, monkeypatch):
@@ -132,7 +130,7 @@ def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(tmp_pa
     store.Journal(path).write(run)
     before = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", _full)
+        patch.setattr(os, "fsync", failing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space"):
             store.Journal(path).write(_grown(run, "warning", 1))
     assert (path.read_bytes(), [path]) == (before, list(tmp_path.iterdir()))
@@ -154,10 +152,6 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(tmp_path, run, monkeypatc
         assert store.load(path) == _stored(run)
 
 
-def _full(descriptor):
-    raise OSError(28, "No space left on device")
-
-
 _calls = {"n": 0}
 
 
@@ -166,4 +160,4 @@ def _half(write, file, data):
     _calls["n"] += 1
     if _calls["n"] % 2:
         return write(file, bytes(data[: len(data) // 2]))
-    raise OSError(28, "No space left on device")
+    return failing(errno.ENOSPC)()

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from gpubench.base.errors import InputError
 from gpubench.result import store
-from gpubench.result.run import Device, Measurement, Run, RunWarning, SessionRecord
+from gpubench.result.run import Device, Measurement, Run, RunWarning
 from gpubench.result.store import document
 from gpubench.result.store import document as limits
+from tests.raising import raised
+from tests.unit.store.test_unfinished import with_sessions
 
 
 def with_blocks(run, count):
@@ -18,11 +20,6 @@ def with_blocks(run, count):
     (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
     blocks = [replace(measured.blocks[0], session=i) for i in range(count)]
     return replace(run, outcomes=[replace(measured, blocks=blocks)])
-
-
-def with_sessions(run, count):
-    sessions = [SessionRecord(index=i, started_at=run.started_at) for i in range(count)]
-    return replace(run, sessions=sessions)
 
 
 def with_cases(run, count):
@@ -40,15 +37,11 @@ def with_warnings(run, count):
 
 
 MADE: dict[str, Callable[[Run, int], Run]] = {
-    "MAX_CASES": with_cases,
-    "MAX_SESSIONS": with_sessions,
-    "MAX_DEVICES": with_devices,
-    "MAX_WARNINGS": with_warnings,
-    "MAX_BLOCKS": with_blocks,
-    "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
+    "MAX_CASES": with_cases, "MAX_SESSIONS": with_sessions, "MAX_DEVICES": with_devices, "MAX_WARNINGS": with_warnings,
+    "MAX_BLOCKS": with_blocks, "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
     # One case against so many sessions, and the same with what stands beside sessions.
     "MAX_LOOKUPS": with_sessions,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -57,9 +50,8 @@ def test_a_run_holds_as_much_as_the_limit(monkeypatch, run, name):
     one = with_cases(run, 1)
     monkeypatch.setattr(limits, name, most)
     limits.require_runs([MADE[name](one, most)], "a.json")
-    with pytest.raises(InputError) as caught:
-        limits.require_runs([MADE[name](one, most + 2)], "a.json")
-    assert f"at most {most} are read" in str(caught.value.why)
+    error = raised(InputError, limits.require_runs, [MADE[name](one, most + 2)], "a.json")
+    assert f"at most {most} are read" in error.why
 
 
 @pytest.mark.parametrize(
@@ -78,9 +70,7 @@ def test_a_text_holds_as_much_as_the_limit(monkeypatch, name, document):
     most = 8
     monkeypatch.setattr(limits, name, most)
     limits.require_json(document(most), "a.json")
-    with pytest.raises(InputError) as caught:
-        limits.require_json(document(most + 1), "a.json")
-    assert str(most) in str(caught.value.why)
+    assert str(most) in raised(InputError, limits.require_json, document(most + 1), "a.json").why
 
 
 @pytest.mark.parametrize(
@@ -96,8 +86,7 @@ def test_numbers_lie_where_what_is_made_of_two_is_finite(text, read):
     if read:
         limits.require_json(document, "a.json")
     else:
-        with pytest.raises(InputError):
-            limits.require_json(document, "a.json")
+        raised(InputError, limits.require_json, document, "a.json")
 
 
 def test_toml(monkeypatch):
@@ -128,9 +117,8 @@ PART = b'{"name":"gpubench-part","schema_version":1}\n'
 def test_a_part_beyond_a_limit_is_refused_while_it_is_read(tmp_path, lines, why):
     path = tmp_path / "a.json.part"
     path.write_bytes(PART + b"\n".join(lines) + b"\n")
-    with pytest.raises(InputError) as caught:
-        store.read(path)
-    assert (caught.value.code, why in caught.value.why) == ("too-large", True)
+    error = raised(InputError, store.read, path)
+    assert (error.code, why in error.why) == ("too-large", True)
 
 
 def test_lines_that_build_on_what_stands_cost_what_they_hold():
@@ -148,5 +136,4 @@ def test_so_many_large_integers_are_looked_at(monkeypatch):
     monkeypatch.setattr(limits, "MAX_LARGE_INTEGERS", 3)
     large = b"9" + b"0" * 18
     limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
-    with pytest.raises(InputError):
-        limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")
+    raised(InputError, limits.require_json, b"[" + b",".join([large] * 5) + b"]", "a.json")

@@ -12,6 +12,8 @@ import pytest
 from gpubench.base.errors import ExitCode, InputError, UsageError
 from gpubench.result import store
 from gpubench.result.store.journal import lock_of
+from tests.raising import raised
+from tests.unit.store.test_files import failing
 
 _HOLD = """
 import sys
@@ -34,12 +36,10 @@ def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path):
     path = tmp_path / "a.json"
     first = _holder(path)
     waited: list[str] = []
-    with pytest.raises(InputError) as caught:
-        store.lock_result(path, "run", 0.2, waited.append)
-    assert caught.value.exit_code == ExitCode.INPUT
-    assert f"process {first.pid} " in caught.value.why
-    assert "gpubench run --append a.json" in caught.value.why
-    assert waited == [caught.value.why]
+    error = raised(InputError, store.lock_result, path, "run", 0.2, waited.append)
+    assert (error.exit_code, waited) == (ExitCode.INPUT, [error.why])
+    assert f"process {first.pid} " in error.why
+    assert "gpubench run --append a.json" in error.why
     first.kill()
     first.wait()
     store.lock_result(path, "run", 5).release()
@@ -92,15 +92,11 @@ def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK])
-def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch, number):
-    def refused(*arguments):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("gpubench.result.store.journal._lock", refused)
+def test_where_the_file_system_knows_no_locks_the_run_goes_on_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpubench.result.store.journal._lock", failing(errno.ENOLCK))
     said: list[str] = []
     store.lock_result(tmp_path / "a.json", "run", 0, warn=said.append).release()
-    assert [os.strerror(number) in text and "a.json" in text for text in said] == [True]
+    assert [os.strerror(errno.ENOLCK) in text and "a.json" in text for text in said] == [True]
     assert os.listdir(tmp_path) == [], "a file that locks nothing does not stay"
 
 
@@ -123,9 +119,8 @@ def test_the_lock_of_another_user_is_kept_too(somebody):
     path = somebody / "a.json"
     holder = store.lock_result(path, "run", 0)
     os.seteuid(65534)
-    with pytest.raises(InputError) as caught:
-        store.lock_result(path, "run", 0)
-    assert f"process {os.getpid()} on " in caught.value.why
+    why = raised(InputError, store.lock_result, path, "run", 0).why
+    assert f"process {os.getpid()} on " in why
     os.seteuid(0)
     holder.release()
 
@@ -145,11 +140,10 @@ def test_what_another_user_owns_is_found_before_measuring(somebody, run, kind):
     if path.exists():
         path.chmod(0o666)
     os.seteuid(65534)
-    with pytest.raises(UsageError) as caught:
-        check(path, run)
-    assert why in caught.value.why
-    assert (str(lock_of(path)) in caught.value.why) == (kind == "lock")
-    assert ("permissions" in caught.value.hint) == (kind == "folder") or kind != "folder"
+    error = raised(UsageError, check, path, run)
+    assert why in error.why
+    assert (str(lock_of(path)) in error.why) == (kind == "lock")
+    assert ("permissions" in error.hint) == (kind == "folder") or kind != "folder"
 
 
 def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
@@ -158,17 +152,13 @@ def test_a_lock_file_that_another_user_left_is_locked_all_the_same(somebody):
     lock_of(path).write_text(json.dumps(holder))
     os.seteuid(65534)
     lock = store.lock_result(path, "run", 0)
-    with pytest.raises(InputError) as caught:
-        store.lock_result(path, "run", 0)
-    assert caught.value.why == "another process holds its lock", (
-        "the name in the file is of a process that has ended"
-    )
+    why = raised(InputError, store.lock_result, path, "run", 0).why
+    assert why == "another process holds its lock", "the name in the file is of a process that has ended"
     lock.release()
 
 
 def test_two_names_of_one_file_are_one_lock(tmp_path):
     (tmp_path / "link.json").symlink_to("a.json")
     lock = store.lock_result(tmp_path / "a.json", "run", 0)
-    with pytest.raises(InputError):
-        store.lock_result(tmp_path / "link.json", "run", 0)
+    raised(InputError, store.lock_result, tmp_path / "link.json", "run", 0)
     lock.release()

@@ -9,6 +9,7 @@ from gpubench.base.errors import InputError
 from gpubench.result import store
 from gpubench.result.run import Block, SessionRecord
 from gpubench.result.store.journal import part_relation
+from tests.raising import raised
 
 TIMES = [(1, 2), (2, 1)]
 
@@ -91,9 +92,7 @@ def test_a_part_that_cannot_be_read_is_neither_passed_over_nor_replaced(tmp_path
     part = store.part_of(path)
     part.write_bytes(part.read_bytes().replace(b'"started_at"', b'"started_a\xff"', 1))
     assert part_relation(path) == "apart"
-    with pytest.raises(InputError) as caught:
-        store.part_to_resume(path)
-    assert caught.value.code == "bad-part"
+    assert raised(InputError, store.part_to_resume, path).code == "bad-part"
     assert store.set_aside(path, resumed=False) == tmp_path / "a.unreadable.json.part"
 
 
