@@ -1,4 +1,4 @@
-"""The changes between two runs, and the noise of one run: pairs, tests, verdicts and gates.
+"""The comparison of two runs and the noise of one run: pairs of cases, tests, verdicts and gates.
 
 Reports, the command line and wings use this package.
 """

@@ -1,6 +1,8 @@
-"""The `gpubench-compare` document, version 2: the results of a comparison, for other programs to read.
+"""The `gpubench-compare` document, version 2: the result of a comparison, for other programs to read.
 
-Times are in seconds. Ratios are new / base. `new` in a row is an index into the list of new files.
+One base file is compared with one or several new files. Times are in seconds, and ratios are new / base. The
+field `new` of a row is an index into the list of new files.
+
 Version history: 1 = first version. 2 = `ratio` is `new_s` / `base_s`; its former value is now `low_end_ratio`.
 """
 
@@ -29,96 +31,95 @@ DEFAULT_GATES: tuple[CompareFailOn, ...] = ("slower", "failed", "missing")
 class SideRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
-    source: str  # the name that the user gave it, without its folders
-    run_id: str  # of the run
-    label: str | None  # of the user
-    started_at: str  # UTC
-    sessions: int  # that count as one observation each: a disturbed session and its repeats are one
-    machine: str  # its CPU and GPUs, in words
+    source: str  # the name of the file as the user gave it, without its folders
+    run_id: str  # the id of the run
+    label: str | None  # the label that the user gave the run
+    started_at: str  # the time of its start, in UTC
+    sessions: int  # the number of sessions; a disturbed session and its repeats count as one
+    machine: str  # a description of its CPU and GPUs
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that is not the same in both files."""
+    """A property that differs between the base and a new file."""
 
-    new: int  # index of the new file
-    scope: DifferenceScope  # what it concerns
-    field: str  # its name
-    base: str | None  # its value there
+    new: int  # the index of the new file
+    scope: DifferenceScope  # the kind of thing that differs
+    field: str  # the name of the property
+    base: str | None  # its value in the base
     value: str | None  # its value in the new file
-    id: str | None = None  # the only case that is concerned
+    id: str | None = None  # the id of the case, if the difference concerns a single case
 
 
 class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The geometric mean of new / base over the common cases of one device."""
+    """The geometric mean of the ratios new / base over the common cases of one device."""
 
-    device_id: str  # the device
-    ratio: float  # new / base
-    lo: float  # low end of its interval
-    hi: float  # high end of its interval
-    cases: int  # how many
+    device_id: str  # the id of the device
+    ratio: float  # the mean ratio new / base
+    lo: float  # the low end of its interval
+    hi: float  # the high end of its interval
+    cases: int  # the number of cases in the mean
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """How one new file stands to the base."""
+    """A summary of the comparison of one new file with the base."""
 
-    interleaved: bool  # never more than two sessions of one side in a row; a session and its repeats are one
-    correction: Correction | None  # what adjusted the p-values of its family; null: no case has enough sessions
-    family: int  # cases that were tested together
-    spread: float | None = None  # of its middle case
-    smallest_effect: float | None = None  # of its middle case
-    own_sizes: int = 0  # cases of sizes that one of the runs chose by itself, and only it has
-    devices: tuple[DeviceChange, ...] = ()  # where sessions are too few to judge each case
+    interleaved: bool  # at most two sessions of one file in a row; a session and its repeats count as one
+    correction: Correction | None  # the method that adjusted the p-values; null if no case was tested
+    family: int  # the number of cases that were tested together
+    spread: float | None = None  # the median of the cases' `spread`
+    smallest_effect: float | None = None  # the median of the cases' `smallest_effect`
+    own_sizes: int = 0  # the number of cases at sizes that one run chose by itself and only that run has
+    devices: tuple[DeviceChange, ...] = ()  # each device's change, if no case has enough sessions for a test
 
 
 class JudgedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case that both files have a number for. A time that cannot be true is null."""
+    """The verdict on one case that both files measured, or whose time in the base is implausible."""
 
-    new: int  # index of the new file
-    id: str  # of the case
-    verdict: VerdictWord  # the word
-    reason: str | None = None  # why it is no better one
-    base_s: float | None = None  # seconds in base
-    new_s: float | None = None  # seconds in new
+    new: int  # the index of the new file
+    id: str  # the id of the case
+    verdict: VerdictWord  # FASTER, SLOWER, SAME, UNSURE or not-comparable
+    reason: str | None = None  # the reason for an unsure or weak verdict, or why the case cannot be compared
+    base_s: float | None = None  # the time in the base, in seconds; null if it is implausible
+    new_s: float | None = None  # the time in the new file, in seconds; null if it is implausible
     ratio: float | None = None  # `new_s` / `base_s`
-    lo: float | None = None  # low end of its interval
-    hi: float | None = None  # high end of its interval
-    low_end_ratio: float | None = None  # new / base of the sessions' low ends, which the tests look at
-    median_ratio: float | None = None  # of the sessions' medians
-    slow_end_ratio: float | None = None  # of the sessions' 90 % quantiles
-    p: float | None = None  # in the direction in which `low_end_ratio` points
-    p_adjusted: float | None = None  # over all cases that were tested together
-    threshold: float | None = None  # the change below which there is none, as a share
-    k_base: int = 0  # sessions of base
-    k_new: int = 0  # sessions of new; 0 where base has a number that cannot be true
-    sessions_needed: int | None = None  # to tell
-    spread: float | None = None  # standard deviation of the low ends between sessions of one side, as a share
-    # the change that four of five such comparisons would call SLOWER; null where none would
-    smallest_effect: float | None = None
-    labels: tuple[Label, ...] = ()  # what is wrong with a number
-    muted: bool = False  # no gate looks at it
+    lo: float | None = None  # the low end of the interval of `ratio`
+    hi: float | None = None  # the high end of the interval of `ratio`
+    low_end_ratio: float | None = None  # new / base of the sessions' fastest samples, which the tests use
+    median_ratio: float | None = None  # the ratio new / base of the sessions' medians
+    slow_end_ratio: float | None = None  # the ratio new / base of the sessions' 90 % quantiles
+    p: float | None = None  # the p-value of the change in the direction of `low_end_ratio`
+    p_adjusted: float | None = None  # `p`, adjusted for all cases that were tested together
+    threshold: float | None = None  # changes up to this share count as none
+    k_base: int = 0  # the number of sessions with a time in the base
+    k_new: int = 0  # the number of sessions with a time in the new file
+    sessions_needed: int | None = None  # the number of sessions a side that should give a sure verdict
+    spread: float | None = None  # standard deviation between sessions of their fastest samples, as a share
+    smallest_effect: float | None = None  # the smallest change, as a share, with an 80 % chance of SLOWER
+    labels: tuple[Label, ...] = ()  # the labels that the case has in either file
+    muted: bool = False  # whether all gates ignore the case
 
 
 class AbsentCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with a number on one side alone, and why there is none on the other."""
+    """A case that has a number in only one of the two files, with the reason why the other file has none."""
 
-    new: int  # index of the new file
-    id: str  # of the case
-    reason: str  # why there is no number
-    detail: str = ""  # the reason in words
-    muted: bool = False  # no gate looks at it
+    new: int  # the index of the new file
+    id: str  # the id of the case
+    reason: str  # the code of the reason why there is no number
+    detail: str = ""  # the reason as text
+    muted: bool = False  # whether all gates ignore the case
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition whose breach is exit 3."""
+    """A condition on the comparison. If it fails, the exit code is 3."""
 
-    name: GateName  # which one
-    passed: bool  # it holds
-    impossible: bool = False  # nothing could have failed it in one of the files, or it has no case to look at
-    ids: tuple[str, ...] = ()  # cases that breach it: their whole interval lies below
-    selector: str | None = None  # of `min-speedup`: the cases that it asks
-    least: float | None = None  # of `min-speedup`: times as fast as in base
-    missing: tuple[str, ...] = ()  # cases without a ratio, which is a breach too
-    near: tuple[str, ...] = ()  # cases whose interval contains `least`
+    name: GateName  # the name of the gate
+    passed: bool  # whether the condition holds
+    impossible: bool = False  # whether no result could have failed the gate in one of the files
+    ids: tuple[str, ...] = ()  # the ids of the failing cases; `min-speedup`: their interval lies below `least`
+    selector: str | None = None  # `min-speedup` only: the selector of the cases
+    least: float | None = None  # `min-speedup` only: the required ratio base / new
+    missing: tuple[str, ...] = ()  # `min-speedup` only: selected cases without a ratio, which also fail it
+    near: tuple[str, ...] = ()  # `min-speedup` only: cases whose interval contains `least`
 
     @property
     def low(self) -> tuple[str, ...]:
@@ -132,90 +133,92 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding about the comparison."""
+    """A warning or note about the comparison."""
 
-    code: WarningCode  # of the list of messages
-    severity: Severity  # how grave it is
-    message: str  # one sentence
+    code: WarningCode  # its code in the list of messages
+    severity: Severity  # its severity
+    message: str  # one sentence that says what is the case
     hint: str  # one sentence of advice
 
 
 class VerdictCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many cases have which verdict."""
+    """The number of cases with each verdict. Muted cases are only counted in `muted`."""
 
-    faster: int = 0  # surely
-    slower: int = 0  # surely
-    same: int = 0  # within the threshold
-    unsure: int = 0  # too noisy to tell
-    not_comparable: int = 0  # numbers mean different things
-    missing: int = 0  # in new
-    failed: int = 0  # in new
-    added: int = 0  # in new only
-    muted: int = 0  # whatever their verdict
+    faster: int = 0  # cases that are surely faster
+    slower: int = 0  # cases that are surely slower
+    same: int = 0  # cases that changed by no more than their threshold
+    unsure: int = 0  # cases that are too noisy for a sure verdict
+    not_comparable: int = 0  # cases whose numbers cannot be compared
+    missing: int = 0  # cases that have a number only in the base
+    failed: int = 0  # cases that have a number only in the base and failed in the new file
+    added: int = 0  # cases that have a number only in the new file
+    muted: int = 0  # cases that all gates ignore, whatever their verdict
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """New files beside a base."""
+    """The comparison of one or several new files with a base file."""
 
-    name: Literal["gpubench-compare"] = "gpubench-compare"  # of the document
-    schema_version: int = 2  # of the document
-    base: SideRow  # the file that others are held against
-    new: tuple[SideRow, ...]  # the other files
-    alpha: float  # of the tests
-    interleaved: bool  # whether all took turns with base
-    correction: Correction | None  # null if none of `pairs` tested anything
-    pairs: tuple[Pair, ...]  # base and a new file each
-    differences: tuple[Difference, ...]  # between the files
-    cases: tuple[JudgedCase, ...]  # with a verdict
-    missing: tuple[AbsentCase, ...]  # with a number in base only
-    failed: tuple[AbsentCase, ...]  # with a number in base only, and broken in new
-    added: tuple[AbsentCase, ...]  # with a number in new only
-    counts: VerdictCounts  # by verdict
-    gates: tuple[Gate, ...]  # that were asked for
-    warnings: tuple[Notice, ...]  # findings
-    exit_code: int  # of the command
-    exit_reason: Literal["ok", "gate", "input"]  # in one word
+    name: Literal["gpubench-compare"] = "gpubench-compare"  # the name of the document's format
+    schema_version: int = 2  # the version of the document's format
+    base: SideRow  # the base file
+    new: tuple[SideRow, ...]  # the new files
+    alpha: float  # the significance level of the tests
+    interleaved: bool  # whether every new file took turns with the base
+    correction: Correction | None  # the method that adjusted the p-values; null if no pair has a tested case
+    pairs: tuple[Pair, ...]  # a summary for each new file
+    differences: tuple[Difference, ...]  # the differences between the base and the new files
+    cases: tuple[JudgedCase, ...]  # the cases that both files have, with their verdicts
+    missing: tuple[AbsentCase, ...]  # the cases that have a number only in the base
+    failed: tuple[AbsentCase, ...]  # the cases that have a number only in the base and failed in the new file
+    added: tuple[AbsentCase, ...]  # the cases that have a number only in the new file
+    counts: VerdictCounts  # the number of cases with each verdict
+    gates: tuple[Gate, ...]  # the requested gates
+    warnings: tuple[Notice, ...]  # warnings and notes about the comparison
+    exit_code: int  # the exit code of the command
+    exit_reason: Literal["ok", "gate", "input"]  # the reason for the exit code
 
 
-INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
+INTERLEAVED, APART = 0.05, 0.10  # default thresholds, as shares: files that took turns, and all others
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """The thresholds of one machine, measured by comparing unchanged work with itself (A/A)."""
+    """The thresholds of one machine, measured with `gpubench noise`, which compares unchanged work with
+    itself."""
 
-    source: str  # the name of their file
-    fingerprint: Fingerprints  # of the machine
-    shares: dict[str, float]  # by case id what a change has to exceed
+    source: str  # the name of the file that holds them
+    fingerprint: Fingerprints  # the identity of the machine
+    shares: dict[str, float]  # by case id, the share that a change has to exceed
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a comparison."""
 
-    fail_on: tuple[CompareFailOn, ...] | None = None  # None: the default gates
-    min_speedups: tuple[MinSpeedup, ...] = ()  # gates on base / new
-    # (selection or None for every case, share); of those that select a case the last one holds
+    fail_on: tuple[CompareFailOn, ...] | None = None  # the requested gates; None: the default gates
+    min_speedups: tuple[MinSpeedup, ...] = ()  # the gates on the ratio base / new
+    # pairs (selector, or None for all cases; threshold as a share); the last pair that selects a case applies
     thresholds: tuple[tuple[Selector | None, float], ...] = ()
-    # raises the usual threshold of the cases that it names; `thresholds` outweigh both
+    # measured thresholds; each raises the default threshold of its case, and `thresholds` override both
     noise: Thresholds | None = None
-    ignored: tuple[Selector, ...] = ()  # cases that no gate looks at
-    alpha: float = ALPHA  # of the tests
-    advisory: bool = False  # a gate that fails is reported and ends nothing
-    allow_different_machine: bool = False  # compare all the same
-    insist: bool = False  # on the gate for regressions, as a CI does
+    ignored: tuple[Selector, ...] = ()  # selectors of the cases that all gates ignore
+    alpha: float = ALPHA  # the significance level of the tests
+    advisory: bool = False  # report a failed gate, but do not change the exit code
+    allow_different_machine: bool = False  # compare files from different machines
+    insist: bool = False  # a gate for regressions that can never fail is an error, as a CI requires
 
     @property
     def gates(self) -> tuple[CompareFailOn, ...]:
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:
-        """Tell whether it is an error if this gate can never fail. It is for a gate that the user requested or a CI
-        relies on."""
+        """Tell whether it is an error if this gate can never fail. It is an error if the user requested the
+        gate or a CI relies on it."""
         if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
             return True
         return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
-        """Return the share up to which a difference counts as none."""
+        """Return the threshold of a case: changes up to this share count as none. `interleaved` tells whether
+        the two files took turns."""
         usual = INTERLEAVED if interleaved else APART
         if self.noise is not None:
             usual = max(usual, self.noise.shares.get(case.id, 0.0))

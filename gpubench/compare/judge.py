@@ -1,4 +1,9 @@
-"""The verdict on each case (FASTER, SLOWER, SAME or UNSURE), by tests on whole sessions (docs/comparing.md)."""
+"""The verdict on each case (FASTER, SLOWER, SAME or UNSURE), by tests that take whole sessions as observations
+(docs/comparing.md).
+
+The low end of a session is its fastest sample, the slow end is the 90 % quantile of its samples. A family is a
+set of cases that are tested together.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +23,24 @@ from gpubench.curves import stats
 from gpubench.result.run import Run
 
 MIN_SESSIONS = stats.MIN_SESSIONS
-SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
-# The level of the rank test by which medians or slow ends contradict a SAME. It is coarser than alpha, because
-# three moved sessions of five reach 7.5 %.
+SAME_ALPHA = 0.10  # the verdict is SAME if the 90 % interval lies within the threshold
+# The level of the rank test by which changed medians or slow ends contradict a SAME. It is coarser than alpha,
+# because with three moved sessions of five the test reaches only 7.5 %.
 CONTRADICTION_ALPHA = 0.10
-SLOW_END = 0.9  # the quantile that stands for the slow end of a session
-MOST_TAKEN = 0.99  # what others take of the CPUs at most, as a share
-MOST_SESSIONS = 100  # advice to measure more often than this is none
+SLOW_END = 0.9  # the quantile of a session's samples that is its slow end
+MOST_TAKEN = 0.99  # the largest share of the CPUs that other programs are taken to use
+MOST_SESSIONS = 100  # no advice asks for more sessions than this
 
 
 class SessionValues(NamedTuple):
-    """One statistic of a case in seconds, by session, on both sides."""
+    """One statistic of a case for each session, in seconds, on both sides of the comparison."""
 
-    base: dict[int, float]  # of the base
-    new: dict[int, float]  # of the new file
+    base: dict[int, float]  # the value of each session of the base
+    new: dict[int, float]  # the value of each session of the new file
 
     @property
     def ratio(self) -> float:
-        """The Hodges-Lehmann ratio new / base."""
+        """The Hodges-Lehmann estimate of the ratio new / base."""
         return self.shift(stats.ALPHA)[1]
 
     @property
@@ -44,38 +49,43 @@ class SessionValues(NamedTuple):
         return stats.rank_test(list(self.base.values()), list(self.new.values()))
 
     def shift(self, alpha: float) -> tuple[float, float, float]:
-        """Return (low, estimate, high) of new / base, with the interval at `alpha`."""
+        """Return (low, estimate, high) of the ratio new / base. The interval has the level 1 - `alpha`."""
         return stats.shift_ratio(list(self.base.values()), list(self.new.values()), alpha)
 
     def logs(self) -> tuple[list[float], list[float]]:
-        """Return the logarithms of both sides, in the order of the sessions."""
+        """Return the natural logarithms of both sides (base, new), each in the order of the sessions."""
         base, new = ([math.log(seconds) for _, seconds in sorted(side.items())] for side in self)
         return base, new
 
     def differ_beyond(self, limit: float) -> bool:
-        """Tell whether new and base differ by more than the factor `limit`, and a rank test rules out chance."""
+        """Tell whether new and base differ by more than the factor `limit` and a rank test rejects chance as
+        the cause."""
         return min(self.p) <= CONTRADICTION_ALPHA and max(self.ratio, 1 / self.ratio) > limit
 
     def deny(self, effect: Callable[[float], float], limit: float) -> bool:
-        """Tell whether `effect` stays at or below `limit` over the whole interval of the ratio."""
+        """Tell whether `effect`, a function of the ratio, stays at or below `limit` at both ends of the ratio's
+        interval."""
         low, _, high = self.shift(SAME_ALPHA)
         return max(effect(low), effect(high)) <= limit
 
 
 class CaseValues(NamedTuple):
-    """A case of one side that has a number, with the statistics for the tests, in seconds by session."""
+    """The statistics of a case in one file. All statistics except `cycles` are in seconds, by session."""
 
-    case: CaseResult  # as a report shows it
-    low: dict[int, float]  # what a busy neighbour changes least
-    medians: dict[int, float]  # what a report shows
-    slow_ends: dict[int, float]  # moves if a share of the samples does
-    cycles: dict[int, float]  # the low ends by the device's clock; empty unless every session knows it
+    case: CaseResult  # the case with its estimate, as in a report
+    low: dict[int, float]  # the fastest sample, which other programs on the machine disturb least
+    medians: dict[int, float]  # the median of the blocks, as in a report
+    slow_ends: dict[int, float]  # the 90 % quantile, which changes if some of the samples change
+    cycles: dict[int, float]  # `low` in cycles of the device's clock; empty if a session has no clock readings
 
     @classmethod
     def of(cls, case: CaseResult, first: int, clocks: Mapping[int, Sequence[float]]) -> CaseValues:
-        """Return the statistics of each session. The low and slow ends use only the `first` used samples, because a
-        minimum over more samples would be lower by itself. The medians use all blocks. `clocks` holds readings in
-        hertz, by session."""
+        """Return the statistics of a case for each session.
+
+        The low and slow ends use only the `first` used samples of each session, because the minimum of more
+        samples would be lower by itself. The medians use all blocks. `clocks` holds clock readings in hertz, by
+        session.
+        """
         samples = {session: values[:first] for session, values in case.sessions.items()}
         low = {session: min(values) for session, values in samples.items()}
         answer = all(clocks.get(session) for session in low)
@@ -87,12 +97,12 @@ class CaseValues(NamedTuple):
 
 
 class CasePair(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on both sides."""
+    """One case in the base and in the new file."""
 
-    base: CaseValues  # one side
-    new: CaseValues  # the other side
-    threshold: float  # the change below which there is none, as a share
-    muted: bool = False  # no gate looks at it
+    base: CaseValues  # the case in the base
+    new: CaseValues  # the case in the new file
+    threshold: float  # changes up to this share count as none
+    muted: bool = False  # whether all gates ignore the case
 
     @property
     def id(self) -> str:
@@ -100,22 +110,22 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def low(self) -> SessionValues:
-        """The low ends of both sides' samples, in seconds by session."""
+        """The fastest sample of each session, on both sides."""
         return SessionValues(self.base.low, self.new.low)
 
     @property
     def medians(self) -> SessionValues:
-        """The medians of both sides, in seconds by session."""
+        """The median of each session, on both sides."""
         return SessionValues(self.base.medians, self.new.medians)
 
     @property
     def slow_ends(self) -> SessionValues:
-        """The slow ends of the samples of both sides, in seconds by session."""
+        """The 90 % quantile of each session's samples, on both sides."""
         return SessionValues(self.base.slow_ends, self.new.slow_ends)
 
     @property
     def ratio(self) -> stats.Interval:
-        """The time of new divided by the time of base."""
+        """The time in the new file divided by the time in the base, with its interval."""
         assert self.new.case.time is not None
         assert self.base.case.time is not None
         return stats.quotient(self.new.case.time, self.base.case.time)
@@ -131,30 +141,33 @@ class CasePair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def throttled(self) -> bool:
-        """Whether a device was throttled on one side. Such a case gets no sure verdict."""
+        """Whether the device was throttled in one of the files. Such a case is always UNSURE."""
         return "throttled" in self.labels
 
 
 def fewest_samples(*cases: CaseResult) -> int:
-    """Return the smallest number of samples in any session."""
+    """Return the number of samples in the session with the fewest, over all sessions of the cases."""
     return min(len(samples) for case in cases for samples in case.sessions.values())
 
 
 def labels(*cases: CaseResult) -> tuple[Label, ...]:
-    """Return the labels that apply to any of the cases, gravest first. All findings count, not only the gravest of each
-    case."""
+    """Return the labels that apply to any of the cases, gravest first. Each case contributes all its findings,
+    not only its gravest."""
     return tuple(label for label in GRAVITY if any(label in case.findings for case in cases))
 
 
 def can_fire(family: Sequence[CasePair], alpha: float) -> bool:
-    """Tell whether at least one of these cases could be judged SLOWER, for some samples."""
+    """Tell whether some samples would make at least one of these cases SLOWER at the level `alpha`."""
     factor = len(_groups(family))
     return any(factor * _least_p(pair) <= alpha for pair in family if not pair.throttled)
 
 
 def judge(pairs: Sequence[CasePair], alpha: float, new: int) -> tuple[JudgedCase, ...]:
-    """Return the verdicts, in the order of `pairs`. A verdict does not depend on the order of the pairs or of the
-    sessions."""
+    """Return the verdict on each pair, in the order of `pairs`. `alpha` is the significance level, and `new` is
+    the index of the new file.
+
+    A verdict does not depend on the order of the pairs or of the sessions.
+    """
     family = [pair for pair in pairs if pair.testable and not pair.muted]
     adjusted, reach = _adjust(family), _reach(pairs, alpha)
     return tuple(
@@ -179,15 +192,16 @@ def _row(pair: CasePair, new: int, effect: float | None, **verdict: Any) -> Judg
     )  # fmt: skip
 
 
-# Below so many cases their scatter says little of how far runs of this machine lie apart.
+# With fewer cases than this, their scatter says little about the difference between two runs of this machine.
 LEAST_SCATTER = 8
 
 
 def _reach(pairs: Sequence[CasePair], alpha: float) -> float:
-    """Return the factor that widens the intervals of cases with few sessions, so that all intervals hold together.
+    """Return the factor that widens the intervals of the cases with few sessions, so that all intervals hold
+    together.
 
-    The factor corrects for many tests (Bonferroni). If the cases scatter around 1 more than their intervals allow, the
-    priors are too narrow for this machine, and the factor grows by the excess.
+    The factor corrects for many tests (Bonferroni). If the ratios of the cases scatter around 1 more than their
+    intervals allow, the priors are too narrow for this machine, and the factor grows by the excess.
     """
     few = [pair for pair in pairs if not pair.testable and not pair.muted]
     if not few:
@@ -202,9 +216,10 @@ def _half(pair: CasePair) -> float:
 
 
 def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
-    """Judge a case with too few sessions for a rank test, by its interval with the prior.
+    """Judge a case that has too few sessions for a rank test. Its interval, widened by `reach`, must lie beyond
+    the threshold.
 
-    The prior does not cover contended sessions or throttled devices, so such cases are UNSURE.
+    The prior in the interval does not cover contended sessions or throttled devices, so such cases are UNSURE.
     """
     reason = next((label for label in ("throttled", "contended") if label in pair.labels), "few-sessions")
     verdict: VerdictWord = "UNSURE"
@@ -216,10 +231,11 @@ def _judge_few(pair: CasePair, reach: float) -> dict[str, Any]:
 
 
 def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChange, ...]:
-    """Return, for each device, the common change of all its cases. Each op is one observation.
+    """Return, for each device, the mean change of all its cases. Each op is one observation.
 
-    A shift that all cases of a session share cannot be seen with few sessions. The prior gives its usual size. The
-    share of the CPUs that other programs took adds to it: a call takes at most 1 / (1 - share) times as long.
+    A shift that all cases of a session share cannot be measured with few sessions, so the interval contains its
+    usual size, from the prior. The interval is also wider if other programs took a share of the CPUs, because a
+    call then takes up to 1 / (1 - share) times as long.
     """
     common = [stats.USUAL.session**2 + _disturbance(run) for run in runs]
     devices = group_by(
@@ -230,8 +246,8 @@ def changes(pairs: Sequence[CasePair], runs: Sequence[Run]) -> tuple[DeviceChang
 
 
 def _disturbance(run: Run) -> float:
-    """Return the mean over the sessions of ln(factor) squared. The factor is the most by which other programs can have
-    stretched a time."""
+    """Return the mean square of ln(factor) over the sessions. The factor is the largest one by which other
+    programs can have lengthened a session's times."""
     used = [session for session in run.sessions if not session.superseded]
     shares = [min(session.disturbance, MOST_TAKEN) for session in used if session.contended]
     return math.fsum(math.log1p(-share) ** 2 for share in shares) / max(1, len(used))
@@ -256,13 +272,14 @@ def _change(device_id: str, pairs: Sequence[CasePair], common: Sequence[float]) 
     )
 
 
-# What is called "found": in so many of all comparisons. Trimming and ranks cost the tests so much beside Student's t.
+# The probability with which `smallest_effect` is detected, and the factor by which trimming and ranks lengthen
+# the error of Student's t.
 POWER, TRIMMING = 0.80, 1.05
 
 
 def spread(pair: CasePair) -> float | None:
-    """Return the standard deviation between the sessions of one side, pooled over both sides. The values are the
-    logarithms of the low ends. Return None if there are too few sessions."""
+    """Return the standard deviation of ln(low end) between the sessions of one side, pooled over both sides.
+    Return None if there are too few sessions."""
     sides = pair.low.logs()
     degrees = sum(map(len, sides)) - 2
     if degrees < 1 or min(map(len, sides)) < 1:
@@ -273,11 +290,12 @@ def spread(pair: CasePair) -> float | None:
 
 
 def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
-    """Return the smallest change, as a share, that would be called SLOWER in a share POWER of such comparisons, with
-    this spread and these numbers of sessions and cases. Return None if no change could be.
+    """Return the smallest change, as a share, that is called SLOWER with probability POWER.
 
-    The larger of two limits counts: the test, taken as Student's t of two means at alpha / family (close to the joint
-    permutations), and the threshold, which the measured ratio has to exceed.
+    The case keeps its spread and numbers of sessions, and `family` cases are tested together. The larger of two
+    limits counts: the limit of the test, taken as Student's t of two means at `alpha` / `family` (which is
+    close to the joint permutation test), and the threshold, which the measured ratio has to exceed. Returns
+    None if the case has too few sessions or was throttled.
     """
     deviation = spread(pair)
     if not pair.testable or pair.throttled or deviation is None:
@@ -290,15 +308,15 @@ def smallest_effect(pair: CasePair, alpha: float, family: int) -> float | None:
 
 
 def _least_p(pair: CasePair) -> float:
-    """Return the smallest p that any samples can reach. p is a share of the permutations, or of the drawn ones if there
-    are too many."""
+    """Return the smallest p-value that any samples can reach: 1 / the number of permutations that the test
+    uses."""
     own, others = len(pair.base.low), len(pair.new.low)
     return 1 / min(math.comb(own + others, own), MAX_RELABELLINGS + 1)
 
 
 def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
-    """Group the family by the sessions that its cases have. Sessions are permuted as a whole, so all cases of a group
-    must have the same sessions."""
+    """Group the family by the sessions that its cases have. The test permutes whole sessions, so all cases of a
+    group must have the same sessions."""
     groups = group_by(
         sorted(family, key=lambda pair: pair.id),
         lambda pair: (frozenset(pair.base.low), frozenset(pair.new.low)),
@@ -307,7 +325,8 @@ def _groups(family: Iterable[CasePair]) -> list[list[CasePair]]:
 
 
 def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
-    """Return two p-values for each case, adjusted over the family: that it is slower, and that it is faster."""
+    """Return, by case id, two p-values adjusted for the family: for the hypothesis that the case is slower, and
+    that it is faster."""
     groups, adjusted = _groups(family), {}
     for group in groups:
         base, new = zip(*(pair.low.logs() for pair in group), strict=True)
@@ -318,7 +337,8 @@ def _adjust(family: Sequence[CasePair]) -> dict[str, tuple[float, float]]:
 
 
 def _test(pair: CasePair, adjusted: tuple[float, float] | None, alpha: float) -> dict[str, Any]:
-    """Judge a case by its tests. `adjusted` holds its adjusted p-values, or None if the case is in no family."""
+    """Return the verdict fields of a case that has enough sessions for the tests. `adjusted` holds its adjusted
+    p-values, or None if the case is in no family."""
     inner, p = pair.low.shift(SAME_ALPHA), pair.low.p
     largest = (max(p[0], adjusted[0]), max(p[1], adjusted[1])) if adjusted else p
     verdict, reason = _verdict(pair, inner, largest, alpha)
@@ -353,10 +373,10 @@ def _verdict(
 
 
 def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int | None:
-    """Return the number of sessions a side that should make the interval narrow enough. The width falls with the square
-    root of the number.
+    """Return the number of sessions a side that should make the interval narrow enough for a sure verdict. The
+    width of the interval falls with the square root of the number.
 
-    Returns None if more than MOST_SESSIONS sessions would be needed.
+    Returns None if the ratio lies at the threshold or more than MOST_SESSIONS sessions would be needed.
     """
     sessions, (low, ratio, high) = min(len(pair.base.low), len(pair.new.low)), inner
     distance = abs(math.log1p(pair.threshold) - abs(math.log(ratio)))
@@ -367,27 +387,29 @@ def _advise_sessions(pair: CasePair, inner: tuple[float, float, float]) -> int |
 
 
 class StepChange(NamedTuple):
-    """A lasting change between two runs of a series."""
+    """A lasting change of a case between two runs in a sequence of runs."""
 
-    run: int  # the first run behind it
-    ratio: float  # of the runs behind it over those before it
-    low: float  # end of its interval
-    high: float  # end of its interval
+    run: int  # the index of the first run after the change
+    ratio: float  # the time of the runs after the change divided by that of the runs before it
+    low: float  # the low end of the interval of the ratio
+    high: float  # the high end of the interval of the ratio
 
 
-# Runs on either side of a place that are compared, and the fewest with which the test can tell anything.
+# The most runs on either side of a place that are compared, and the fewest with which the test can find a
+# change.
 STEP_REACH, STEP_LEAST = 6, 3
-MOST_RUNS = 20  # the newest ones, in which steps are looked for: beyond, the permutations take seconds
+MOST_RUNS = 20  # only the newest runs are searched: for more, the permutations take seconds
 
 
 def find_steps(
     histories: Mapping[str, Sequence[float | None]], threshold: float, alpha: float = stats.ALPHA
 ) -> dict[str, list[StepChange]]:
-    """Return the sure steps of each case, oldest first, over the runs of one machine.
+    """Return the lasting changes ("steps") of each case over the runs of one machine, by case.
 
-    `histories` holds the seconds of each run, by case. A run is one observation, like a session in `judge`, and all
-    cases are tested together by the same permutations. Each place between two runs is a comparison of its own
-    (Bonferroni). A step exceeds the factor 1 + `threshold` and has at least STEP_LEAST runs on either side.
+    `histories` holds, by case, the seconds of each run, oldest first (None: no time). A run is one observation,
+    like a session in `judge`, and the same permutations test all cases together. The level of each place
+    between two runs is corrected for the number of places (Bonferroni). A step exceeds the factor 1 +
+    `threshold` and has at least STEP_LEAST runs on either side.
     """
     steps: dict[str, list[StepChange]] = {}
     groups = group_by(
@@ -409,8 +431,8 @@ def find_steps(
 def _steps_at(
     seconds: Mapping[str, Sequence[float]], place: int, threshold: float, level: float
 ) -> list[tuple[float, str, StepChange]]:
-    """Return the cases that changed between the runs `place` - 1 and `place`, each as (likelihood, case, step). The
-    likelihood tells how well this place divides the nearby runs into two levels."""
+    """Return the cases that changed between the runs `place` - 1 and `place`, as tuples (fit, case, step). The
+    larger `fit` is, the better this place divides the nearby runs into two levels."""
     count = len(next(iter(seconds.values())))
     first = max(0, min(place - STEP_REACH, count - 2 * STEP_REACH))
     last = min(count, first + 2 * STEP_REACH)
@@ -432,26 +454,28 @@ def _steps_at(
 
 
 def _division(side: SessionValues) -> float:
-    """Return the distance between the means of both sides, scaled so that its square is the reduction in the sum of
-    squares."""
+    """Return the distance between the mean logarithms of both sides, scaled so that its square is the reduction
+    of the sum of squares."""
     base, new = side.logs()
     distance = abs(math.fsum(new) / len(new) - math.fsum(base) / len(base))
     return distance * math.sqrt(len(base) * len(new) / (len(base) + len(new)))
 
 
-# All ways to put sessions on two sides up to this many; of more, so many are drawn.
+# The test uses all ways to assign the sessions to two sides, if there are at most this many, else a sample of
+# this many.
 MAX_RELABELLINGS = 2000
 # A case that barely varies must not outrank all others by its tiny deviation.
 QUIET_DEVIATION = 0.01
 
 
 def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return two adjusted p-values for each case of a family: that `new` is larger, and that `new` is smaller. The
-    correction is a joint permutation test.
+    """Return two adjusted p-values for each case of a family: for the hypothesis that `new` is larger, and that
+    `new` is smaller.
 
-    `base` and `new` hold the logarithms of each case in each session. All cases have the same sessions, at least three
-    a side. p is the share of permutations of whole sessions whose largest T over the family reaches the case's T
-    (Westfall and Young 1993). Above MAX_RELABELLINGS permutations a fixed sample is drawn.
+    The correction is a joint permutation test (Westfall and Young 1993). `base` and `new` hold, for each case,
+    the logarithm of the time in each session. All cases have the same sessions, at least three a side. A case's
+    p-value is the share of permutations of whole sessions in which the largest T of the family reaches the
+    case's own T. Above MAX_RELABELLINGS permutations, a fixed sample of them is used.
     """
     columns = sorted(
         [(values, False) for values in zip(*base, strict=True)]
@@ -485,8 +509,8 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
 
 
 def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the ways to split `count` sessions into (base, new), the observed split first. Above MAX_RELABELLINGS
-    return a sample."""
+    """Return the ways to divide `count` sessions into (base, new), each as indexes, with the `observed`
+    division first. If there are more than MAX_RELABELLINGS ways, return a fixed sample of them."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
     if math.comb(count, k) > MAX_RELABELLINGS:
@@ -508,10 +532,10 @@ def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trimmed_t(new: Sequence[float], new_squares: float, base: Sequence[float], base_squares: float) -> float:
-    """Return the difference of the means divided by the pooled deviation. Each side is taken without its slowest
-    session.
+    """Return the difference of the means (new - base) divided by the pooled deviation plus QUIET_DEVIATION.
+    Each side is taken without its largest value.
 
-    `new_squares` and `base_squares` are the sums of squares of the sides.
+    `new_squares` and `base_squares` are the sums of the squares of the sides.
     """
     top_new, top_base = max(new), max(base)
     mean_new, mean_base = (sum(new) - top_new) / (len(new) - 1), (sum(base) - top_base) / (len(base) - 1)

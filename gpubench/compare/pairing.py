@@ -1,4 +1,4 @@
-"""The pairing of the cases of two runs, and the reasons why some cases have no partner."""
+"""The pairing of the cases of two runs, and the reasons why some cases cannot be compared."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from gpubench.result.case import FUNCTIONS
 from gpubench.result.run import Fingerprints, Measurement, Run
 
 NOT_COMPARABLE = ("op", "protocol")
-BILLION = 1e9  # a case that became so many times faster or slower is a broken number, and no change
+BILLION = 1e9  # a case that became this many times faster or slower has a false number
 
 
 class PairedCases(msgspec.Struct, frozen=True, kw_only=True):
     """The cases of two runs, sorted into comparable pairs and cases without a comparison."""
 
-    pairs: tuple[CasePair, ...]  # that can be compared
-    # whose numbers mean different things, or whose number in base cannot be true
+    pairs: tuple[CasePair, ...]  # the pairs that can be compared
+    # cases that both files have but that cannot be compared: their numbers mean different things or are
+    # implausible
     refused: tuple[JudgedCase, ...]
-    missing: tuple[AbsentCase, ...]  # with a number in base only
-    failed: tuple[AbsentCase, ...]  # with a number in base only, and broken in new
-    added: tuple[AbsentCase, ...]  # with a number in new only
-    differences: tuple[Difference, ...]  # of single cases
-    own_sizes: int  # cases of sizes that one of the runs chose by itself, and only it has
+    missing: tuple[AbsentCase, ...]  # the cases that have a number only in the base
+    failed: tuple[AbsentCase, ...]  # the cases that have a number only in the base and failed in the new file
+    added: tuple[AbsentCase, ...]  # the cases that have a number only in the new file
+    differences: tuple[Difference, ...]  # the differences of single cases
+    own_sizes: int  # the number of cases at sizes that one run chose by itself and only that run has
 
 
 class CompareSide(msgspec.Struct, frozen=True):
-    """One run of the comparison."""
+    """One run of a comparison: the base or a new file."""
 
-    run: Run  # its document
-    rows: dict[str, CaseResult]  # its cases, by id
-    measurements: dict[str, Measurement]  # by case id
+    run: Run  # the document of the run
+    rows: dict[str, CaseResult]  # its cases with their estimates, by case id
+    measurements: dict[str, Measurement]  # its measurements, by case id
 
 
 def side(run: Run) -> CompareSide:
-    """Return the cases of one run for a comparison. A session and its repeats count as one: the least disturbed stands
-    for them."""
+    """Return the cases of one run, prepared for a comparison. Of a session and its repeats only the least
+    disturbed is used."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     rows = [_by_turn(run, case) for case in case_results(run)]
     return CompareSide(run, {case.id: case for case in rows}, measurements)
@@ -71,8 +72,11 @@ def within(case: CaseResult, chosen: Sequence[int]) -> CaseResult:
 def pair_cases(
     base: CompareSide, new: CompareSide, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
 ) -> PairedCases:
-    """Pair the cases of `new` with those of `base`. `index` is the number of the new file. `alike` tells whether both
-    runs have the same protocol, `takes_turns` whether their sessions alternate."""
+    """Pair the cases of `new` with those of `base`.
+
+    `index` is the index of the new file. `alike` tells whether both runs have the same protocol, and
+    `takes_turns` whether their sessions alternate.
+    """
     pairs, refused = [], []
     differences: list[Difference] = []
     absent: dict[str, list[AbsentCase]] = {"missing": [], "failed": [], "added": []}
@@ -116,11 +120,11 @@ def pair_cases(
 
 
 def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
-    """Return the cases whose sizes the run of `side` chose by itself and which `other` did not choose or had no time
-    for.
+    """Return the ids of the cases of `side` at sizes that its run chose by itself, if `other` did not choose
+    these sizes or had no time left for them.
 
-    Only cases whose op was measured in `other` on the same device at other sizes are returned. Such cases are not
-    missing.
+    A case is included only if `other` measured the op on the same device at another size. Such a case does not
+    count as missing.
     """
     common = {(case.case.cell, case.case.implementation_id) for case in other.rows.values() if case.sessions}
     lacking = {
@@ -137,7 +141,8 @@ def _own_sizes(side: CompareSide, other: CompareSide) -> set[str]:
 
 
 def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> AbsentCase:
-    """Return an absent case, with the reason why its side has no number."""
+    """Return an absent case with the reason why there is no number. `case` is the case in the file without the
+    number; None: it is not in the file."""
     reason, detail = "absent", "the case is not in the file"
     if case is not None:
         reason, detail = case.reason or "unknown", case.detail or ""
@@ -145,14 +150,14 @@ def _absent(case_id: str, case: CaseResult | None, index: int, muted: bool) -> A
 
 
 def _implausible(case: CaseResult, other: CaseResult) -> list[str]:
-    """Return `implausible` as a list if one of the two cases cannot be true, else an empty list."""
+    """Return `["implausible"]` if one of the two cases has a time that cannot be true, else an empty list."""
     seconds = [value for side in (case, other) for samples in side.sessions.values() for value in samples]
     false = "implausible" in (case.label, other.label) or min(seconds) * BILLION < max(seconds)
     return ["implausible"] if false else []
 
 
 def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
-    """Return a case that cannot be compared. An implausible time is null."""
+    """Return a case that cannot be compared. A side without an estimate has the time None."""
     sides = [case] if other is None else [case, other]
     base_s, new_s, *_ = (*(side.time.estimate if side.time else None for side in sides), None)
     return JudgedCase(
@@ -162,7 +167,8 @@ def _refuse(case: CaseResult, other: CaseResult | None, index: int, reason: str,
 
 
 def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
-    """Return the statistics of a case for the tests. `first` limits the used samples of each session."""
+    """Return the statistics of a case for the tests. The low and slow ends use only the `first` samples of each
+    session."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
         for session, blocks in main_blocks(side.run, side.measurements[case.id]).items()
@@ -170,15 +176,16 @@ def values_of(side: CompareSide, case: CaseResult, first: int) -> CaseValues:
     return CaseValues.of(case, first, clocks)
 
 
-# What changes the meaning of a sample. How many are taken, and until when, does not.
+# The settings that change the meaning of a sample. The number of samples and the deadlines do not.
 PROTOCOL = ("protocol", "inputs", "seed", "cache", "warmup_s", "order")
-# Where one of these differs, the files stem from two machines.
+# If a difference has one of these scopes, the files are from two machines.
 IDENTITY: tuple[DifferenceScope, ...] = ("machine", "device")
-LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as interleaved
+LONGEST_STRETCH = 2  # the most sessions of one side in a row if the runs are interleaved
 
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
-    """Return the differences of the whole runs: machine, devices, software, protocol."""
+    """Return the differences between two runs as a whole: machine, devices, software and protocol. `index` is
+    the index of the new file."""
     protocols = [
         {
             **{name: str(getattr(run.settings, name)) for name in PROTOCOL},
@@ -191,7 +198,8 @@ def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
 
 
 def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
-    """Return the differences of two fingerprints: machine, devices, software."""
+    """Return the differences between two fingerprints: machine, devices and software. `index` is the index of
+    the new file."""
     scopes: tuple[DifferenceScope, ...] = ("machine", "device")
     # A fact or a device that one side lacks is no difference of the other's.
     common = [
@@ -204,8 +212,8 @@ def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tupl
 
 
 def _is_idle(package: Difference, devices: Collection[str]) -> bool:
-    """Tell whether a package is missing on one side and drives no device on either side. Such a package is no
-    difference, because `--like` requires only the packages in use."""
+    """Tell whether a package exists on one side only and drives no device on either side. Such a package is not
+    reported, because `--like` requires only the packages in use."""
     driven = any(package.field in device.split(":") for device in devices)
     return None in (package.base, package.value) and ":" not in package.field and not driven
 
@@ -213,8 +221,8 @@ def _is_idle(package: Difference, devices: Collection[str]) -> bool:
 def case_differences(
     base: Run, new: Run, before: Measurement, after: Measurement, index: int
 ) -> tuple[Difference, ...]:
-    """Return the differences of one case: the meaning of its op, the threads of its device, its kernel and its
-    results."""
+    """Return the differences of one case: the definition of its op, the threads of its device, its kernel and
+    its results."""
     device = before.case.device_id
     text = f"text of {before.case.op}" if before.case.group == FUNCTIONS else "kernel_hash"
     pairs: tuple[tuple[DifferenceScope, str, str | None, str | None], ...] = (
@@ -239,8 +247,8 @@ RESULTS_OF = "results of "  # begins the field of such a difference
 
 
 def _result_difference(before: Measurement, after: Measurement, index: int) -> Iterable[Difference]:
-    """Yield a difference if the results of a user's function differ beyond rounding. Its value is the largest
-    difference as a share of the size of the results."""
+    """Yield a difference if the results of a user's function differ by more than rounding. The value of the
+    difference is the largest deviation divided by the root mean square of the results."""
     old, new = before.answer, after.answer
     if old is UNSET or new is UNSET or not (old or new):
         return
@@ -253,8 +261,8 @@ def _result_difference(before: Measurement, after: Measurement, index: int) -> I
 
 
 def take_turns(base: Run, new: Run) -> bool:
-    """Tell whether the sides took turns: at most two sessions of one side follow each other. A session and its repeats
-    count as one."""
+    """Tell whether the runs took turns: at most two sessions of one run follow each other. A session and its
+    repeats count as one. Return False if a start time cannot be read."""
     starts = [
         (units.parse_time(session.started_at), side)
         for side, run in enumerate((base, new))
@@ -281,28 +289,29 @@ def _fields(
 
 
 def _threads(run: Run, device_id: str) -> str | None:
-    """Return the numbers of threads of a device's workers over all sessions, such as `2` or `1, 2`. Return None if no
-    worker states a number."""
+    """Return the numbers of threads that the workers of a device used over all sessions, such as `2` or `1, 2`.
+    Return None if no worker states a number."""
     counts = {worker.threads for worker in workers(run, device_id) if worker.threads is not None}
     return ", ".join(str(count) for count in sorted(counts)) or None
 
 
-Named = tuple[str, Run]  # the name under which the user gave a file, and what it holds
+Named = tuple[str, Run]  # a file's name, as the user gave it, and its run
 
 
 def require_same_machine(
     differences: Sequence[Difference], base: str, new: str, options: CompareOptions,
     hint: str = "measure both on one machine, or compare all the same with --allow-different-machine",
 ) -> None:  # fmt: skip
-    """Raise InputError if the files are from different machines and the options do not allow this. The error names the
-    fields that differ."""
+    """Raise InputError if the files are from different machines and the options do not allow this. The error
+    names the properties that differ."""
     foreign = [difference for difference in differences if difference.scope in IDENTITY]
     if foreign and not options.allow_different_machine:
         raise _not_comparable(f"{base} and {new} stem from different machines", _list(foreign), hint)
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
-    """Raise InputError if the thresholds are from another machine or share no case with the base."""
+    """Raise InputError if the measured thresholds are from another machine or have no case in common with the
+    base."""
     (name, run), noise = base, options.noise
     if noise is None:
         return
@@ -319,8 +328,8 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
 def require_common(
     part: PairedCases, cases: Sequence[JudgedCase], differences: Sequence[Difference], base: str, new: str
 ) -> None:
-    """Raise InputError if a new file has no comparable case in common with the base. A file with failed cases is
-    accepted, because failures are a result."""
+    """Raise InputError if a new file has no case that can be compared with the base. A file with failed cases
+    is accepted, because failures are a result."""
     if any(case.verdict != "not-comparable" for case in cases) or part.failed:
         return
     if any(case.k_new for case in cases):
@@ -342,7 +351,8 @@ def _not_comparable(message: str, why: str, hint: str) -> InputError:
 
 
 def _list(differences: Sequence[Difference], most: int = 4) -> str:
-    """Return the differences as text, such as `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
+    """Return the first `most` differences as text, such as
+    `cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
     texts = [
         f"{difference.field}: {difference.base!r} against {difference.value!r}" for difference in differences
     ]

@@ -1,7 +1,8 @@
-"""The comparison of a base with new result files, which gives verdicts and gates; and the comparison of one run with
-itself, which shows how much unchanged work seems to change. Only files are read. NumPy and GPUs are not needed.
+"""The comparison of a base with new result files, which gives verdicts and gates; and the comparison of one run
+with itself, which shows how much unchanged work seems to change.
 
-Shares in the `gpubench-noise` document, version 2, run from 0 to 1: a threshold of 0.08 is a change of 8 %.
+Only files are read, and neither NumPy nor a GPU is needed. Shares in the `gpubench-noise` document, version 2,
+run from 0 to 1: a threshold of 0.08 is a change of 8 %.
 """
 
 from __future__ import annotations
@@ -57,24 +58,24 @@ Absent = Literal["missing", "failed", "added"]
 
 
 class _Against(NamedTuple):
-    """One new file compared with the base."""
+    """The comparison of one new file with the base."""
 
-    name: str  # of the file
-    side: CompareSide  # its cases
-    pair: Pair  # sums it up
-    part: PairedCases  # its cases beside those of base
-    cases: list[JudgedCase]  # with their verdicts
-    differences: tuple[Difference, ...]  # of the runs and of their cases
-    idle: bool  # none of its cases could have been SLOWER
+    name: str  # the name of the new file
+    side: CompareSide  # its run and cases
+    pair: Pair  # the summary of the comparison
+    part: PairedCases  # its cases, paired with those of the base
+    cases: list[JudgedCase]  # the judged cases
+    differences: tuple[Difference, ...]  # the differences of the runs and of their cases
+    idle: bool  # whether none of its cases could have become SLOWER
 
 
 class _Whole(NamedTuple):
-    """All new files compared with the base."""
+    """The comparison of all new files with the base."""
 
-    options: CompareOptions  # of the comparison
-    base: str  # name of the file
-    ours: CompareSide  # cases of base
-    news: list[_Against]  # in order
+    options: CompareOptions  # the options of the comparison
+    base: str  # the name of the base file
+    ours: CompareSide  # the run and cases of the base
+    news: list[_Against]  # the comparison of each new file, in the order of the files
 
     @property
     def cases(self) -> list[JudgedCase]:
@@ -82,7 +83,7 @@ class _Whole(NamedTuple):
 
     @property
     def heard(self) -> list[JudgedCase]:
-        """The cases that gates look at: all judged cases that are not muted."""
+        """The judged cases that gates consider: all that are not muted."""
         return [case for case in self.cases if not case.muted]
 
     def absent(self, kind: Absent) -> tuple[AbsentCase, ...]:
@@ -94,12 +95,12 @@ class _Whole(NamedTuple):
 
     @property
     def asked(self) -> dict[str, Case]:
-        """The cases of all files, by id, without the muted cases."""
+        """The cases of all files that are not muted, by id."""
         rows = [case for side in (self.ours, *(new.side for new in self.news)) for case in side.rows.values()]
         return {case.id: case.case for case in rows if not self.options.ignores(case.case)}
 
     def names(self, concerned: Sequence[_Against]) -> str:
-        """Return the names of the concerned new files. Return an empty text if all new files are concerned."""
+        """Return the names of the new files in `concerned`. Return an empty text if these are all new files."""
         return ", ".join(new.name for new in concerned) if len(concerned) < len(self.news) else ""
 
 
@@ -107,7 +108,7 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
     """Compare each new file with `base`, case by case.
 
     Raises InputError if a file is from another machine and the options do not allow this, and if no case can be
-    compared. Both errors name the fields that differ.
+    compared. Both errors name the properties that differ.
     """
     name, run = base
     own = side(run)
@@ -181,11 +182,10 @@ def _gates(whole: _Whole) -> tuple[Gate, ...]:
 
 
 def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
-    """Return the gate on the ratio base / new. It fails if a whole interval lies below the demand, or if a ratio is
-    missing.
+    """Return the gate on the ratio base / new. It fails if the whole interval of a case lies below the demand
+    or a selected case has no ratio.
 
-    Each selected case needs a ratio in each new file, whichever side lacks the number. A demand that selects no case is
-    impossible.
+    Each selected case needs a ratio in every new file. A demand that selects no case is impossible.
     """
     chosen = [case_id for case_id, case in whole.asked.items() if demand.selects(case)]
     # The fastest that a case may be is base / the low end of new / base.
@@ -204,8 +204,8 @@ def _min_speedup_gate(whole: _Whole, demand: MinSpeedup) -> Gate:
 
 
 def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
-    """Return the exit code: 4 if a gate that must count could never have failed, 3 if a gate failed, else 0. With
-    `advisory`, a failed gate gives 0."""
+    """Return the exit code: 4 if a gate that must count could never have failed, 3 if a gate failed, else 0. If
+    the option `advisory` is set, a failed gate gives 0."""
     if any(gate.impossible and options.must_count(gate.name) for gate in gates):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in gates)
@@ -213,7 +213,7 @@ def exit_code(options: CompareOptions, gates: Sequence[Gate]) -> int:
 
 
 def _notices(whole: _Whole, gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return what a reader has to know before trusting the verdicts."""
+    """Return the warnings that a reader has to know before trusting the verdicts."""
     cases = [case for case in whole.cases if case.verdict != "not-comparable"]
     few = sum(min(case.k_base, case.k_new) < MIN_SESSIONS for case in cases)
     idle = [new for new in whole.news if new.idle]
@@ -268,7 +268,7 @@ _REMEDIES: dict[frozenset[str | None], str] = {
 def _notice(
     code: WarningCode, message: str = "", hint: str | None = None, severity: Severity = "warning"
 ) -> Notice:
-    """Return a notice. Without `message` and `hint`, the standard words of the code are used."""
+    """Return a notice. An empty `message` or no `hint` stands for the standard text of the code."""
     usual, remedy = WARNINGS[code]
     return Notice(code=code, severity=severity, message=message or usual, hint=hint or remedy)
 
@@ -291,52 +291,55 @@ VERSION = 2
 
 
 class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case."""
+    """The noise of one case."""
 
-    id: str  # of the case
+    id: str  # the id of the case
     spread: float  # the 95th percentile of |new / base - 1| over all permutations
-    threshold: float  # what a comparison should take
-    alarm_share: float  # of the permutations, in which it was called SLOWER at 5 %
+    threshold: float  # the threshold to use in a comparison, as a share
+    alarm_share: float  # the share of permutations in which the case was called SLOWER at a threshold of 5 %
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a machine shows in unchanged work."""
+    """The changes that a machine shows in unchanged work: the sessions of one run are compared with each other.
 
-    name: Literal["gpubench-noise"] = "gpubench-noise"  # of the document
-    schema_version: int = VERSION  # of the document
-    run_id: str  # of the run
-    machine: str  # its CPU and GPUs, in words
-    fingerprint: Fingerprints  # of machine, devices and software
-    sessions: int  # a side
-    alpha: float  # of the tests
-    permutations: int  # how often the sessions were put on two sides
-    false_alarm_share: float  # of them, in which some case was called SLOWER at 5 %
-    raised_alarm_share: float  # of them, the same at the thresholds of `cases`, which the same sessions gave
-    cases: tuple[NoisyCase, ...]  # each with its threshold
-    left_out: tuple[str, ...] = ()  # cases that too few sessions have, or whose numbers cannot be true
+    A permutation assigns the sessions to two sides, and each side is judged as a run of its own.
+    """
+
+    name: Literal["gpubench-noise"] = "gpubench-noise"  # the name of the document's format
+    schema_version: int = VERSION  # the version of the document's format
+    run_id: str  # the id of the run
+    machine: str  # a description of its CPU and GPUs
+    fingerprint: Fingerprints  # the identity of machine, devices and software
+    sessions: int  # the number of sessions a side
+    alpha: float  # the significance level of the tests
+    permutations: int  # the number of permutations, with their mirror images
+    false_alarm_share: float  # the share of permutations with a case called SLOWER at a threshold of 5 %
+    raised_alarm_share: float  # the same share at the thresholds of `cases`, which come from the same sessions
+    cases: tuple[NoisyCase, ...]  # the noise of each case
+    left_out: tuple[str, ...] = ()  # ids of cases with too few sessions or implausible numbers
 
 
-# Half of the ways to label k pairs, as the other half are their mirror images: all up to k = 8, of more a sample.
+# The most divisions of k pairs that are used, without mirror images: all divisions up to k = 8, else a sample.
 MOST_HALVES = 128
 
 
 class Permutation(NamedTuple):
     """The sessions of two sides. Each pair of consecutive sessions gives one session to each side."""
 
-    base: tuple[int, ...]  # one side
-    new: tuple[int, ...]  # the other side
+    base: tuple[int, ...]  # the session indexes of one side
+    new: tuple[int, ...]  # the session indexes of the other side
 
 
 def windows(sessions: Sequence[int], k: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return every stretch of k consecutive pairs of sessions. `sessions` must be in order of time. An odd last session
-    is left out."""
+    """Return every stretch of k consecutive pairs of sessions. A pair is two consecutive sessions, and a last
+    session without a partner is left out. `sessions` must be in order of time."""
     pairs = list(zip(sessions[0::2], sessions[1::2], strict=False))
     return [tuple(pairs[i : i + k]) for i in range(len(pairs) - k + 1)]
 
 
 def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
-    """Yield the ways to put one session of each pair on each side. Of two mirror images only one is yielded. Above
-    MOST_HALVES ways a fixed sample is drawn."""
+    """Yield the ways to assign one session of each pair to each side. Of two ways that mirror each other, only
+    one is yielded. If there are more than MOST_HALVES ways, a fixed sample of them is yielded."""
     free = len(pairs) - 1
     if 2**free <= MOST_HALVES:
         flips = list(itertools.product((False, True), repeat=free))
@@ -350,24 +353,24 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
         yield Permutation(tuple(a for a, _ in sides), tuple(b for _, b in sides))
 
 
-SESSIONS = 5  # a side, as a comparison needs them
+SESSIONS = 5  # sessions a side, as many as the tests of a comparison need
 MARGIN = 1.2
-ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check`
+ALLOWED_SHARE = 0.05  # the share of permutations with a false alarm that `--check` allows
 
 
 class _Seen(NamedTuple):
-    """The result of one case in one permutation or its mirror image."""
+    """The result of one case in one permutation or in its mirror image."""
 
-    ratio: float  # new / base
-    slower: bool  # it was called so
+    ratio: float  # the ratio new / base
+    slower: bool  # whether the case was called SLOWER
 
 
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
-    """Return the false alarms and the spread of `run`. Its consecutive sessions are paired, and each side gets
+    """Return the false alarms and the spread of `run`. Consecutive sessions form pairs, and each side gets
     `sessions` sessions.
 
-    A longer run gives more permutations: one set for each stretch of `sessions` pairs. Raises InputError if there are
-    too few sessions, or if no case has enough sessions.
+    A longer run gives more permutations: one set for each stretch of `sessions` pairs. Raises InputError if the
+    run has too few sessions, or if no case was measured in enough of them.
     """
     own = side(run)
     order = _in_time(run)
@@ -405,7 +408,8 @@ def _in_time(run: Run) -> list[int]:
 def _both_ways(
     cases: Sequence[CaseValues], sides: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """Return the verdicts for this permutation, and for its mirror image with both sides exchanged."""
+    """Return the results by case id for this permutation, and for its mirror image, in which the sides are
+    exchanged."""
     pairs = [
         CasePair(base=_part(case, sides.base), new=_part(case, sides.new), threshold=INTERLEAVED)
         for case in cases
@@ -419,7 +423,7 @@ def _both_ways(
 
 
 def _part(values: CaseValues, sessions: Sequence[int]) -> CaseValues:
-    """Return the values of these sessions alone."""
+    """Return the values of a case in these sessions alone."""
 
     def part(by_session: dict[int, float]) -> dict[int, float]:
         return {session: by_session[session] for session in sessions}
@@ -439,8 +443,8 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """Return the share of permutations in which at least one case is SLOWER. A case with a threshold must also exceed
-    it."""
+    """Return the share of permutations in which at least one case is SLOWER. A case that has a threshold must
+    also exceed it."""
     alarmed = [
         any(sight.slower and sight.ratio > 1 + thresholds.get(name, 0.0) for name, sight in view.items())
         for view in views
