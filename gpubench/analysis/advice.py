@@ -1,5 +1,8 @@
-"""The `gpubench-advise` document, version 2: where one call should run, by the expected times of all measured devices.
-Times are in seconds, ratios are plain numbers."""
+"""The `gpubench-advise` document, version 2: where one call should run, by the expected times of all measured
+devices.
+
+Times are in seconds, and ratios are plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -37,97 +40,98 @@ from gpubench.curves.stats import Interval, quotient
 from gpubench.result.case import QUEUED, WAITED
 from gpubench.result.run import DeviceKind, Run
 
-# A clear choice is wrong (another one more than 5 % faster) with at most this probability.
+# The confidence is `clear` if the probability that another choice is more than 5 % faster is at most this.
 CLEAR = 0.05
 AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
 
 
 class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
-    """Time on another device over the time on the device advised."""
+    """The gain over another device: its time divided by the time on the advised device."""
 
     device_id: str  # the other device
-    ratio: float  # above 1: the advice gains
-    lo: float  # low end of the interval
-    hi: float  # high end of the interval
+    ratio: float  # the ratio of the times; above 1 the advised device is faster
+    lo: float  # the low end of the interval
+    hi: float  # the high end of the interval
 
 
 class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the CPU and the GPU of `device_id` share."""
+    """A call that the CPU and the GPU compute together."""
 
-    device_id: str  # the pair
-    gpu_share: float | None  # of the work, on the GPU
-    assignment: str | None  # of a workload, instead: a letter for each stage
-    on_gpu: tuple[str, ...]  # those stages, all of them or some of their repeats
-    ratio: float  # time of the better of the two alone over the time of both
-    lo: float  # low end of the interval
-    hi: float  # high end of the interval
-    case_id: str  # what was measured
+    device_id: str  # the id of the pair, such as `hybrid:cupy:0`
+    gpu_share: float | None  # the GPU's share of the work, from 0 to 1; None for a workload
+    assignment: str | None  # for a workload: the side of each stage, as letters c and g
+    on_gpu: tuple[str, ...]  # for a workload: the stages that the GPU runs, all or some of their repeats
+    ratio: float  # the time of the faster side alone divided by the time of both together
+    lo: float  # the low end of the interval
+    hi: float  # the high end of the interval
+    case_id: str  # the id of the measured case
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One device."""
+    """One device with its expected time of the call."""
 
-    device_id: str  # its id
-    name: str  # as its driver says
-    kind: str  # cpu, gpu, ...
-    implementation: str | None  # the fastest at this size
-    time: Estimate | None  # None: not known
-    basis: Basis  # what the time rests on
-    between: tuple[int, int] | None  # the measured sizes around this one
-    labels: tuple[Label, ...]  # of the cases behind it
-    case_ids: tuple[str, ...]  # the cases behind it
-    reason: str | None  # why there is no time
-    libraries: tuple[str, ...] = ()  # what a CPU's implementation calls, numba or a BLAS
-    weaker: bool = False  # numba might be faster, and was not there
-    threads: int | None = None  # of a CPU
+    device_id: str  # the id of the device
+    name: str  # the name that its driver reports
+    kind: str  # the kind of device: cpu, gpu, ...
+    implementation: str | None  # its fastest implementation at this size
+    time: Estimate | None  # the expected time of one call; None: unknown
+    basis: Basis  # whether the time is measured or interpolated
+    between: tuple[int, int] | None  # the measured sizes around this size; twice this size if it was measured
+    labels: tuple[Label, ...]  # the labels of the cases behind the time
+    case_ids: tuple[str, ...]  # the ids of the cases behind the time
+    reason: str | None  # the reason why there is no time
+    libraries: tuple[str, ...] = ()  # CPU only: the libraries that the implementation calls, numba or a BLAS
+    weaker: bool = False  # CPU only: numba was not installed and might be faster
+    threads: int | None = None  # CPU only: the number of threads
 
 
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The result that answered."""
+    """The result file on which the advice rests."""
 
-    run_id: str  # its id
-    label: str | None  # as it was stored
-    started_at: str  # UTC
+    run_id: str  # the id of its run
+    label: str | None  # the label that the user gave the run
+    started_at: str  # the time of its start, in UTC
     complete: bool  # whether the run came to its end
-    machine: str  # in one line
-    tool: dict[str, str]  # the versions that made it
+    machine: str  # the machine in one line
+    tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """The place where one call should run."""
+    """The answer to the question where one call should run, with its evidence."""
 
-    name: Literal["gpubench-advise"] = "gpubench-advise"  # of the document
-    schema_version: int = 2  # of the document
-    op: str  # the op
+    name: Literal["gpubench-advise"] = "gpubench-advise"  # the name of the document's format
+    schema_version: int = 2  # the version of the document's format
+    op: str  # the name of the op
     n: int  # the size
-    params: dict[str, int]  # beside the size
-    dtype: str  # of the elements
-    data: Literal["host", "device"]  # where it is before and after the call
-    calls: int  # that share one copy
-    regime: str  # by id
-    basis: Basis  # what the answer rests on
-    device_id: str | None  # None: unknown
-    backend: str | None  # `hybrid` where both sides share the call
-    implementation: str | None  # the fastest there
-    time: Estimate | None  # of one call
-    gain: AdviceGain | None  # over the best of the other side
-    # clear: another choice is hardly faster; close: it may be, at little cost; noisy: not even that is told
+    params: dict[str, int]  # the params other than the size
+    dtype: str  # the dtype of the elements
+    data: Literal["host", "device"]  # where the data is before and after the call
+    calls: int  # the number of calls that share one copy
+    regime: str  # the id of the regime
+    basis: Basis  # whether the answer is measured or interpolated
+    device_id: str | None  # the advised device; None: unknown
+    backend: str | None  # the backend of the device; `hybrid` if both sides share the call
+    implementation: str | None  # the fastest implementation on the device
+    time: Estimate | None  # the expected time of one call
+    gain: AdviceGain | None  # the gain over the best device of the other side
+    # clear: another choice is hardly ever faster; close: it may be, but the expected loss is small; noisy:
+    # neither is known; alone: no other side has a time; none: the answer is unknown
     confidence: AdviceConfidence
-    reason: str | None  # why no device is known
-    command: str | None  # measures what is missing
-    split: AdviceSplit | None  # the call over the CPU and a GPU, or its stages on both
-    candidates: tuple[AdviceCandidate, ...]  # the advised one first
-    source: AdviceSource  # the result that answered
-    goal: Literal["time", "energy"] = "time"  # what is least there
-    joules: dict[str, float | str] = {}  # of a call by device, or why unknown, where energy is the goal
+    reason: str | None  # the reason why no device is advised
+    command: str | None  # the command that measures what is missing
+    split: AdviceSplit | None  # the split or stage assignment, if that is the answer
+    candidates: tuple[AdviceCandidate, ...]  # all devices, the advised one first
+    source: AdviceSource  # the result file on which the advice rests
+    goal: Literal["time", "energy"] = "time"  # the quantity that the advice minimizes
+    joules: dict[str, float | str] = {}  # goal `energy`: joules of a call by device, or why they are unknown
 
     def candidate(self, device_id: str | None) -> AdviceCandidate | None:
-        """Return the candidate of this device. Return None if the device has no time."""
+        """Return the candidate of this device. Return None if the device is unknown or has no time."""
         return next((item for item in self.candidates if item.device_id == device_id and item.time), None)
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing."""
+        """The reason for the answer as text, or the reason why there is none."""
         best = self.candidate(self.device_id)
         if best is None:
             return self.reason or ""
@@ -140,7 +144,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """The reason why no gain is known: which side has no time, and why its devices have none."""
+        """The reason why there is no gain: the side that has no time, and why its devices have none."""
         best = self.candidate(self.device_id)
         on_cpu = best is not None and best.kind == "cpu"
         others = [item for item in self.candidates if item.time is None and (item.kind == "cpu") != on_cpu]
@@ -152,8 +156,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 def advise(
     key: Key, contenders: ContenderSet, decision: Decision, n: int, regime: str, *, hybrid: bool = True
 ) -> Advice:
-    """Return the answer for a call of this regime, with its evidence. The advised candidate stands first. `hybrid`
-    allows a split as the answer."""
+    """Return the advice for a call of this regime at size n. `decision` is the choice among `contenders`, and
+    `hybrid` allows a split as the answer."""
     split = split_of(contenders, n, decision) if hybrid else None
     best_id, against_id = (place and place.device_id for place in (decision.best, decision.against))
     if split is not None:
@@ -203,8 +207,11 @@ def source_of(run: Run) -> AdviceSource:
 def _expectations(
     contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> Iterator[tuple[AdviceCandidate, Expected | None]]:
-    """Yield each device with the expected time of one call by its fastest implementation at n. The time is None if it
-    is unknown. With `split`, also yield the pair of CPU and GPU that share the call."""
+    """Yield each device with the expected time of one call at n by its fastest implementation, or None if the
+    time is unknown.
+
+    If `split` is given, also yield the pair of CPU and GPU that share the call.
+    """
     run = contenders.run
     for device_id, kind in {call.case.device_id: call.device_kind for call in contenders.rows}.items():
         own = [contender for contender in contenders.contenders if contender.device_id == device_id]
@@ -306,10 +313,11 @@ def _params_option(key: Key) -> str:
 
 
 def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
-    """Return where a call of size n and this regime should run. The first of `runs` (newest first) that compares two
-    devices at n answers; if none does, a run with any time at n answers.
+    """Return where a call of size n and this regime should run.
 
-    Raises InputError if no run has a result for the op, dtype and params. The error names the measured alternatives.
+    The first of `runs` (newest first) that compares two devices at n answers. If none does, the first run with
+    any time at n answers. Raises InputError if no run has a result for the op, dtype and params; the error
+    names the measured alternatives.
     """
     seen: set[Key] = set()
 

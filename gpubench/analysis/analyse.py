@@ -1,7 +1,8 @@
-"""One run as a report reads it: its cases, speedups and break-evens. The same file always gives the same answer.
+"""One run as a report reads it: its cases, speedups and break-evens. The same file always gives the same
+result.
 
-Each further part of a report is a function of `Analysis`, in a module of its own. The functions for several runs tell
-which machine made each run, what all machines measured, and how a case changed.
+The other parts of a report are functions of `Analysis` in modules of their own. The functions for several runs
+group the runs by machine and return the sizes that all machines measured and the history of each case.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ T = TypeVar("T")
 class Analysis:
     """One run as a report reads it. Each derived value is computed on first use, and only once.
 
-    `cases` and `speedups` hold the shown cases only. `everything` holds all cases, `compared` the cases with two sides.
+    `cases` and `speedups` hold the shown cases only. `everything` holds all cases, and `compared` holds the
+    cases that have a CPU side.
     """
 
     def __init__(
@@ -45,14 +47,15 @@ class Analysis:
         self._source, self._nouns = self, dict[Any, Any]()
 
     def replace(self, **values: Any) -> Analysis:
-        """Return a copy with other attributes, such as another order of rows. The copy shares the derived parts of this
-        analysis."""
+        """Return a copy in which the attributes `values` are replaced, such as the order of the rows. The copy
+        shares the derived parts of this analysis."""
         other = copy.copy(self)
         vars(other).update(values)
         return other
 
     def derive(self, noun: Callable[[Analysis], T]) -> T:
-        """Return a part of a report. Compute it on the first call only."""
+        """Return a part of a report: the result of `noun` for this analysis. It is computed on the first call
+        only."""
         if noun not in self._nouns:
             self._nouns[noun] = noun(self._source)
         value: T = self._nouns[noun]
@@ -68,7 +71,7 @@ class Analysis:
 
     @cached_property
     def whole(self) -> Analysis:
-        """The analysis of all cases, over the fastest CPU implementation."""
+        """The analysis of all cases, shown or not, with the fastest CPU implementation as the baseline."""
         plain = self._keep is None and self._baseline is None
         return self._source if plain else analyse(self.run)
 
@@ -87,8 +90,11 @@ class Analysis:
 
     @cached_property
     def compared(self) -> tuple[CaseResult, ...]:
-        """All cases that are compared with a CPU. Overheads and collectives have no CPU side, a device group is
-        compared with one GPU, and a named variant is shown beside its implementation: none of these is included."""
+        """All cases that can be compared with a CPU.
+
+        Overheads and collectives have no CPU side, device groups are compared with one GPU, and named variants
+        are shown beside their implementation. None of these is included.
+        """
         return tuple(
             item
             for item in self.everything
@@ -109,12 +115,13 @@ class Analysis:
 
     @cached_property
     def points(self) -> tuple[BreakEven, ...]:
-        """The curves of `break_even` without verdicts. A verdict needs fitted curves, which take nearly all the
+        """The break-evens without verdicts. A verdict needs fitted curves, which take nearly all of the
         time."""
         return self.curves_of("gpu", fitted=False)
 
     def curves_of(self, kind: DeviceKind, *, fitted: bool = True) -> tuple[BreakEven, ...]:
-        """Return the break-even of each device of this kind."""
+        """Return the break-even of each op and device of this kind. If `fitted` is False, the result has no
+        verdicts and takes little time."""
         cases = [item for item in self.compared if alone(item) and item.id not in self._beside]
         return break_evens(
             self.run, cases, [item for item in self.speedups if alone(item.case)], kind, fitted=fitted
@@ -122,8 +129,8 @@ class Analysis:
 
     @cached_property
     def best_code(self) -> tuple[BreakEven, ...]:
-        """The break-evens of users' functions by the fastest code on each side. `break_even` compares the code as the
-        user wrote it."""
+        """The break-evens of users' functions by the fastest code on each side. (`break_even` compares the code
+        as the user wrote it.)"""
         cases = [item for item in self.compared if alone(item)]
         ops = {item.case.op for item in self.shown_of(cases) if item.id in self._beside}
         ratios = speedups([item for item in cases if item.case.op in ops], shows=self.shows) if ops else ()
@@ -135,7 +142,7 @@ class Analysis:
 
     @cached_property
     def baseline(self) -> str:
-        """The baseline of the speedups, in words."""
+        """The baseline of the speedups as text."""
         return baseline_line(self.run, [item for item in self.speedups if item.kind == "headline"])
 
 
@@ -166,8 +173,8 @@ def analyse(
 
 
 def alone(item: CaseResult) -> bool:
-    """Tell whether the case computes on one device. Splits and device groups have sections of their own: they have no
-    peaks and no break-even with the CPU."""
+    """Tell whether the case computes on one device. Splits and device groups do not: sections of their own
+    report them, and they have no peaks."""
     return item.case.shared_with is None and item.case.backend != DEVICE_GROUP
 
 
@@ -175,7 +182,8 @@ KEYS = ("case", "op", "n", "device", "time", "speedup")
 
 
 def order_rows(analysis: Analysis, key: str) -> Analysis:
-    """Sort the rows of `analysis` by `key`, one of KEYS, smallest first. `-key` puts the largest first.
+    """Return `analysis` with its rows sorted by `key`, one of KEYS, smallest first. `-key` sorts the largest
+    first.
 
     Rows without a value come last in both orders. Equal rows keep the order of the file.
     """
@@ -203,20 +211,21 @@ def order_rows(analysis: Analysis, key: str) -> Analysis:
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometric mean of one device's headline speedups. Means of different sets are not comparable."""
+    """The geometric mean of one device's headline speedups. Means of different sets of workloads are not
+    comparable."""
 
-    regime: str  # by id
-    dtype: str  # of the elements
-    device_id: str  # the device
-    ratio: float  # the mean
-    lo: float  # the mean of the low ends
-    hi: float  # the mean of the high ends
-    count: int  # workloads in it
-    missing: tuple[str, ...]  # workloads of the fixed set that it lacks
+    regime: str  # the id of the regime
+    dtype: str  # the dtype of the elements
+    device_id: str  # the id of the device
+    ratio: float  # the mean of the speedups
+    lo: float  # the mean of the low ends of their intervals
+    hi: float  # the mean of the high ends of their intervals
+    count: int  # the number of workloads in the mean
+    missing: tuple[str, ...]  # the workloads of the fixed set that the mean lacks
 
     @property
     def interval(self) -> Interval:
-        """The mean with its interval, whose ends are the means of the ends of the ratios."""
+        """The mean with its interval. The ends of the interval are the means of the speedups' ends."""
         return Interval(self.lo, self.ratio, self.hi, "prior")
 
 
@@ -224,9 +233,9 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 def means(analysis: Analysis) -> tuple[Mean, ...]:
     """Return one mean for each regime, dtype and device that has headline speedups.
 
-    The set of cases of a dtype is fixed: the workloads that were attempted in every regime, on any device. So all
-    devices and regimes have the same set, without the sizes that a search for one break-even added. The interval is as
-    wide as if all cases erred in the same direction.
+    The set of workloads of a dtype is fixed: those that were attempted in every regime, on any device. So all
+    devices and regimes have the same set, without the sizes that a search for one break-even added. The
+    interval is as wide as if all speedups erred in the same direction.
     """
     everything = _fixed_set(analysis.shown_of(analysis.compared))
     counted = [
@@ -254,7 +263,8 @@ def means(analysis: Analysis) -> tuple[Mean, ...]:
 
 
 def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
-    """Return, by dtype, the GPU workloads of the run, measured or not, that are present in every regime of its GPUs."""
+    """Return, by dtype, the GPU workloads of the run, measured or not, that occur in every regime of its
+    GPUs."""
     tried: dict[str, dict[str, set[str]]] = {}
     for case in cases:
         if case.device_kind != "cpu":
@@ -270,7 +280,7 @@ def _fixed_set(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
 
 
 class MachineRuns(msgspec.Struct, frozen=True):
-    """The runs of one machine. The last run with a time represents the machine."""
+    """The runs of one machine."""
 
     runs: tuple[Analysis, ...]  # from the oldest to the newest
 
@@ -283,8 +293,8 @@ class MachineRuns(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """The times of one case over the runs of a machine."""
 
-    id: str  # of the case
-    times: tuple[float | None, ...]  # oldest first; None where a run has no time for it
+    id: str  # the id of the case
+    times: tuple[float | None, ...]  # its seconds in each run, oldest first; None if a run has no time for it
 
     @property
     def change(self) -> float:
@@ -294,7 +304,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
-    """Group the runs by machine. Machines keep the order in which their first files were given."""
+    """Group the runs by machine. The machines are in the order in which their first files were given."""
     return tuple(
         MachineRuns(
             tuple(sorted((analyses[i] for i in places), key=lambda side: (side.run.started_at, side.run.id)))
@@ -304,7 +314,8 @@ def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
 
 
 def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
-    """Return, for each series, the largest size that every machine has measured on a hardware GPU."""
+    """Return, by series, the largest size at which every machine has a speedup of a hardware GPU. Series
+    without a common size are left out."""
     shared_sizes: dict[SeriesKey, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
     for name in measured[0]:
@@ -315,13 +326,16 @@ def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
-    """Return the headline speedups of hardware GPUs that compute alone, without a CPU's help."""
+    """Return the headline speedups of hardware GPUs. Splits with a CPU and software adapters are left out."""
     return [item for item in analysis.speedups if item.kind == "headline" and item.case.device_kind == "gpu"]
 
 
 def histories(side: MachineRuns) -> tuple[History, ...]:
-    """Return the histories of a machine, one for each series, regime and device. The case with times in the most runs
-    (at least two) is chosen; among equals the largest size, then the fastest implementation."""
+    """Return the histories of a machine, one for each series, regime and device.
+
+    Of the cases of one series, regime and device, the one with times in the most runs (at least two) is chosen;
+    among equals the one with the largest size, then the one with the fastest implementation.
+    """
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for item in analysis.cases:

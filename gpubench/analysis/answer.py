@@ -1,5 +1,8 @@
-"""The content of the final screen of a run: for each op the size from which one GPU backend pays, and the gain; or why
-nothing can be compared. `report/sections/answer.py` holds the words."""
+"""The content of the final screen of a run: for each op the size from which one GPU backend pays, and the gain;
+or the reason why nothing can be compared.
+
+`report/sections/answer.py` holds the words.
+"""
 
 from __future__ import annotations
 
@@ -19,50 +22,50 @@ from gpubench.base import group_by
 from gpubench.result.case import ON_REQUEST, QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.result.run import Failure, Run
 
-NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
-FEWEST_OPS = 4  # of fewer ops a median says nothing
-# Without a GPU the CPU's implementations are compared at sizes near these, in elements.
+NEAR_BEST = 1.1  # a backend scores as the best up to this factor below the fastest
+FEWEST_OPS = 4  # with fewer ops a median is not meaningful
+# If there is no GPU, the CPU's implementations are compared at the sizes nearest to these, in elements.
 IMPLEMENTATION_SIZES = (2**13, 2**20, 2**24)
 
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, or on several GPUs whose intervals overlap."""
+    """One op on one GPU, or on several GPUs of the same model whose results do not differ."""
 
-    op: str  # its name
-    dtype: str  # of the elements
-    params: dict[str, int]  # beside the size
-    device_id: str  # the GPU
-    cells: dict[str, AnswerCell]  # by regime
-    extent: Extent  # how its size is counted
-    count: int = 1  # GPUs
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
+    device_id: str  # the id of the GPU
+    cells: dict[str, AnswerCell]  # the size from which the GPU pays, by regime id
+    extent: Extent  # what the size counts
+    count: int = 1  # the number of GPUs that the row stands for
 
     def elements(self, n: int) -> int:
         return n * n if self.extent == "side" else n
 
     @property
     def on_host(self) -> bool:
-        """Whether no GPU can run the op."""
+        """Whether no GPU can run the op, so that it runs on the host in all situations."""
         return all(cell.why == HOST_STAGE for cell in self.cells.values())
 
 
 class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPU's choice at one size: plain NumPy, if it has a time, and the fastest CPU implementation, if it surely
-    beats plain NumPy."""
+    """The times of an op on the CPU at one size: plain NumPy, and the fastest implementation if it surely beats
+    plain NumPy."""
 
-    op: str  # its name
-    dtype: str  # of the elements
-    params: dict[str, int]  # beside the size
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
     n: int  # the size
-    extent: Extent  # how the size is counted
-    place: int  # which of IMPLEMENTATION_SIZES the size stands for
-    asked: bool  # somebody named this size
-    plain_s: float | None  # of plain NumPy; None: not measured
-    allocates: bool  # plain NumPy makes a new array for its result at every call
-    device_id: str | None = None  # of the fastest; None: plain NumPy is as good
-    implementation: str = ""  # the fastest
-    best_s: float = 0.0  # of the fastest
-    ratio: float | None = None  # `plain_s` / `best_s`; None: not surely above 1
-    within: float = 0.0  # how far the ratio may be off, as a share of it
+    extent: Extent  # what the size counts
+    place: int  # the index of the size of IMPLEMENTATION_SIZES that it is nearest to
+    asked: bool  # whether the user requested this size
+    plain_s: float | None  # the time of plain NumPy, in seconds; None: not measured
+    allocates: bool  # plain NumPy allocates a new array for its result at every call
+    device_id: str | None = None  # the device of the fastest; None: plain NumPy is as good
+    implementation: str = ""  # the fastest implementation
+    best_s: float = 0.0  # the time of the fastest implementation, in seconds
+    ratio: float | None = None  # `plain_s` / `best_s`; None: plain NumPy was not measured or is as good
+    within: float = 0.0  # the largest error of the ratio, as a share of it
 
     @property
     def elements(self) -> int:
@@ -71,85 +74,85 @@ class BestImplementation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """The time of the best implementation."""
+        """The time of the best implementation, in seconds."""
         return self.best_s if self.device_id is not None or self.plain_s is None else self.plain_s
 
 
 class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of one op on one GPU at one size, where no CPU has a time."""
+    """The times of one op on one GPU at one size, for runs in which no CPU has a time."""
 
-    op: str  # its name
-    dtype: str  # of the elements
-    params: dict[str, int]  # beside the size
-    device_id: str  # the GPU
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
+    device_id: str  # the id of the GPU
     n: int  # the size
-    extent: Extent  # how the size is counted
-    asked: bool  # somebody named this size
-    seconds: dict[str, float]  # of the fastest implementation, by regime
+    extent: Extent  # what the size counts
+    asked: bool  # whether the user requested this size
+    seconds: dict[str, float]  # the seconds of the fastest implementation, by regime id
 
 
 class BestCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of a user's function by the fastest code on each side."""
+    """The comparison of a user's function by the fastest code on the CPU and on the GPU."""
 
-    op: str  # its name
-    dtype: str  # of the elements
-    extent: Extent  # how its size is counted
-    cpu: BestImplementation | None  # the CPU's at the largest size, if it is not NumPy
-    cells: dict[str, AnswerCell]  # from which size on the fastest GPU pays, by regime
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    extent: Extent  # what the size counts
+    cpu: BestImplementation | None  # the fastest CPU code at the largest size; None: plain NumPy
+    cells: dict[str, AnswerCell]  # the size from which the fastest GPU code pays, by regime id
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The ops of one backend that failed, with the reason."""
+    """The ops of one backend that failed, with the reason of the first failure."""
 
-    backend: str  # its name
-    ops: tuple[str, ...]  # their names
-    detail: str  # what happened
-    hint: str = ""  # what to do
-    whole: bool = False  # nothing of that backend has a number
+    backend: str  # the name of the backend
+    ops: tuple[str, ...]  # the names of the failed ops
+    detail: str  # the reason as text
+    hint: str = ""  # the remedy
+    whole: bool = False  # whether the backend has no time at all
 
 
-# `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
-# `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a
-# GPU, of which no case was planned. `wrong`: all that it gave were wrong numbers. `no-time`: its cases gave no time.
-# `no-gpu`: there is no GPU.
+# `checked`: outputs were checked and nothing was timed. `nothing`: no case has a time. `overheads`: only
+# overheads have times. `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among the shown cases.
+# `not-asked`: the machine has a GPU, but no case of it was planned. `wrong`: the GPU computed wrong results.
+# `no-time`: the GPU's cases have no time. `no-gpu`: the machine has no GPU.
 AbsenceKind = Literal[
     "checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "wrong", "no-time", "no-gpu"
 ]
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a run has no GPU and CPU times to compare."""
+    """The reason why a run has no times of a GPU and a CPU to compare."""
 
-    kind: AbsenceKind  # which of the reasons
-    causes: tuple[str, ...] = ()  # in the run's own words, the gravest first
-    checked: int = 0  # outputs that are right
-    unchecked: int = 0  # cases that a check did not reach
+    kind: AbsenceKind  # the kind of reason
+    causes: tuple[str, ...] = ()  # the reasons that the run states, gravest first
+    checked: int = 0  # the number of outputs that passed their check
+    unchecked: int = 0  # the number of cases whose output was not checked
 
 
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the final screen."""
+    """The content of the final screen of a run."""
 
-    rows: tuple[AnswerRow, ...]  # an op and a GPU each
-    devices: tuple[str, ...]  # the GPUs shown, of one backend or of all
-    others: tuple[str, ...]  # further GPU backends with times
-    implementations: tuple[BestImplementation, ...]  # the CPU's, where there are no rows
-    times: tuple[GpuTimes, ...]  # where only GPUs have times
-    absence: Absence | None  # why there are no rows
-    wrong: tuple[Trouble, ...]  # outputs that failed their check
-    broken: tuple[Trouble, ...]  # other failures
-    named: bool  # all sizes were asked for
-    missing: tuple[str, ...]  # ops that were not reached
-    late: tuple[tuple[str, int, Extent], ...]  # sizes that were asked for, and the time did not suffice
-    unreached: int  # cases
-    ops: int  # how many, with those that are missing
-    host: tuple[BestImplementation, ...] = ()  # ops that no GPU can take
-    cpu: tuple[CpuCode, ...] = ()  # what computed the CPU's times, the most of them first
-    best_code: tuple[BestCode, ...] = ()  # of users' functions
+    rows: tuple[AnswerRow, ...]  # one row for each op and GPU
+    devices: tuple[str, ...]  # the ids of the shown GPUs, of one backend or of all
+    others: tuple[str, ...]  # the other GPU backends that have times
+    implementations: tuple[BestImplementation, ...]  # the best CPU implementations, if there are no rows
+    times: tuple[GpuTimes, ...]  # the GPU's times, if only GPUs have times
+    absence: Absence | None  # the reason why there are no rows
+    wrong: tuple[Trouble, ...]  # the ops whose outputs failed their check
+    broken: tuple[Trouble, ...]  # the ops that failed for another reason
+    named: bool  # whether the user requested the sizes of every op
+    missing: tuple[str, ...]  # the ops that the run did not reach
+    late: tuple[tuple[str, int, Extent], ...]  # requested sizes that the time budget did not reach
+    unreached: int  # the number of cases that the run did not reach
+    ops: int  # the number of ops, with those in `missing`
+    host: tuple[BestImplementation, ...] = ()  # the CPU's times of the ops that no GPU can run
+    cpu: tuple[CpuCode, ...] = ()  # the code that computed the CPU's times, the most frequent first
+    best_code: tuple[BestCode, ...] = ()  # the users' functions for which other code is faster
 
     @property
     def regimes(self) -> tuple[str, ...]:
-        """The situations of the table: data on the GPU, copied data, and the situations that were requested by name. If
-        none of these was measured, the table shows up to two measured situations."""
+        """The regimes that the table shows, by id: waited (or queued) calls, copied calls, and the regimes that
+        were requested by name. If none of these was measured, up to two measured regimes are shown."""
         measured = set().union(*(entry.cells for entry in self.rows))
         home = WAITED if WAITED in measured or QUEUED not in measured else QUEUED
         shown = [regime for regime in (home, ALWAYS, *ON_REQUEST) if regime in measured]
@@ -157,8 +160,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queued_gain(self) -> float | None:
-        """The factor by which queued calls lower the break-even: the median over the ops that have both break-evens.
-        None if fewer than FEWEST_OPS ops have both."""
+        """The factor by which queued calls lower the break-even: the median over the ops that have break-evens
+        for waited and for queued calls. None if fewer than FEWEST_OPS ops have both."""
         pairs = [(_size(entry, WAITED), _size(entry, QUEUED)) for entry in self.rows]
         ratios = [waited / queued for waited, queued in pairs if waited and queued]
         return statistics.median(ratios) if len(ratios) >= FEWEST_OPS else None
@@ -167,8 +170,11 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(
     analysis: Analysis, *, by_device: bool = False, backend: str | None = None, thresholds: bool = True
 ) -> MachineAnswer:
-    """Return the content of the final screen, from the file alone. `by_device` shows every GPU backend, `backend` shows
-    this backend instead of the fastest. Without `thresholds` the cells hold gains only, which takes little time."""
+    """Return the content of the final screen.
+
+    `by_device` shows every GPU backend, and `backend` shows this backend instead of the fastest one. If
+    `thresholds` is False, the cells hold gains only, which takes little time.
+    """
     run, cases = analysis.run, op_cases(analysis)
     curves = analysis.break_even if thresholds else analysis.points
     ranked = _rank_backends(curves)
@@ -212,7 +218,7 @@ def op_cases(analysis: Analysis) -> list[CaseResult]:
 
 
 def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven]) -> Iterable[BestCode]:
-    """Yield the users' functions for which some other code than the user's is the fastest on the CPU or on a GPU."""
+    """Yield the users' functions for which other code than the user's is the fastest on the CPU or on a GPU."""
     for (op, dtype), own in group_by(curves, lambda curve: (curve.op, curve.dtype)).items():
         implementations = _implementations(
             run, [case for case in timed if (case.case.op, case.case.dtype) == (op, dtype)]
@@ -228,12 +234,12 @@ def _best_code(run: Run, timed: Sequence[CaseResult], curves: Sequence[BreakEven
 
 
 def held_against(curves: Iterable[BreakEven], devices: Collection[str]) -> list[CaseResult]:
-    """Return the baselines of these devices, one for each ratio."""
+    """Return the baselines of the speedups of these devices, one for each speedup."""
     return [point.baseline for curve in curves if curve.device_id in devices for point in curve.points]
 
 
 def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
-    """Return the ops without any time because the run did not reach them. The budget ended first, or the op was
+    """Return the ops without any time that the run did not reach: the budget ended first, or the op was
     requested and never planned."""
     run = analysis.run
     missing = {case.case.op for case in cases if case.outcome == "planned" or out_of_budget(run, case)}
@@ -254,8 +260,8 @@ def _late(
 
 
 def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
-    """Return the GPU backends, best first. A backend scores a point for each op and regime (waited or copied) in which
-    its speedup is within 10 % of the best."""
+    """Return the GPU backends, best first. A backend scores a point for each series and regime (waited or
+    copied) in which its speedup is within 10 % of the best."""
     cells = group_by(curves, lambda curve: (curve.case.series, curve.regime))
     common = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
     counts = {curve.case.backend: 0 for curve in curves}
@@ -275,7 +281,8 @@ def _rank_backends(curves: Sequence[BreakEven]) -> list[str]:
 def answer_rows(
     break_even: Sequence[BreakEven], cases: Sequence[CaseResult], device_id: str
 ) -> Iterable[AnswerRow]:
-    """Yield a row for each op that the GPU tried, with the size from which the GPU pays in each regime."""
+    """Yield a row for each series that was attempted on the GPU, with the size from which the GPU pays in each
+    regime."""
     curves = {curve.case.cell: curve for curve in break_even}
     tried = (case for case in cases if case.case.device_id == device_id and case.outcome != "planned")
     for of_op in group_by(tried, lambda case: case.case.series).values():
@@ -289,8 +296,8 @@ def answer_rows(
 
 
 def _merge_like(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """Merge the rows of GPUs that have the same backend and name and whose intervals overlap in every cell. Two
-    adapters of the same GPU are never merged."""
+    """Merge the rows of GPUs that have the same backend and model and whose intervals overlap in every cell.
+    Two adapters of the same physical GPU are never merged."""
     gpus = {device.id: (device.backend, device.name, device.gpu_id) for device in run.devices}
 
     def are_like(a: AnswerRow, b: AnswerRow) -> bool:
@@ -331,10 +338,10 @@ def _size(entry: AnswerRow, regime: str) -> int | None:
 def _implementations(
     run: Run, timed: Sequence[CaseResult], *, largest: bool = False
 ) -> tuple[BestImplementation, ...]:
-    """Return the best CPU implementation of each op and dtype, at each requested size or else near
-    IMPLEMENTATION_SIZES.
+    """Return the best CPU implementation of each op and dtype at each requested size. If no size was requested,
+    the sizes nearest to IMPLEMENTATION_SIZES are used.
 
-    `largest` keeps only the largest size near IMPLEMENTATION_SIZES.
+    `largest` keeps only the largest of these unrequested sizes.
     """
     implementations = []
     on_cpu = group_by((case for case in timed if case.device_kind == "cpu"), lambda case: case.case.series)
@@ -361,8 +368,8 @@ def _implementations(
 
 
 def _near_implementation_sizes(sizes: Sequence[int], kind: Extent) -> dict[int, int]:
-    """Return the sizes nearest to IMPLEMENTATION_SIZES, each with its index in that list. If the size counts rows or
-    images, return the smallest, a middle and the largest size. `sizes` must ascend."""
+    """Return the sizes nearest to IMPLEMENTATION_SIZES, each with its index in that list. If the size counts
+    rows, tokens or images, return the smallest, a middle and the largest size. `sizes` must ascend."""
     last = len(IMPLEMENTATION_SIZES) - 1
     if kind == "plain":
         return {sizes[0]: 0, sizes[len(sizes) // 2]: 1} | {sizes[-1]: last}
@@ -431,7 +438,7 @@ def _gpu_times(run: Run, timed: Sequence[CaseResult]) -> Iterable[GpuTimes]:
 
 
 def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResult]) -> tuple[Trouble, ...]:
-    """Group the failures by backend. The first detail of a backend stands for all its ops."""
+    """Group the failures by backend. The detail of a backend's first failure is used for all its ops."""
     checks = {outcome.id: outcome.check for outcome in run.outcomes if isinstance(outcome, Failure)}
     alive = {case.case.backend for case in timed}
     troubles = []
@@ -452,12 +459,12 @@ def _troubles(run: Run, timed: Sequence[CaseResult], failures: Sequence[CaseResu
 # ---------------------------------------------------------------- why there is nothing to compare
 
 OUT_OF_TIME = "the time budget was used up first"
-# Skips that are part of every plan. They explain an absence only where nothing else does.
+# Reasons of skips that every plan has. They explain an absence only if no other reason does.
 _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 
 def absence(run: Run, shown: Sequence[CaseResult]) -> Absence:
-    """Return why a run has no speedup over the CPU among the cases shown."""
+    """Return the reason why none of the shown cases has a speedup over the CPU."""
     cases = [case for case in shown if case.case.group not in CALLS]
     timed = [case for case in cases if case.time is not None]
     if not timed:
@@ -495,7 +502,8 @@ def _nothing(run: Run, shown: Sequence[CaseResult], ops: Sequence[CaseResult]) -
 
 
 def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
-    """Return why these cases have no time, gravest first: the budget, failures, an early end, then skips."""
+    """Return the reasons why these cases have no time, gravest first: the budget, failures, an early end, then
+    skips."""
     budget = [case for case in cases if out_of_budget(run, case)]
     failed = [case for case in cases if case.outcome == "failure"]
     planned = [case for case in cases if case.outcome == "planned"]
@@ -510,7 +518,7 @@ def _reasons(run: Run, cases: Sequence[CaseResult]) -> list[str]:
 
 
 def out_of_budget(run: Run, case: CaseResult) -> bool:
-    """Tell whether the budget left the case without a time."""
+    """Tell whether the case has no time because the time budget ended."""
     return case.reason == "budget" or (case.reason == NO_SAMPLES and run.exit_reason == "budget")
 
 
@@ -527,7 +535,7 @@ def _absent(run: Run) -> list[str]:
 
 
 def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the first text of each name, with the name in front."""
+    """Return the first text of each name as `name: text`, from pairs (name, text)."""
     first: dict[str, str] = {}
     for name, text in texts:
         first.setdefault(name, " ".join(text.split()))
@@ -535,7 +543,7 @@ def _name_first(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _left_out(run: Run, cases: Sequence[CaseResult]) -> bool:
-    """Tell whether the run holds cases of devices other than the CPU that are not among `cases`."""
+    """Tell whether the run has cases on devices other than the CPU that are not among `cases`."""
     shown = {case.id for case in cases}
     others = {device.id for device in run.devices if device.kind != "cpu"}
     return any(outcome.id not in shown and outcome.case.device_id in others for outcome in run.outcomes)

@@ -1,4 +1,5 @@
-"""Expectations of a GPU, compared with the measurements of a run, and the file that states them (docs/claims.md)."""
+"""Claims about the performance of a GPU, judged by the measurements of a run, and the file that states them
+(docs/claims.md)."""
 
 from __future__ import annotations
 
@@ -28,41 +29,41 @@ Range = tuple[float, float]
 
 
 class Seconds(float):
-    """A time in seconds. The file gives it with a unit or as a plain number."""
+    """A time in seconds. A claims file writes it with a unit or as a plain number."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An expectation: a speedup, the times of both sides, the time of one side, a time between two bounds, or a
+    """A claim: a speedup, the times of both sides, the time of one side, a time between two bounds, or a
     break-even between two sizes."""
 
-    claim: str  # one sentence
-    document: str | None = None  # where it stands
-    case: str | None = None  # a file may write a single one of `cases` so
-    cases: tuple[str, ...] = ()  # selectors; the times of several add up; none: gpubench has no op for it
-    also: str | None = None  # selects what stands beside it and decides nothing
-    device: DeviceKind | None = None  # the kind of device that answers; None: a GPU, or what the selectors name
-    # What a speedup divides by: the fastest CPU implementation, the fastest GPU implementation (of a split over both),
-    # or a selector of cases on the same device.
-    against: str = "cpu"  # what a speedup divides by: the fastest of one side, or a selector
-    speedup: float | None = None  # the expected factor
-    cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")  # the expected time of the CPU
-    gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")  # the expected time of the GPU
-    # between which two the time is expected
+    claim: str  # the claim in one sentence
+    document: str | None = None  # the document that makes the claim
+    case: str | None = None  # a file may write a single selector here instead of in `cases`
+    cases: tuple[str, ...] = ()  # selectors; the times of several add up; empty: gpubench has no such op
+    also: str | None = None  # the selector of a case that is shown beside the result and decides nothing
+    device: DeviceKind | None = None  # the kind of device that is judged; None: GPUs, and selected splits
+    # The baseline of the speedup: the fastest CPU implementation (`cpu`), the fastest GPU implementation
+    # (`gpu`, for a split over both), or a selector of cases on the same device.
+    against: str = "cpu"  # the baseline of the speedup: `cpu`, `gpu` or a selector
+    speedup: float | None = None  # the claimed speedup
+    cpu_s: Seconds | None = msgspec.field(default=None, name="cpu")  # the claimed time of the CPU
+    gpu_s: Seconds | None = msgspec.field(default=None, name="gpu")  # the claimed time of the GPU
+    # the claimed range of the time
     time_s: tuple[Seconds, Seconds] | None = msgspec.field(default=None, name="time")
-    break_even: Range | None = None  # between which two sizes it is expected
-    # a share of the expectation; None: what the file says for all, else TOLERANCE
+    break_even: Range | None = None  # the claimed range of the break-even, as sizes
+    # the tolerance, as a share of the claimed value; None: the tolerance of the file, else TOLERANCE
     tolerance: float | None = None
 
     @property
     def expected(self) -> float | None:
-        """The claimed speedup; if the claim gives two times instead, their ratio."""
+        """The claimed speedup. If the claim gives the times of both sides instead, it is their ratio."""
         if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
             return self.cpu_s / self.gpu_s
         return self.speedup
 
     @property
     def allowed(self) -> float:
-        """The tolerance of the claim: its own, else TOLERANCE."""
+        """The tolerance of the claim, or TOLERANCE if it has none."""
         return TOLERANCE if self.tolerance is None else self.tolerance
 
 
@@ -70,37 +71,37 @@ TOLERANCE = 0.1
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim, and the kindest measured case. What nothing measured is null."""
+    """A claim with the measured case that favours it most. Values that were not measured are null."""
 
     aside: ClassVar = ("measured", "timed", "threshold", "with_copies", "also")
-    claim: str  # one sentence
-    document: str | None  # where it stands
-    cases: tuple[str, ...]  # its selectors
-    verdict: ClaimVerdict  # of the interval
-    reason: str | None  # why there is none
-    against: str  # what its speedup divides by
-    tolerance: float  # a share of the expectation
-    claimed_speedup: float | None  # the expected factor
-    claimed_cpu_s: float | None  # the expected time of the CPU
-    claimed_gpu_s: float | None  # the expected time of the GPU
-    claimed_time_s: Range | None  # the expected range
-    claimed_break_even: Range | None  # the expected range
-    ids: tuple[str, ...] = ()  # the cases whose times add up
-    baseline_ids: tuple[str, ...] = ()  # the cases that the speedup divides
+    claim: str  # the claim in one sentence
+    document: str | None  # the document that makes the claim
+    cases: tuple[str, ...]  # the selectors of the claim
+    verdict: ClaimVerdict  # the verdict on the claim
+    reason: str | None  # the reason if the verdict is neither confirmed nor refuted
+    against: str  # the baseline of the claimed speedup
+    tolerance: float  # the tolerance, as a share of the claimed value
+    claimed_speedup: float | None  # the claimed speedup
+    claimed_cpu_s: float | None  # the claimed time of the CPU, in seconds
+    claimed_gpu_s: float | None  # the claimed time of the GPU, in seconds
+    claimed_time_s: Range | None  # the claimed range of the time, in seconds
+    claimed_break_even: Range | None  # the claimed range of the break-even, as sizes
+    ids: tuple[str, ...] = ()  # the ids of the judged cases; the times of several add up
+    baseline_ids: tuple[str, ...] = ()  # the ids of the baseline's cases
     ratio: float | None = None  # the measured speedup
-    lo: float | None = None  # low end of its interval
-    hi: float | None = None  # high end of its interval
-    cpu_s: float | None = None  # measured
-    gpu_s: float | None = None  # measured
-    ratio_with_copies: float | None = None  # the same work when every call copies both ways
-    break_even: tuple[int | None, int | None] | None = None  # measured, low and high end
-    also_ids: tuple[str, ...] = ()  # the cases that stand beside it
-    also_ratio: float | None = None  # their speedup
-    measured: Speedup | None = None  # behind `ratio`
-    timed: CaseResult | None = None  # behind a time
-    threshold: BreakEven | None = None  # behind `break_even`
-    with_copies: Speedup | None = None  # behind `ratio_with_copies`
-    also: Speedup | None = None  # behind `also_ratio`
+    lo: float | None = None  # the low end of its interval
+    hi: float | None = None  # the high end of its interval
+    cpu_s: float | None = None  # the measured time of the CPU, in seconds
+    gpu_s: float | None = None  # the measured time of the GPU, in seconds
+    ratio_with_copies: float | None = None  # the speedup of the same work if every call copies both ways
+    break_even: tuple[int | None, int | None] | None = None  # the ends of the measured break-even's interval
+    also_ids: tuple[str, ...] = ()  # the ids of the cases shown beside the result
+    also_ratio: float | None = None  # the speedup of these cases
+    measured: Speedup | None = None  # the speedup behind `ratio`
+    timed: CaseResult | None = None  # the case behind a time
+    threshold: BreakEven | None = None  # the break-even behind `break_even`
+    with_copies: Speedup | None = None  # the speedup behind `ratio_with_copies`
+    also: Speedup | None = None  # the speedup behind `also_ratio`
 
 
 NO_OP = "no op stands for it"
@@ -112,19 +113,19 @@ HYBRID = "hybrid"
 
 @derive_once
 def claims(analysis: Analysis) -> tuple[ClaimResult, ...]:
-    """Judge each claim by the measured case that favours it most. Results keep the order of the claims.
+    """Judge each claim by the measured case that favours it most. The results are in the order of the claims.
 
-    A speedup is confirmed if the whole interval reaches `1 - tolerance` of the claimed speedup, refuted if no part of
-    it does, else undecided. A time may reach up to `1 + tolerance` of the claimed time. A range is confirmed by an
-    interval inside it and refuted by an interval outside it. Raises UsageError if a claim's case is not a valid
-    selector.
+    A speedup is confirmed if its whole interval reaches `1 - tolerance` of the claimed speedup, refuted if no
+    part of the interval does, else undecided. A time may reach up to `1 + tolerance` of the claimed time. A
+    claimed range is confirmed by an interval inside it and refuted by an interval outside it. Raises UsageError
+    if a case of a claim is not a valid selector.
     """
     seen = _Measured(analysis)
     return tuple(seen.judge(claim) for claim in analysis.asked_claims)
 
 
 class _Measured:
-    """The cases, speedups and break-evens of a run."""
+    """The measured cases, speedups and break-evens of a run, and the judgement of claims by them."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.cases, self.break_even = analysis.cases, analysis.break_even
@@ -165,7 +166,8 @@ class _Measured:
         )  # fmt: skip
 
     def _kindest(self, claim: Claim, text: str) -> Speedup | str:
-        """Return the selected case with the largest speedup, or the reason why there is none."""
+        """Return the largest speedup among the cases that the selector `text` selects, or the reason why there
+        is none."""
         matches = selector(text, option="--claims")
         if claim.against not in ("cpu", "gpu"):
             return self._against_cases(matches, selector(claim.against, option="--claims"))
@@ -180,8 +182,8 @@ class _Measured:
         return SOFTWARE if any(case.case.device_kind == "software" for case in matching) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
-        """Return the speedup of a stage that no GPU can run: the CPU's time stands on both sides. Return None for other
-        stages."""
+        """Return the speedup 1 of a stage that no GPU can run: the CPU's time is used for both sides. Return
+        None for other stages."""
         matching = [case for case in self.cases if matches(case.case)]
         if not any(case.reason == HOST_STAGE for case in matching):
             return None
@@ -190,12 +192,14 @@ class _Measured:
         return pair("headline", best, best, headline=True)
 
     def _against_gpu(self, case: Speedup) -> Speedup | str:
-        """Return the speedup of a case over the GPU's fastest implementation of the same work."""
+        """Return the speedup of a case over the fastest GPU implementation of the same work, or the reason why
+        there is none."""
         beside = fastest(other.case for other in self._same_work(case, case.case.case.regime_id, "gpu"))
         return pair("headline", beside, case.case, headline=case.headline) or NO_CASE
 
     def _same_work(self, case: Speedup, regime: str, kind: DeviceKind) -> list[Speedup]:
-        """Return the headlines of the same workload as `case`, in this regime (by id), on devices of this kind."""
+        """Return the headline speedups of the same workload as `case`, in this regime (by id), on devices of
+        this kind."""
         key = case.case.case.workload, regime, kind
         return [
             other for other in self.headlines
@@ -203,8 +207,9 @@ class _Measured:
         ]  # fmt: skip
 
     def _against_cases(self, matches: Callable[[Case], bool], divides: Callable[[Case], bool]) -> Speedup | str:
-        """Return the largest speedup of a selected GPU case over a case that `divides` selects on the same device. Two
-        cases of the same op must also have the same size and regime."""
+        """Return the largest speedup of a GPU case selected by `matches` over a case selected by `divides` on
+        the same device, or the reason why there is none. Two cases of the same op must also have the same size
+        and regime."""
         ratios = [
             pair("headline", base, case)
             for case in self.everything
@@ -217,15 +222,15 @@ class _Measured:
         return max((ratio for ratio in ratios if ratio), key=lambda ratio: ratio.ratio, default=NO_CASE)
 
     def _copy_both_ways(self, case: Speedup) -> Speedup | None:
-        """Return the best speedup of the same workload when every call copies both ways. Return None if there is
-        none."""
+        """Return the best speedup of the same workload if every call copies both ways. Return None if it was
+        not measured."""
         if case.case.device_kind == "cpu":
             return case
         same = self._same_work(case, "transfer-always", case.case.device_kind)
         return max(same, key=lambda other: other.ratio, default=None)
 
     def _time(self, claim: Claim) -> ClaimResult:
-        """Judge the time of one side by the fastest selected case."""
+        """Judge a claimed time, of the CPU or within a range, by the fastest selected case."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0]) if claim.time_s is not None else ("cpu",)
         matching = [case for case in self.cases if matches(case.case) and case.device_kind in kinds]
@@ -240,7 +245,7 @@ class _Measured:
         return _result(claim, verdict, "", ids=(case.id,), timed=case)
 
     def _threshold(self, claim: Claim, claimed: Range) -> ClaimResult:
-        """Judge a claimed break-even by the selected break-even whose upper end is the smallest."""
+        """Judge a claimed break-even by the selected break-even whose interval has the smallest upper end."""
         matches = selector(claim.cases[0], option="--claims")
         kinds = _answers(claim, claim.cases[0])
         matching = [
@@ -255,7 +260,7 @@ class _Measured:
 
 
 def _ends(case: BreakEven) -> tuple[float, float]:
-    """Return the two sizes between which the break-even lies. An unknown end is 0 or infinity."""
+    """Return the ends of the interval of a break-even, as sizes. An unknown end is 0 or infinity."""
     if case.verdict == "all-sizes":
         return 1.0, case.first  # no size is smaller
     if case.verdict == "no-size":
@@ -264,8 +269,8 @@ def _ends(case: BreakEven) -> tuple[float, float]:
 
 
 def _result(claim: Claim, verdict: ClaimVerdict, reason: str, **sides: Any) -> ClaimResult:
-    """Return the result of a claim. `sides` are fields of the result; the numbers that they contain are copied into
-    it."""
+    """Return the result of a claim. `sides` are fields of the result, and further fields are filled with the
+    numbers that they contain."""
     measured, timed, crossing = (sides.get(name) for name in ("measured", "timed", "threshold"))
     copied, also = sides.get("with_copies"), sides.get("also")
     if measured is not None:
@@ -294,15 +299,16 @@ def _estimate_s(case: CaseResult) -> float:
 
 
 def _answers(claim: Claim, text: str) -> tuple[DeviceKind, ...]:
-    """Return the kinds of device whose cases may answer the claim. A software adapter or a split over CPU and GPU
-    answers only if the claim names it."""
+    """Return the kinds of device by whose cases a claim is judged. A software adapter counts only if the claim
+    names its kind, a split only if the selector `text` names it."""
     if claim.device is not None:
         return (claim.device,)
     return ("gpu", "hybrid") if f"@{HYBRID}" in text else ("gpu",)
 
 
 def _total(terms: Sequence[Speedup]) -> Speedup | None:
-    """Return the speedup of all terms run one after the other. Return None if no session measured all of them."""
+    """Return the speedup of all `terms` run one after the other. Return None if no session measured all of
+    them."""
     if len(terms) == 1:
         return terms[0]
     case = _one_after_the_other([ratio.case for ratio in terms])
@@ -311,8 +317,8 @@ def _total(terms: Sequence[Speedup]) -> Speedup | None:
 
 
 def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
-    """Combine the rows into one case: the blocks of each session are added up. Return None if no session has all
-    rows."""
+    """Combine the cases into one case whose blocks are the sums of their blocks in each session. Return None if
+    no session has all cases."""
     common = sorted(set.intersection(*(set(case.blocks) for case in rows)))
     if not common:
         return None
@@ -353,7 +359,7 @@ def _side(interval: IntervalLike, bound: float, *, larger: bool) -> ClaimVerdict
 
 
 def _inside(low: float, high: float, claimed: Range, tolerance: float) -> ClaimVerdict:
-    """Judge whether an interval lies in the claimed range, widened by the tolerance."""
+    """Judge whether the interval from `low` to `high` lies in the claimed range, widened by the tolerance."""
     first, last = claimed[0] * (1 - tolerance), claimed[1] * (1 + tolerance)
     if first <= low and high <= last:
         return "confirmed"
@@ -366,17 +372,18 @@ BUILTIN = "builtin"  # stands for the claims that come with gpubench
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole file, TOML or JSON."""
+    """A claims file, TOML or JSON."""
 
-    claims: list[Claim]  # in order
-    name: str = "gpubench-claims"  # of the document
-    schema_version: int = 1  # of the document
-    source: str | None = None  # who made the claims
-    tolerance: float = TOLERANCE  # of the claims that name none
+    claims: list[Claim]  # the claims, in order
+    name: str = "gpubench-claims"  # the name of the document's format
+    schema_version: int = 1  # the version of the document's format
+    source: str | None = None  # the person or organization that made the claims
+    tolerance: float = TOLERANCE  # the tolerance of the claims that state none
 
 
 def load(name: str) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`, or gpubench's own for `builtin`. Raises InputError and UsageError."""
+    """Return the claims in the file `name`, or gpubench's own claims for `builtin`. Raises InputError and
+    UsageError."""
     try:
         data = _read(name)
     except (OSError, ValueError) as error:
@@ -411,7 +418,7 @@ def _parse(data: bytes, name: str) -> _File:
 
 
 def _decode(kind: type, value: str | float) -> Any:
-    """Decode a time, the only type of the file that msgspec cannot decode itself."""
+    """Decode a time, the only type in the file that msgspec cannot decode itself. Raises ValueError."""
     text = f"{value:.12f}" if isinstance(value, float | int) else str(value)
     try:
         return kind(parse_duration(text, option="--claims"))
@@ -436,7 +443,7 @@ def _checked_claim(claim: Claim, tolerance: float, name: str) -> Claim:
 
 
 def _contradiction(claim: Claim) -> str | None:
-    """Return what is contradictory or out of range in a claim. Return None if the claim is valid."""
+    """Return what is contradictory or out of range in a claim, as text. Return None if the claim is valid."""
     sides = [claim.speedup, claim.cpu_s, claim.gpu_s]
     ranges = [ends for ends in (claim.time_s, claim.break_even) if ends is not None]
     if not ranges and all(side is None for side in sides):

@@ -1,7 +1,8 @@
-"""The contenders for a call of one op, and the winner at a size: the decision without its evidence, in microseconds.
+"""The contenders for a call of one op, and the winner at a size: the decision without its evidence, in
+microseconds.
 
-A contender's time over the size is its curve (gpubench/curves). Outside the measured sizes nothing is said. At a
-measured size the measured time counts.
+A contender is one implementation on one device. Its time over the size is its curve (gpubench/curves). At a
+measured size, the measured time is used. Outside the measured sizes there is no answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gpubench.kernels.contract.op import Implementation
 from gpubench.result.case import MAPPED, QUEUED, RESIDENT, SITUATIONS, WAITED, parse_situation
 from gpubench.result.run import DeviceKind, Run
 
-# A size at which a device gave up for lack of room: all larger ones are none of its business either.
+# The reason of a case that did not fit in the device's memory. Larger sizes do not fit either.
 NO_ROOM = "out-of-memory"
 Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `bracketed`: of older documents alone
 
@@ -33,22 +34,22 @@ Basis = Literal["measured", "interpolated", "bracketed", "unknown"]  # `brackete
 class Key(NamedTuple):
     """The op, dtype and shape that the calls of one curve have in common."""
 
-    op: str  # its name
-    dtype: str  # of the elements
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
     params: tuple[tuple[str, int], ...] = ()  # beside the size, sorted by name
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected time of a call."""
+    """The expected time of a call, and the evidence for it."""
 
-    time: IntervalLike  # with its interval
-    basis: Basis  # what it rests on
-    between: tuple[int, int]  # the measured sizes around it; at a measured size it stands twice
-    rows: tuple[CaseResult, ...]  # the cases behind it
+    time: IntervalLike  # the time with its interval
+    basis: Basis  # whether the time is measured or interpolated
+    between: tuple[int, int]  # the measured sizes around it; twice the same size if it was measured
+    rows: tuple[CaseResult, ...]  # the cases behind the time
 
     @property
     def measured(self) -> bool:
-        """Whether exactly this call was timed."""
+        """Whether exactly this call was measured."""
         return self.basis == "measured"
 
     @property
@@ -60,11 +61,11 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 class Contender(NamedTuple):
     """One implementation on one device, with its measured times."""
 
-    device_id: str  # the device
-    implementation: Implementation  # the code
-    kind: DeviceKind  # of the device
-    points: dict[int, Expected]  # the calls in question that were timed, by ascending size
-    curve: TimeCurve  # through the points
+    device_id: str  # the id of the device
+    implementation: Implementation  # the name of the implementation
+    kind: DeviceKind  # the kind of the device
+    points: dict[int, Expected]  # the times at the measured sizes, by ascending size
+    curve: TimeCurve  # the curve through the points
 
     @property
     def first(self) -> int:
@@ -77,8 +78,8 @@ class Contender(NamedTuple):
         return next(reversed(self.points))
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time at n: the measured time, or the curve corrected by the measured sizes near n. Return
-        None outside the measured sizes."""
+        """Return the expected time at n in seconds: the measured time, or the curve corrected by the measured
+        sizes near n. Return None outside the measured sizes."""
         point = self.points.get(n)
         if point is not None:
             return point.time.estimate
@@ -87,12 +88,13 @@ class Contender(NamedTuple):
         return math.exp(self.curve.mean(x) + self.curve.pull(x)) if inside else None
 
     def is_timed_at(self, n: int) -> bool:
-        """Tell whether exactly this call was timed at n."""
+        """Tell whether exactly this call was measured at n."""
         point = self.points.get(n)
         return point is not None and point.measured
 
     def expect(self, n: int) -> Expected | None:
-        """Return the expected time at n with its interval. Return None outside the measured sizes."""
+        """Return the expected time at n with its interval and evidence. Return None outside the measured
+        sizes."""
         seconds = self.seconds(n)
         if n in self.points or seconds is None:
             return self.points.get(n)
@@ -105,34 +107,37 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one op, dtype and shape."""
+    """The cases of one op, dtype and params."""
 
-    rows: tuple[CaseResult, ...]  # of single devices
-    splits: tuple[SharedCall, ...]  # and stage assignments, those that the report recommends
-    # the times of all contenders of the run, whose curves share what ops have in common
+    rows: tuple[CaseResult, ...]  # the cases on single devices
+    splits: tuple[SharedCall, ...]  # the splits and stage assignments that the report recommends
+    # the times of all contenders of the run, of all ops: curves of different ops share what they have in common
     series: Mapping[ContenderKey, TimedSizes]
 
 
 class TimedSplit(NamedTuple):
-    """A recommended split or stage assignment of one call, with the time of the call."""
+    """A recommended split or stage assignment, with the time of the call."""
 
-    row: SharedCall  # of the report
-    seconds: float  # of that call
+    row: SharedCall  # the row of the report
+    seconds: float  # the time of the call, in seconds
 
 
 class ContenderSet(NamedTuple):
-    """The contenders for one kind of call, and the sizes at which they can be compared."""
+    """The contenders for calls of one op, dtype, params and regime, and the sizes at which they can be
+    compared."""
 
-    run: Run  # it is of
-    rows: tuple[CaseResult, ...]  # the cases behind it
-    cpu: tuple[Contender, ...]  # of the CPU
-    others: tuple[Contender, ...]  # of all other devices
-    # The size from which no device of that side takes part; 0: it never did; infinity: it always does.
-    cpu_gone_from: float  # the size from which no CPU has a time
-    others_gone_from: float  # the size from which no other device has a time
-    # By size, the fastest first. What a split gains between sizes nobody knows.
-    splits: Mapping[int, Sequence[TimedSplit]]  # that the report recommends, by size
-    shared: tuple[float, float]  # the ends of the sizes at which both sides may be known
+    run: Run  # the run that measured them
+    rows: tuple[CaseResult, ...]  # the cases of the op
+    cpu: tuple[Contender, ...]  # the contenders on the CPU
+    others: tuple[Contender, ...]  # the contenders on all other devices
+    # From this size on, no device of the side has room. It is 0 if nothing ever ran on the side, and infinity
+    # if there was always room.
+    cpu_gone_from: float  # the size from which no CPU has room
+    others_gone_from: float  # the size from which no other device has room
+    # The splits at a size are sorted, the fastest first. Between the measured sizes, the gain of a split is
+    # unknown.
+    splits: Mapping[int, Sequence[TimedSplit]]  # the recommended splits, by size
+    shared: tuple[float, float]  # the smallest and the largest size at which both sides can be compared
     unsure: tuple[
         tuple[float, float], ...
     ]  # stretches in which no choice is cheap enough between measured sizes
@@ -144,15 +149,15 @@ class ContenderSet(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The fastest contender at one size, and the fastest contender of the other side."""
+    """The fastest contender at one size, and the fastest contender of the other side (CPU or other devices)."""
 
-    best: Contender | None = None  # None: unknown
-    seconds: float = math.inf  # of the best
-    against: Contender | None = None  # of the other side; None: unknown
-    against_s: float = math.inf  # of the other side
+    best: Contender | None = None  # the fastest contender; None: unknown
+    seconds: float = math.inf  # the time of the fastest contender
+    against: Contender | None = None  # the fastest contender of the other side; None: unknown
+    against_s: float = math.inf  # the time of the other side's fastest contender
 
     def basis(self, n: int) -> Basis:
-        """Return `measured` if the call was timed at n on both sides, `unknown` if there is no winner, else
+        """Return `measured` if both sides were measured at n, `unknown` if there is no winner, else
         `interpolated`."""
         if self.best is None:
             return "unknown"
@@ -161,8 +166,8 @@ class Decision(NamedTuple):
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
-    """Return the cases that can give advice, by op, dtype and params. Variants, overheads and software adapters are
-    left out."""
+    """Return the cases that advice can use, by op, dtype and params. Variants, overheads and software adapters
+    are left out."""
     analysis = analyse(run)
     rows = [case for case in analysis.everything if case.case.variant is None and case.case.group not in CALLS]
     # A caller has a function as it is written, on any library, and none of its compiled code.
@@ -184,12 +189,13 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
-    """Return the contenders for a call of this regime, by its id."""
+    """Return the contenders for a call of this regime (by id) of the cases in `group`."""
     return compete(run, group, regime, list(contenders(group, regime)))
 
 
 def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Contender]) -> ContenderSet:
-    """Return the set of `contenders`, which are some or all that the group has for this regime."""
+    """Return the contender set for calls of this regime. `contenders` are some or all contenders that the group
+    has for the regime."""
     cpu = tuple(contender for contender in contenders if contender.kind == "cpu")
     others = tuple(contender for contender in contenders if contender.kind != "cpu")
     by_device = group_by(group.rows, lambda case: (case.device_kind == "cpu", case.case.device_id))
@@ -213,10 +219,11 @@ def compete(run: Run, group: CaseGroup, regime: str, contenders: Sequence[Conten
 def _shared_sizes(
     cpu: Sequence[Contender], others: Sequence[Contender], without_room: set[str]
 ) -> tuple[float, float]:
-    """Return the range of sizes at which both sides were timed and every contender that may be the fastest has a time.
+    """Return the range of sizes at which both sides were timed and every contender that may be the fastest has
+    a time.
 
-    A contender that is the fastest at the end of its sizes may be the fastest beyond them: the range ends there. Only a
-    device without room for larger sizes does not end the range.
+    A contender that is the fastest at the end of its sizes may be the fastest beyond them, so the range ends
+    there. The devices `without_room` do not end the range, because they cannot run larger sizes.
     """
     both = (*cpu, *others)
     lows = [min((contender.first for contender in side), default=math.inf) for side in (cpu, others)]
@@ -229,8 +236,8 @@ def _shared_sizes(
 
 
 def choose(contender_set: ContenderSet, n: int) -> Decision:
-    """Return the fastest contender at n. The answer is unknown if a side has no time at n, unless no device of that
-    side can run the size."""
+    """Return the fastest contender at n. The decision is empty if a side has no time at n, unless no device of
+    that side has room for the size."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
     other, other_s = fastest(contender_set.others, n)
     if cpu is not None and other is not None:
@@ -246,7 +253,7 @@ def choose(contender_set: ContenderSet, n: int) -> Decision:
 
 
 def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
-    """Tell whether every choice at n may cost too much time. The answer is False if all contenders in `fastest` were
+    """Tell whether every choice at n may cost too much time. Return False if all contenders in `fastest` were
     timed at n."""
     if all(n in contender.points for contender in fastest):
         return False
@@ -254,9 +261,10 @@ def is_unsure(contender_set: ContenderSet, n: int, *fastest: Contender) -> bool:
 
 
 def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
-    """Return the fastest recommended split at n that beats `decision`. Return None if there is none.
+    """Return the fastest recommended split at n that is faster than `decision`. Return None if there is none.
 
-    A split is compared only with its own CPU and GPU. If the fastest device is another GPU, no split is returned.
+    A split is compared only with its own CPU and GPU: if the fastest device is another GPU, no split is
+    returned.
     """
     best = decision.best
     if best is None:
@@ -270,10 +278,11 @@ def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSp
 
 
 def first_to_know(sets: Iterable[ContenderSet], n: int) -> tuple[ContenderSet, Decision] | None:
-    """Return a set with its decision at n: the newest set that compares both sides at n; else the newest set with any
-    time at n; else the newest set.
+    """Return a contender set and its decision at n: the first set that compares both sides at n; else the first
+    set with any time at n; else the first set.
 
-    Returns None if `sets` is empty. Sets are consumed only as far as needed.
+    `sets` are in order from the newest run to the oldest, and are consumed only as far as needed. Returns None
+    if `sets` is empty.
     """
     best: tuple[ContenderSet, Decision] | None = None
     for contender_set in sets:
@@ -290,7 +299,8 @@ def has_time(case: CaseResult) -> bool:
 
 
 def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
-    """Yield each implementation of each device that has a time for calls of this regime, with its curve."""
+    """Yield each implementation of each device that has a time for calls of this regime (by id), with its
+    curve."""
     by_implementation = group_by(
         filter(has_time, group.rows),
         lambda case: (case.case.device_id, case.case.implementation, case.device_kind),
@@ -316,13 +326,13 @@ def contenders(group: CaseGroup, regime: str) -> Iterator[Contender]:
 
 
 def _blocks(point: Expected) -> list[Sequence[float]]:
-    """Return the blocks of a measured call. An interpolated call counts as a single block with its expected time."""
+    """Return the blocks of a measured call. An interpolated call has a single block with its expected time."""
     return list(point.rows[0].blocks.values()) if point.measured else [[point.time.estimate]]
 
 
 def _gone_from(rows: Sequence[CaseResult], regime: str) -> float:
-    """Return the size from which a device has no room. Return 0 if nothing ever ran on the device, and infinity if it
-    always had room."""
+    """Return the size from which a device has no room. Return 0 if nothing ever ran on the device, and infinity
+    if it always had room."""
     largest = max((case.n for case in rows if has_time(case)), default=None)
     if largest is None:
         return 0
@@ -335,14 +345,15 @@ RegimeCases = Mapping[str, CaseResult]  # the cases of one device, implementatio
 
 
 def calls_of(regime: str) -> int | None:
-    """Return N, the number of calls that share a copy, for `transfer-once-N`. Return None for every other regime."""
+    """Return N, the number of calls that share a copy, for the regime `transfer-once-N`. Return None for every
+    other regime."""
     head, _, count = regime.rpartition("-")
     return int(count) if head == "transfer-once" and count.isdecimal() else None
 
 
 def situation_regime(situation: str) -> str:
-    """Return the regime of a situation, which is named by the words of the report or by its id. "resident" means a call
-    that is waited for. Raises UsageError for any other text."""
+    """Return the regime id of a situation, which is given by the words of the report or by its id. "resident"
+    means a call that is waited for. Raises UsageError for any other text."""
     regime = parse_situation(situation)
     if regime == RESIDENT:
         return WAITED
@@ -356,12 +367,12 @@ def situation_regime(situation: str) -> str:
 
 
 def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
-    """Return the time of one call of this regime (by id). The measured time counts; a time of N calls that share a copy
-    can also be interpolated. Return None if the time is unknown.
+    """Return the time of one call of this regime (by id). Return None if the time is unknown.
 
-    T1 is transfer-always without its allocation, and TN is N x transfer-once-N. Calls that share a copy cost T(calls) =
-    a + b calls, so the time of one call is a straight line in 1/calls. The line connects the nearest measured points
-    among 1/calls = 1 (transfer-always), 1/N and 0 (queued), so it never extrapolates.
+    A measured time is returned as it is. The time of a call that shares its copy with others can also be
+    interpolated: N calls cost T(N) = a + b N, so the time of one call is a straight line in 1/N. The line
+    connects the nearest measured points among 1/N = 1 (transfer-always without its allocation), 1/N
+    (transfer-once-N) and 0 (queued), so it never extrapolates.
     """
     exact = regimes.get(regime)
     if regime.startswith("transfer") and not any(name.startswith("transfer") for name in regimes):
@@ -384,7 +395,7 @@ def call_time(regimes: RegimeCases, regime: str) -> Expected | None:
 
 
 def _anchors(regimes: RegimeCases) -> Iterable[tuple[float, Interval, CaseResult]]:
-    """Yield (1/calls, time of one call, case) for each measured point of the line."""
+    """Yield (1/N, time of one call, case) for each measured point of the line in `call_time`."""
     for case in regimes.values():
         if case.time is None:
             continue

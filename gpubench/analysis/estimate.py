@@ -1,5 +1,5 @@
-"""One report row for each outcome of a run: estimate, interval, spread, rates, label and, for a copying call, the time
-breakdown; or the reason why there is no number."""
+"""One report row for each outcome of a run: the estimate with its interval, spread, rates, label and, for a
+copying call, the time breakdown; or the reason why there is no number."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ OutcomeType = Literal["measurement", "skip", "failure", "planned"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Declared work / time of one launch."""
+    """The rates of one launch: the work that the op declares, divided by the time."""
 
-    flops_per_s: float | None  # None: the op declares no FLOPs
-    bytes_per_s: float | None  # of compulsory traffic
-    clock: Literal["wall", "device_cold"]  # which clock gave the time
+    flops_per_s: float | None  # floating-point operations; None: the op declares none
+    bytes_per_s: float | None  # bytes that the op has to move; None: the op declares none
+    clock: Literal["wall", "device_cold"]  # the clock that gave the time
 
 
 class Estimate(
@@ -53,73 +53,75 @@ class Estimate(
     """A time with its interval."""
 
     estimate: float  # the mean, in seconds
-    low: float  # end of the interval
-    high: float  # end of the interval
-    kind: IntervalKind  # over what the interval is
+    low: float  # the low end of the interval, in seconds
+    high: float  # the high end of the interval, in seconds
+    kind: IntervalKind  # what the interval rests on
 
 
 class CaseTime(Estimate, frozen=True):
-    """The time of a case with its interval: exp of the mean of ln(block)."""
+    """The time of a case with its interval. The estimate is exp of the mean of ln(block median)."""
 
-    k: int  # sessions
-    n: int  # used samples of all sessions
-    median_s: float  # the median over sessions of the medians of their blocks
+    k: int  # the number of sessions
+    n: int  # the number of used samples in all sessions
+    median_s: float  # the median over the sessions of the median of their blocks
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of one `transfer-always` launch in seconds; with `residual_s` they are `whole_s`."""
+    """The parts of the wall time of one `transfer-always` launch, in seconds. Together with `residual_s` they
+    add up to `whole_s`."""
 
-    alloc_s: float  # memory for inputs and outputs
-    upload_s: float  # the inputs to the device
-    launch_s: float  # until the call of the launch returns
-    kernel_s: float  # the work itself
-    sync_s: float  # the wait for a device that has nothing to do
-    download_s: float  # the outputs to the host
-    residual_s: float  # the whole less its parts; negative: parts overlap
-    residual_share: float  # of the whole, signed
+    alloc_s: float  # the allocation of memory for inputs and outputs
+    upload_s: float  # the copy of the inputs to the device
+    launch_s: float  # the time until the call of the launch returns
+    kernel_s: float  # the kernel itself
+    sync_s: float  # the wait for an idle device
+    download_s: float  # the copy of the outputs to the host
+    residual_s: float  # `whole_s` minus all parts; negative if parts overlap
+    residual_share: float  # `residual_s` / `whole_s`
     whole_s: float  # the wall time of the launch
-    kernel_derived: bool  # the device has no clock: single - launch - sync
-    mismatch: bool  # the parts miss the whole by more than 10 % and 20 us: nothing is predicted from them
-    single_s: float | None  # one launch that is waited for, data on the device
-    compile_s: float | None  # paid once in a session
-    first_launch_s: float | None  # of the first launch of a session
-    first_result_s: float | None  # from opening the device on; None where the parts miss the whole
+    kernel_derived: bool  # the device has no clock: `kernel_s` is single - launch - sync
+    mismatch: bool  # the residual exceeds 10 % and 20 us, so the parts predict nothing
+    single_s: float | None  # one launch and its wait, with the data on the device
+    compile_s: float | None  # the compilation, once in a session
+    first_launch_s: float | None  # the first launch of a session
+    first_result_s: float | None  # from opening the device to the first result; None if `mismatch`
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case. What is implausible has samples, and no estimate."""
+    """One case with its estimate, or the reason why it has no number. An implausible case has samples, but no
+    estimate."""
 
     aside: ClassVar = (
         "case", "device_kind", "blas", "sessions", "blocks", "prior", "outliers", "flops", "bytes", "written_bytes",
     )  # fmt: skip
-    id: str  # that of the case
-    outcome: OutcomeType  # what became of the case
-    kernel: str | None = None  # what the device took of several candidates
-    label: Label | None = None  # the gravest of `findings`; None without samples
-    time: CaseTime | None = None  # null where `reason` says why
-    min_s: float | None = None  # least, quartiles and MAD of the used samples
-    q1_s: float | None = None  # first quartile of the used samples
-    q3_s: float | None = None  # third quartile of the used samples
-    mad_s: float | None = None  # median absolute deviation of the used samples
-    device_cold_s: float | None = None  # the device's own clock, caches flushed
-    device_hot_s: float | None = None  # the device's own clock, launches in a row
-    single_s: float | None = None  # one launch that is waited for, with resident data
-    rates: Rates | None = None  # declared work / time
-    time_breakdown: TimeBreakdown | None = None  # of a copying call
-    reason: Reason | NoNumber | None = None  # why there is no number
-    detail: str | None = None  # the reason in words
-    hint: str | None = None  # what to do
-    findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")  # all that holds of the case
+    id: str  # the id of the case
+    outcome: OutcomeType  # the kind of outcome in the file
+    kernel: str | None = None  # the candidate kernel that the device chose
+    label: Label | None = None  # the gravest of `warnings`; null without samples
+    time: CaseTime | None = None  # the estimate with its interval; if it is null, `reason` says why
+    min_s: float | None = None  # the smallest used sample
+    q1_s: float | None = None  # the first quartile of the used samples
+    q3_s: float | None = None  # the third quartile of the used samples
+    mad_s: float | None = None  # the median absolute deviation of the used samples
+    device_cold_s: float | None = None  # seconds by the device's own clock, with flushed caches
+    device_hot_s: float | None = None  # seconds by the device's own clock, for launches in a row
+    single_s: float | None = None  # seconds of one launch and its wait, with the data on the device
+    rates: Rates | None = None  # declared work per second
+    time_breakdown: TimeBreakdown | None = None  # the parts of the time, for a call that copies
+    reason: Reason | NoNumber | None = None  # the code of the reason why there is no number
+    detail: str | None = None  # the reason as text
+    hint: str | None = None  # the remedy
+    findings: tuple[Mark, ...] = msgspec.field(default=(), name="warnings")  # all findings
     case: Case  # what was measured
-    device_kind: DeviceKind  # of its device
-    blas: bool | None = None  # the backend's BLAS does most of the work
-    sessions: dict[int, tuple[float, ...]] = {}  # the kept samples of each used session, by index
-    blocks: dict[int, tuple[float, ...]] = {}  # the medians of its blocks
-    prior: stats.Prior = stats.USUAL  # of its noise
-    outliers: int = 0  # by Tukey's fences
-    flops: int = 0  # of one launch
-    bytes: int = 0  # compulsory traffic of one launch
-    written_bytes: int = 0  # those of outputs that travel
+    device_kind: DeviceKind  # the kind of its device
+    blas: bool | None = None  # whether the backend's BLAS does most of the work
+    sessions: dict[int, tuple[float, ...]] = {}  # the used samples in seconds, by session index
+    blocks: dict[int, tuple[float, ...]] = {}  # the medians of the blocks in seconds, by session index
+    prior: stats.Prior = stats.USUAL  # the prior of its noise
+    outliers: int = 0  # the number of outliers, by Tukey's fences
+    flops: int = 0  # declared floating-point operations of one launch
+    bytes: int = 0  # bytes that one launch has to move
+    written_bytes: int = 0  # the bytes of the outputs among them
 
     @property
     def n(self) -> int:
@@ -132,19 +134,19 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(samples) for samples in self.sessions.values())
 
 
-# Groups of ops that compute nothing: they have no CPU side, and take no part in any comparison.
+# Groups of ops that compute nothing. They have no CPU side and are not compared.
 OVERHEAD, COLLECTIVE = "overhead", "collective"
 CALLS = (OVERHEAD, COLLECTIVE)
 NO_SAMPLES: NoNumber = "no-samples"
-# The reason of a case that runs on the host whatever the device.
+# The reason of a case that runs on the host on every device.
 HOST_STAGE: Reason = "host-stage"
 CHECK_ONLY: NoNumber = "check-only"
 IMPLAUSIBLE: Literal["implausible"] = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation. The order of the
-    file does not matter."""
+    """Return one row for each outcome, sorted by op, dtype, params, regime, device and implementation. The
+    order of the outcomes in the file does not matter."""
     kinds = {device.id: device.kind for device in run.devices}
 
     def row(outcome: Outcome, beside: Residents) -> CaseResult:
@@ -232,7 +234,7 @@ def _measure(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents
 
 
 def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, str]:
-    """Return why a case that passed its check has no estimate."""
+    """Return the reason (code and text) why a case that passed its check has no estimate."""
     # A run that was cut short looks the same as one that was never meant to time, but for its options.
     untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
     if untouched and (run.complete or "--check-only" in run.argv):
@@ -243,7 +245,7 @@ def _why_no_number(run: Run, outcome: Measurement) -> tuple[Reason | NoNumber, s
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
-    """Return the rates. Resident kernels use the device's own clock if it has one; all other cases use wall time."""
+    """Return the rates. If the device has its own clock, queued cases use it; all other cases use wall time."""
     on_device = cold_s is not None and outcome.case.queued
     seconds = cold_s if on_device and cold_s is not None else wall_s
     return Rates(
@@ -284,8 +286,8 @@ Residents = Mapping[tuple[str, str, str], Measurement]
 
 
 def residents(run: Run, without: Collection[str] = ()) -> Residents:
-    """Return the queued cases with resident data, by workload, implementation and device. The other regimes run the
-    same kernels. Cases whose ids are in `without` are left out."""
+    """Return the queued cases, by workload, implementation and device. They run the same kernels as the cases
+    of the other regimes. Cases whose ids are in `without` are left out."""
     return {
         _kernel_key(outcome): outcome
         for outcome in run.outcomes
@@ -296,10 +298,12 @@ def residents(run: Run, without: Collection[str] = ()) -> Residents:
 def time_breakdown(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> TimeBreakdown | None:
-    """Return the time breakdown of a `transfer-always` case. Return None for other regimes, and if a part was not
-    measured.
+    """Return the time breakdown of a `transfer-always` case. Return None for other regimes, and if a part was
+    not measured.
 
-    If the parts do not add up to the whole, `mismatch` is set and nothing is predicted from the parts.
+    `wall_s` is the time of the call, `cold_s` the kernel's time by the device's clock, and `beside` holds the
+    queued cases. If the parts do not add up to the whole, `mismatch` is set and nothing is predicted from the
+    parts.
     """
     if outcome.case.regime != "transfer-always":
         return None
@@ -342,8 +346,8 @@ _LISTED = tuple(name for name in PARTS if name != "kernel_s")
 
 
 def single_s(run: Run, outcome: Measurement) -> float | None:
-    """Return the seconds of one launch and its wait, as the median over sessions of the session medians. Return None if
-    single launches were not timed."""
+    """Return the seconds of one launch and its wait: the median over the sessions of their medians. Return None
+    if single launches were not timed."""
     return _typical(part.single_s for part in _used_parts(run, outcome))
 
 
@@ -353,7 +357,7 @@ def _used_parts(run: Run, outcome: Measurement) -> list[Parts]:
 
 
 def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
-    """Return the median over sessions of the session medians. Return None if no session has a sample."""
+    """Return the median over the sessions of their medians. Return None if no session has a sample."""
     sessions = ([value for value in samples if value is not None] for samples in samples_by_session)
     medians = [stats.median(values) for values in sessions if values]
     return stats.median(medians) if medians else None

@@ -1,5 +1,8 @@
-"""The faults of a run. Warnings concern single cases or the run as a whole, and some are stored in the file. Gates are
-conditions whose breach gives exit code 3 (docs/ci.md)."""
+"""The warnings and gates of a run.
+
+Warnings concern single cases or the run as a whole, and some are stored in the file. Gates are conditions that
+end the command with exit code 3 if they fail (docs/ci.md).
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from gpubench.result.run import Measurement, Run, RunWarning, Severity, failures
 
 
 class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with its advice."""
+    """A warning about a run or some of its cases, with advice."""
 
-    code: WarningCode  # of the list of messages
-    severity: Severity  # how grave it is
-    message: str  # what is wrong
-    hint: str  # what to do
-    ids: tuple[str, ...]  # the cases; none: it is about the whole run
+    code: WarningCode  # its code in the list of messages
+    severity: Severity  # its severity
+    message: str  # one sentence that says what is wrong
+    hint: str  # one sentence of advice
+    ids: tuple[str, ...]  # the ids of the cases that it concerns; empty: the whole run
 
 
 _SEVERITIES: dict[WarningCode, Severity] = {
@@ -39,7 +42,7 @@ _SEVERITIES: dict[WarningCode, Severity] = {
 
 @derive_once
 def findings(analysis: Analysis) -> tuple[ReportWarning, ...]:
-    """Return all warnings, gravest first. A warning that the file already stores for a case is not repeated."""
+    """Return all warnings, gravest first. A warning that the file stores for a case is not repeated."""
     run, cases = analysis.run, analysis.cases
     stored = [stored_finding(warning) for warning in run.warnings]
     answer = {(finding.code, case_id) for finding in stored for case_id in finding.ids or ("",)}
@@ -68,7 +71,7 @@ def stored_finding(warning: RunWarning) -> ReportWarning:
 def _warn(
     code: WarningCode, severity: Severity, message: str = "", hint: str = "", ids: Sequence[str] = ()
 ) -> ReportWarning:
-    """Return a warning. Without `message` and `hint`, the standard words of the code are used."""
+    """Return a warning. An empty `message` or `hint` stands for the standard text of the code."""
     usual, remedy = WARNINGS[code]
     return ReportWarning(
         code=code, severity=severity, message=message or usual, hint=hint or remedy, ids=tuple(ids)
@@ -83,7 +86,8 @@ def _about_cases(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarni
 
 
 def _taken_again(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
-    """Return a note about throttled samples that were set aside, for cases that have enough other samples."""
+    """Return a note about the cases whose throttled samples were set aside and taken again. Cases that lack
+    other samples are left out."""
     quiet = {case.id for case in cases if case.time is not None and "throttled" not in case.findings}
     ids = sorted(
         outcome.id
@@ -109,13 +113,14 @@ def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> Iterable[ReportWa
         yield _warn("session-failed", "error", message, ids=members)
 
 
-# A launch that takes such a share of a call that is waited for, and grows so many times over the sizes, waits itself.
+# A launch waits for its own work if it takes this share of a waited call and grows by this factor over the
+# sizes.
 WAITING_SHARE, WAITING_GROWTH = 0.8, 3.0
 
 
 def find_waiting(run: Run) -> list[str]:
-    """Return the ids of users' functions whose calls return only after their work is done. In such a function the
-    launch takes nearly the whole time of a call and grows with the size."""
+    """Return the ids of users' functions whose calls on a GPU return only after the work is done. The launch of
+    such a function takes nearly the whole time of a call and grows with the size."""
     gpus = {device.id for device in run.devices if device.kind == "gpu"}
     timed = []
     for outcome in run.outcomes:
@@ -140,8 +145,8 @@ def find_waiting(run: Run) -> list[str]:
 
 
 def _session_name(run: Run, index: int) -> str:
-    """Return the number of a session in the plan. A repeated session has an index beyond the plan, so it gets the
-    number of its planned session."""
+    """Return the number of a session in the plan, as text. A repeated session has an index beyond the plan, so
+    it gets the number of its planned session."""
     record = next((session for session in run.sessions if session.index == index), None)
     if record is None or record.repeats is None:
         return f"{index + 1}"
@@ -149,7 +154,7 @@ def _session_name(run: Run, index: int) -> str:
 
 
 def _is_search(run: Run) -> bool:
-    """Return whether a search chose all sizes, because no size was named."""
+    """Tell whether the run chose all sizes by itself, because the user named none."""
     return bool(run.selection.ops) and not any(run.selection.sizes.get(op) for op in run.selection.ops)
 
 
@@ -176,37 +181,37 @@ FailOn = Literal["noisy", "skipped", "incomplete"]
 
 
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate and the cases that decide it."""
+    """One gate on a run, and the cases that decide it."""
 
-    name: str  # the option
-    selector: str | None = None  # as it was typed
-    least: float | None = None  # the speedup asked for
-    passed: bool  # whether it holds
+    name: str  # the name of the option
+    selector: str | None = None  # the selector as the user typed it
+    least: float | None = None  # the required speedup
+    passed: bool  # whether the gate passes
     low: tuple[
         str, ...
     ]  # the whole interval lies below what was asked for, or the case is what `--fail-on` names
-    missing: tuple[str, ...] = ()  # selected, without a number: this fails the gate, too
-    near: tuple[str, ...] = ()  # the interval contains what was asked for, which fails nothing
-    reason: str | None = None  # why a gate on the whole run failed
+    missing: tuple[str, ...] = ()  # the selected cases without a number, which fail the gate, too
+    near: tuple[str, ...] = ()  # the cases whose interval contains the required speedup; they do not fail
+    reason: str | None = None  # the reason why a gate on the whole run failed
 
 
 FAIL_ON: tuple[FailOn, ...] = ("noisy", "skipped", "incomplete")
-# Which of a case's ratios a gate looks at: the one that the tables show first.
+# A case may have several speedups. A gate uses the first of these kinds that the case has, as the tables do.
 _PREFERENCE: tuple[SpeedupKind, ...] = ("headline", "case", "library")
 
 
 class MinSpeedup(msgspec.Struct, frozen=True, kw_only=True):
     """One option `--min-speedup SEL=X`."""
 
-    text: str  # as it was typed
-    selects: Callable[[Case], bool]  # the cases
-    least: float  # the speedup of each
+    text: str  # the option as the user typed it
+    selects: Callable[[Case], bool]  # tells whether a case is selected
+    least: float  # the required speedup of each selected case
 
 
 class Gates(msgspec.Struct, frozen=True, kw_only=True):
     """The requested gates."""
 
-    min_speedups: tuple[MinSpeedup, ...] = ()  # of selected cases
+    min_speedups: tuple[MinSpeedup, ...] = ()  # the required speedups of selected cases
     fail_on: tuple[FailOn, ...] = ()  # conditions on the whole run
 
 
@@ -247,10 +252,8 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
 def fall_short(
     demand: MinSpeedup, spans: Iterable[tuple[str, float, float]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two groups of cases: the whole interval lies below the demanded speedup, or the interval contains it.
-
-    `spans` holds (case, low end, high end).
-    """
+    """Return the ids of the cases whose whole interval lies below the required speedup, and of those whose
+    interval contains it. `spans` holds tuples (case id, low end, high end)."""
     low, near = dict[str, None](), dict[str, None]()
     for case_id, least, most in spans:
         if least < demand.least:

@@ -1,11 +1,12 @@
-"""Splits and pipelines: whether it pays to split an op over the CPU and a GPU or to overlap copies, and if not, why
-(docs/hybrid.md).
+"""Splits and pipelines: whether it pays to split an op over the CPU and a GPU or to overlap copies, and if not,
+why (docs/hybrid.md).
 
-Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone. The sessions with a
-sweep chose the share f. The gain comes from the other sessions, paired with the faster side alone.
+Splits: t(f) = max(f t_gpu, (1 - f) t_cpu), where t_gpu and t_cpu are the times of each side alone. The share f
+was chosen by a sweep over the shares in some sessions. The gain comes from the other sessions, paired with the
+faster side alone.
 
-Pipelines: a row of calls takes at least as long as the slowest stage (upload, kernel or download) takes for all calls.
-Each stage was timed in such a row by itself, on the same page-locked memory.
+Pipelines: a row of calls takes at least as long as the slowest stage (upload, kernel or download) takes for all
+calls. Each stage was also timed alone in such a row, on the same page-locked memory.
 """
 
 from __future__ import annotations
@@ -29,34 +30,36 @@ from gpubench.result.run import PIPELINE_STAGES, Block, Measurement, OnePiece, P
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest pipeline of an op, size and device, beside its fastest call that copies."""
+    """The fastest pipeline of an op, size and device, compared with the fastest call that copies and is waited
+    for."""
 
     aside: ClassVar = ("case", "copied", "interval", "pays")
-    id: str  # of the case
-    copied_id: str | None  # the call that waits; None: it was not measured
-    gain: float | None  # time of that call / time of a call in the pipeline
-    lo: float | None  # low end of the interval
-    hi: float | None  # high end of the interval
-    sets: int | None  # of buffers in flight
-    stages_s: dict[str, float]  # seconds per call of each stage in a row by itself
-    bound: PipelineStage | None  # the slowest stage; None: they were not timed
-    bound_s: float | None  # its seconds
-    reached: float | None  # bound_s / seconds of a call in the pipeline
-    # seconds of all stages / of a call in the pipeline: the rest of the gain is page-locked memory
+    id: str  # the id of the case
+    copied_id: str | None  # the id of the copying call; None: it was not measured
+    gain: float | None  # the time of the copying call / the time of a call in the pipeline
+    lo: float | None  # the low end of the interval of the gain
+    hi: float | None  # the high end of the interval of the gain
+    sets: int | None  # the number of sets of buffers, one for each call in flight
+    stages_s: dict[str, float]  # seconds per call of each stage, timed alone in a row
+    bound: PipelineStage | None  # the slowest stage; None: the stages were not timed
+    bound_s: float | None  # the seconds per call of the slowest stage
+    reached: float | None  # `bound_s` / seconds of a call in the pipeline
+    # the seconds of all stages / the seconds of a call in the pipeline; the rest of the gain comes from
+    # page-locked memory
     overlap: float | None
-    case: CaseResult  # the pipeline
-    copied: CaseResult | None  # the call that waits
-    interval: Interval | None  # of the gain
+    case: CaseResult  # the case of the pipeline
+    copied: CaseResult | None  # the case of the copying call
+    interval: Interval | None  # the gain with its interval
 
     @property
     def pays(self) -> bool:
-        """Whether the gain surely exceeds EQUAL, below which two times are about equal."""
+        """Whether the gain surely exceeds EQUAL. Below EQUAL, two times are about equal."""
         return self.interval is not None and self.interval.low > EQUAL
 
 
 @derive_once
 def pipelines(analysis: Analysis) -> tuple[Pipeline, ...]:
-    """Return a row for each workload and device that has a pipeline with a time, in the order of the cases."""
+    """Return a row for each workload and device that has a timed pipeline, in the order of the cases."""
     outcomes = {outcome.id: outcome for outcome in analysis.run.outcomes}
     rows = []
     for results in group_by(
@@ -98,64 +101,66 @@ HybridReason = Literal[
 ]  # fmt: skip
 Side = Literal["cpu", "gpu"]
 SIDES: tuple[Side, ...] = ("cpu", "gpu")
-# A call that may gain less than this is not worth its trouble; a model that promises less is not worth a look.
+# A shared call is recommended only if its gain surely exceeds the first factor. Below the second, a predicted
+# gain is too small to be worth a split.
 LEAST_GAIN, LEAST_IDEAL = 1.05, 1.10
 
 
 class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a CPU and a GPU do together."""
+    """A call that a CPU and a GPU compute together."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval")
-    id: str  # of the case
+    id: str  # the id of the case
     op: str  # the op or network
     n: int  # the size
-    params: dict[str, int]  # beside the size
-    dtype: str  # of the elements
-    regime: str  # by id
-    device_id: str  # `hybrid:` and the GPU
-    gain: float  # time of the better side alone / time of both
-    lo: float  # low end of the interval
-    hi: float  # high end of the interval
-    recommended: bool  # nothing speaks against it
-    reason: str | None  # against it
-    selected_in_sample: bool  # the session that chose what each side does tells the gain, too, so it flatters
-    case: CaseResult  # the shared case
-    interval: Interval  # of the gain
+    params: dict[str, int]  # the params other than the size
+    dtype: str  # the dtype of the elements
+    regime: str  # the id of the regime
+    device_id: str  # `hybrid:` and the id of the GPU
+    gain: float  # the time of the faster side alone / the time of both together
+    lo: float  # the low end of the interval of the gain
+    hi: float  # the high end of the interval of the gain
+    recommended: bool  # whether nothing speaks against the shared call
+    reason: str | None  # the reason against the shared call
+    selected_in_sample: bool  # the gain comes from the session that chose the share, so it is too high
+    case: CaseResult  # the case of the shared call
+    interval: Interval  # the gain with its interval
 
     @property
     def gpu_share(self) -> float | None:
-        """The GPU's share of a split op. None for other shared calls."""
+        """The GPU's share of a split op, from 0 to 1. None for other shared calls."""
         return None
 
     @property
     def assignment(self) -> str | None:
-        """The side of each stage of a network, as a letter: c or g. None for a split."""
+        """The side of each stage of a network, as letters c and g. None for a split."""
         return None
 
     @property
     def baseline_device(self) -> str | None:
-        """The device that is faster alone. None if no case of its own names the device."""
+        """The device that is faster alone. None if that side has no case of its own."""
         return None
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
-        """The stages that the GPU runs, all or some of their repeats."""
+        """The stages that the GPU runs, all or some of their repeats. Empty for a split."""
         return ()
 
 
 class Hybrid(SharedCall, frozen=True, kw_only=True):
     """One op split over CPU and GPU."""
 
-    # the better side alone; null: it was timed within the split's own case, in pieces or by an end of the sweep
+    # the id of the faster side's own case; null: that side was timed only within the split's case, by an end of
+    # the sweep or in pieces
     baseline_id: str | None
     better: Side  # the side that is faster alone
-    gpu_share: float  # the GPU's share of the work
-    ideal_gain: float  # what the model promises
-    gpu_pieces: int  # in which the GPU's part moves, and all of the work where that is faster alone
-    one_piece: OnePiece | None  # why in one; null: in several, or nobody looked
-    efficiency: float  # modelled / measured time
-    reason: HybridReason | None  # against it
-    curve: tuple[tuple[float, float], ...]  # median seconds of the sweep by share
+    gpu_share: float  # the GPU's share of the work, from 0 to 1
+    ideal_gain: float  # the gain that the model predicts
+    gpu_pieces: int  # the number of pieces in which the GPU's share is copied and computed
+    one_piece: OnePiece | None  # the reason for a single piece; null: several pieces, or none was tried
+    efficiency: float  # the time of the model / the measured time
+    reason: HybridReason | None  # the reason against the split
+    curve: tuple[tuple[float, float], ...]  # pairs (share, median seconds) of the sweep
 
     @property
     def baseline_device(self) -> str | None:
@@ -168,25 +173,25 @@ SessionBlocks = Mapping[int, tuple[float, ...]]  # session -> a value for each b
 
 
 class SideAlone(NamedTuple):
-    """One side alone, with the blocks of the sessions that count."""
+    """The times of one side alone in the sessions that count."""
 
-    id: str | None  # of its case; None: it was timed within the shared call's
-    sessions: SessionBlocks  # medians of blocks by session
-    prior: stats.Prior  # of its noise
+    id: str | None  # the id of its case; None: it was timed within the shared call's case
+    sessions: SessionBlocks  # the medians of the blocks in seconds, by session
+    prior: stats.Prior  # the prior of its noise
 
     @property
     def seconds(self) -> float:
-        """The time of the side, computed like the time of a case."""
+        """The time of the side in seconds, computed like the time of a case."""
         return stats.run_value(self.sessions.values())
 
 
 class Contest(NamedTuple):
-    """A shared call and both sides alone, over the same sessions."""
+    """A shared call and both sides alone, in the same sessions."""
 
-    case: CaseResult  # the shared call
-    shared: SideAlone  # the same, with its sessions
-    sides: Mapping[Side, SideAlone]  # each by itself
-    in_sample: bool  # no session is left beside those that chose
+    case: CaseResult  # the case of the shared call
+    shared: SideAlone  # the times of the shared call
+    sides: Mapping[Side, SideAlone]  # the times of each side alone
+    in_sample: bool  # every session took part in choosing the share, so none is left to judge it
 
     @property
     def better(self) -> Side:
@@ -210,8 +215,8 @@ class Contest(NamedTuple):
         }  # fmt: skip
 
     def objection(self) -> Literal["software", "throttled", "selected-in-sample", ""] | None:
-        """Return the reason that forbids a verdict. Return None if the call surely gains, and an empty text if neither
-        is so."""
+        """Return the reason that forbids a verdict. Return None if the call surely gains, and an empty text if
+        it does not surely gain but nothing forbids a verdict."""
         if self.case.device_kind == "software":
             return "software"
         if self.case.label == "throttled":
@@ -222,8 +227,8 @@ class Contest(NamedTuple):
 
 
 def is_cpu(other: CaseResult, case: CaseResult) -> bool:
-    """Tell whether `other` is the CPU alone. A CPU's data is in host memory, so its resident case stands for all
-    regimes."""
+    """Tell whether `other` is the CPU alone. A CPU's data is in host memory, so its resident case is compared
+    in all regimes."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
@@ -234,8 +239,8 @@ def is_gpu(other: CaseResult, case: CaseResult, regime_id: str | None = None) ->
 
 
 def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideAlone | None:
-    """Return the fastest implementation over exactly these sessions. Return None if no implementation was measured in
-    all of them."""
+    """Return the fastest implementation in these sessions. Return None if no implementation was measured in all
+    of them."""
     chosen = set(sessions)
     sides = [
         SideAlone(case.id, {i: case.blocks[i] for i in chosen}, case.prior)
@@ -246,7 +251,8 @@ def fastest_alone(cases: Iterable[CaseResult], sessions: Iterable[int]) -> SideA
 
 
 def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, list[CaseResult]]]:
-    """Yield each shared case that is shown and has a time, with the timed cases of its workload."""
+    """Yield each shown case that the CPU and a GPU share and that has a time: its outcome, the case, and the
+    timed cases of its workload."""
     timed = [case for case in analysis.compared if case.time is not None]
     plain = (case for case in timed if case.case.variant is None)
     by_workload = group_by(plain, lambda case: case.case.workload)
@@ -256,20 +262,20 @@ def shared_cases(analysis: Analysis) -> Iterable[tuple[Measurement, CaseResult, 
 
 
 def shared_calls(analysis: Analysis) -> list[SharedCall]:
-    """Return the splits, and the shared calls of wings, such as networks with assigned stages."""
+    """Return all splits, and the shared calls that wings bring, such as networks with assigned stages."""
     if not any(case.case.shared_with for case in analysis.everything):
         return []  # most runs have none, and the wings take their time to be imported
     makers = (hybrids, *wings.find_all(wings.brought("shared_calls")).values())
     return [call for make in makers for call in make(analysis)]
 
 
-# The CPU's part may take this much longer while the GPU works before the GPU's side is to blame.
+# If the CPU's part takes longer than this factor while the GPU works, the GPU's side is the cause.
 SLOWED = 1.10
-# Below so many operations per byte today's CPUs wait for memory: what slows them down is shared bandwidth. Above it
-# they compute, and what slows them down took their cores.
+# Below this many operations per byte, CPUs wait for memory, so shared bandwidth slows them down. Above it they
+# compute, so a loss of cores slows them down.
 COMPUTING = 10.0
 
-Sweep = dict[int, dict[float, tuple[float, ...]]]  # medians of blocks by session and share
+Sweep = dict[int, dict[float, tuple[float, ...]]]  # session -> GPU share -> medians of the blocks
 
 
 @derive_once
@@ -280,7 +286,8 @@ def hybrids(analysis: Analysis) -> tuple[Hybrid, ...]:
 
 
 def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[CaseResult]) -> Hybrid | None:
-    """Return the row of a split. Return None if neither the run nor the sweep has the time of each side alone."""
+    """Return the row of a split. Return None if neither a case nor the sweep has the time of each side
+    alone."""
     sweep = _sweep(run, outcome)
     main = main_blocks(run, outcome)
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
@@ -312,18 +319,18 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
 
 
 def times_beside(blocks: Iterable[Block], sides: Sequence[Side] = SIDES) -> dict[Side, tuple[float, ...]]:
-    """Return the times of each side alone that were measured beside the blocks. Blocks without a positive time for
-    every side are left out."""
+    """Return the times of each side alone that were measured beside the blocks. Blocks that lack a positive
+    time of any side are left out."""
     stored = [block.beside_s for block in blocks if block.beside_s is not UNSET]
     whole = [times for times in stored if all(times.get(side, 0.0) > 0 for side in sides)]
     return {side: tuple(times[side] for times in whole) for side in sides} if whole else {}
 
 
 def _end(sweep: Sweep, share: float, chosen: SessionBlocks, prior: stats.Prior) -> SideAlone | None:
-    """Return an end of the sweep, where one side has all the work. The end replaces a missing measurement of that side
-    alone.
+    """Return an end of the sweep (share 0 or 1), at which one side has all the work. It replaces a missing
+    measurement of that side alone.
 
-    Returns None unless every chosen session has this end: a sweep is valid only for its own session.
+    Returns None unless every chosen session has this end, because a sweep is valid only for its own session.
     """
     sessions = {i: shares[share] for i, shares in sweep.items() if share in shares and i in chosen}
     return SideAlone(None, sessions, prior) if sessions and sessions.keys() == chosen.keys() else None
@@ -341,7 +348,7 @@ def _sweep(run: Run, outcome: Measurement) -> Sweep:
 
 
 def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
-    """Return pairs (share, median seconds), by ascending share."""
+    """Return pairs (share, median seconds), sorted by share."""
     blocks: dict[float, list[float]] = {}
     for shares in sweep.values():
         for share, values in shares.items():
@@ -352,10 +359,11 @@ def _curve(sweep: Sweep) -> tuple[tuple[float, float], ...]:
 def _split_reason(
     contest: Contest, sides: Mapping[str, float], resident_s: float | None
 ) -> HybridReason | None:
-    """Return the first reason against the split: an objection to any verdict, then the model's prediction, then where
-    the time went. Return None if the split surely gains.
+    """Return the first reason against the split: an objection to any verdict, then the prediction of the model,
+    then what took the time. Return None if the split surely gains.
 
-    `sides` are as in `samples.stage_medians`. `resident_s` is the GPU's time without transfers, if it was measured.
+    `sides` is the result of `samples.stage_medians`. `resident_s` is the GPU's time without transfers, if it
+    was measured.
     """
     objection = contest.objection()
     if objection is None or objection:

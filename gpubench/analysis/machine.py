@@ -1,5 +1,5 @@
-"""The machine of a run: its description in one line, its key, and whether the run is representative of it. Also the
-stored results of this machine."""
+"""The machine of a run: its description, its identity, and whether the run is an experiment; and the stored
+results of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from gpubench.result.run import Environment, Fingerprints, Measurement, Run
 
 
 def fact(part: Any, *path: str) -> Any:
-    """Return the value at `path` below `part`, with facts unwrapped. Return None if any step is missing."""
+    """Return the value at `path` below `part`. Facts (objects with a status and a value) are replaced by their
+    values. Return None if any step is missing."""
     for name in path:
         part = getattr(part, name, None)
         if hasattr(part, "status") and hasattr(part, "value"):
@@ -29,8 +30,8 @@ def fact(part: Any, *path: str) -> Any:
 
 
 def usable_cpus(run: Run) -> int | None:
-    """Return the number of CPUs that the process may use. If detection could not tell, return the number of logical
-    CPUs."""
+    """Return the number of CPUs that the process may use. If that is unknown, return the number of logical
+    CPUs, or None if that is unknown, too."""
     count = fact(run.machine, "cpu", "available")
     if count is None:
         count = fact(run.machine, "cpu", "logical")
@@ -69,13 +70,14 @@ def _gpu_texts(run: Run) -> list[str]:
 
 
 def gpu_text(gpu: Gpu) -> str:
-    """Return a text such as `NVIDIA H200, 139 GiB`."""
+    """Return the name and the memory of a GPU, such as `NVIDIA H200, 139 GiB`."""
     memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
     return _with_memory(fact(gpu, "name") or "unnamed GPU", memory)
 
 
 def count_texts(texts: Mapping[str, int]) -> list[str]:
-    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A count of 1 is left out."""
+    """Return each text with its count in front, such as `8 x NVIDIA H200, 139 GiB`. A count of 1 is left
+    out."""
     return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
@@ -84,8 +86,8 @@ def _with_memory(name: str, memory_bytes: int | None) -> str:
 
 
 def experiment(run: Run) -> dict[str, str]:
-    """Return the options, with their values, that make a run differ from a usual call. The result is empty for a usual
-    run."""
+    """Return the options that make a run an experiment, with their values: constant inputs, cold caches,
+    page-locked memory or fewer threads. The result is empty for a usual run."""
     options: dict[str, str] = {}
     if run.settings.inputs != "random":
         options["--inputs"] = run.settings.inputs
@@ -100,29 +102,29 @@ def experiment(run: Run) -> dict[str, str]:
     return options
 
 
-NODE = "node"  # the context by which whoever measures tells machines apart that look the same
+NODE = "node"  # the context key that names a machine; it tells apart machines that look the same
 
 
 Marks = frozenset[tuple[str, ...]]
 
 
 class _GpuOutline(msgspec.Struct, frozen=True):
-    uuid: StrFact = NOT_PROBED  # as the driver writes it
+    uuid: StrFact = NOT_PROBED  # the UUID as the driver reports it
 
 
 class _MachineOutline(msgspec.Struct, frozen=True):
-    gpus: list[_GpuOutline] = []  # each by its uuid
+    gpus: list[_GpuOutline] = []  # the UUID of each GPU
 
 
 class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a run that identifies its machine. The rest of the file is not read into memory."""
+    """The part of a run that identifies its machine. The rest of the file is not kept in memory."""
 
-    id: str  # of the run
-    merged: list[str] = []  # ids of the runs that were joined in it
-    started_at: str  # UTC
-    machine: _MachineOutline  # its GPUs
-    environment: Environment = Environment()  # variables and context
-    fingerprint: Fingerprints  # of machine, devices and software
+    id: str  # the id of the run
+    merged: list[str] = []  # the ids of the runs that were joined in it
+    started_at: str  # the time of its start, in UTC
+    machine: _MachineOutline  # the UUIDs of the machine's GPUs
+    environment: Environment = Environment()  # the environment variables and the context of the run
+    fingerprint: Fingerprints  # the identity of machine, devices and software
 
     @property
     def origins(self) -> list[str]:
@@ -131,18 +133,19 @@ class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_name(run: Run | RunOutline) -> str | None:
-    """Return the name that `--context node=...` gives."""
+    """Return the name of the machine that the user gave by `--context node=...`. Return None if there is
+    none."""
     return run.environment.context.get(NODE)
 
 
 def gpu_uuids(run: Run | RunOutline) -> set[str]:
-    """Return the UUIDs of the machine's GPUs, as digests."""
+    """Return the known UUIDs of the machine's GPUs, as digests."""
     return {str(gpu.uuid.value) for gpu in run.machine.gpus if gpu.uuid.value}
 
 
 def node_key(*runs: Run) -> str:
-    """Return a key of the machine of `runs`: its fingerprint, the UUIDs of its GPUs (as digests), and its node
-    names."""
+    """Return a text that identifies the machine of `runs`: its fingerprint, the UUIDs of its GPUs (as digests)
+    and its node names."""
     machines = sorted({run.fingerprint.machine.hash for run in runs})
     uuids = sorted(set().union(*map(gpu_uuids, runs)))
     names = sorted({name for run in runs if (name := node_name(run)) is not None})
@@ -152,8 +155,8 @@ def node_key(*runs: Run) -> str:
 def marks(run: Run | RunOutline) -> Marks:
     """Return the marks of a run. Two runs that share a mark are from one machine.
 
-    The UUID of each GPU is a mark, so a machine that lost a GPU keeps its history. The fingerprint together with the
-    node name is a mark. If a run has neither, its fingerprint alone is the mark.
+    Every GPU's UUID is a mark, so a machine that lost a GPU keeps its history. The fingerprint together with
+    the node name is another mark. If a run has neither, its fingerprint alone is the mark.
     """
     machine, name = run.fingerprint.machine.hash, node_name(run)
     marks_of_run: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
@@ -162,8 +165,8 @@ def marks(run: Run | RunOutline) -> Marks:
 
 
 def connect_marks(marked: Sequence[Marks]) -> list[list[int]]:
-    """Group the indexes of `marked` that share marks, directly or through others. The groups, and the indexes in each
-    group, are sorted."""
+    """Group the indexes of `marked` that share marks, directly or through others. The groups are sorted, and so
+    are the indexes in each group."""
     owner: dict[tuple[str, ...], int] = {}
     groups: dict[int, list[int]] = {}
     for place, own in enumerate(marked):
@@ -176,16 +179,17 @@ def connect_marks(marked: Sequence[Marks]) -> list[list[int]]:
     return sorted(sorted(group) for group in groups.values())
 
 
-MOST_FILES = 20  # of this machine; older ones say nothing that these do not
+MOST_FILES = 20  # the newest files of this machine that are read
 RESULTS_DIR = Path("results")
 
 
 def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> Iterator[Run]:
-    """Yield the runs that `source` holds, newest first. Each run is read only when it is needed.
+    """Yield the runs of `source`, newest first. Each run is read only when it is needed.
 
-    A file (`-`: standard input) is read without any selection. A folder yields the runs of this machine, without
-    experiments such as constant inputs, cold caches or fewer threads. None means the folders `results_dir` and the
-    user's data folder. Raises InputError for an unreadable file, and for folders without a usable result.
+    A file (`-`: standard input) is read whatever machine it is from. A folder yields the runs of this machine,
+    without experiments such as constant inputs, cold caches or fewer threads. None means the folders
+    `results_dir` and the user's data folder. Raises InputError for an unreadable file, and for folders without
+    a usable result.
     """
     from gpubench.result import store
 

@@ -1,8 +1,8 @@
-"""`gpubench.Policy`: where one call should run. A program asks the policy at every call instead of using a constant
-threshold.
+"""`gpubench.Policy`: where one call should run. A program asks the policy at every call instead of using a
+constant threshold.
 
-The first call for an op, dtype and regime fits the curves. Every later call evaluates one curve for each device and
-implementation.
+The first call for an op, dtype and regime fits the curves. Every later call only evaluates one curve for each
+device and implementation.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from gpubench.kernels.contract.op import Op, Params, Shape
 from gpubench.result.case import beside_size
 from gpubench.result.run import Measurement, Run
 
-# The size, one array's shape, the shapes of all inputs, or the params by name.
+# The size n, the shape of one array, the shapes of all inputs, or the params by name.
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
-Others = tuple[tuple[str, int], ...]  # the params beside the size, by name
-# A caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory.
+Others = tuple[tuple[str, int], ...]  # the params other than the size, sorted by name
+# The sizes of the caches. A caller with more kinds of calls or shapes than this pays with time, not with
+# memory.
 MOST_QUESTIONS = MOST_SHAPES = 4096
 T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True, dict=True):
-    """The place where a call should run. All fields are None if `basis` is unknown."""
+    """The place where a call should run. If `basis` is `unknown`, all other fields are None."""
 
-    device_id: str | None  # "cupy:0"; "hybrid:cupy:0" for both sides at once
-    backend: str | None  # "cupy"; "hybrid" for both sides
-    implementation: str | None  # the one that was the fastest there
-    expected_s: float | None  # of one call, with the copies that the regime has
-    gain: float | None  # the time of the best of the other side over `expected_s`; None where nothing competes
-    basis: Basis  # what it rests on; unknown: all else is None
-    gpu_share: float | None = None  # the GPU's part of a split call
-    assignment: str | None = None  # the side of each stage of a workload, c or g
+    device_id: str | None  # such as "cupy:0"; "hybrid:cupy:0" for both sides at once
+    backend: str | None  # such as "cupy"; "hybrid" for both sides at once
+    implementation: str | None  # the implementation that is the fastest on the device
+    expected_s: float | None  # the expected seconds of one call, with the copies of its regime
+    gain: float | None  # the time of the best other side / `expected_s`; None if no other side has a time
+    basis: Basis  # `measured`, `interpolated` or `unknown`
+    gpu_share: float | None = None  # the GPU's share of a split call, from 0 to 1
+    assignment: str | None = None  # the side of each stage of a workload, as letters c and g
 
     @cached_property
     def advice(self) -> Advice | None:
-        """The evidence for the answer, computed on first use. None if no result has the op, dtype and params."""
+        """The evidence for the answer, computed on first use. None if no result has the op, dtype and
+        params."""
         question: _Question | None = vars(self).get("_question")
         return question and question.advise()
 
@@ -76,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def why(self) -> str:
-        """The grounds of the answer, or what is missing."""
+        """The reason for the answer as text, or what is missing."""
         return self.advice.why if self.advice else "no result has this op, dtype and shape"
 
     @property
@@ -92,11 +94,11 @@ UNKNOWN = Answer(None, None, None, None, None, "unknown")
 
 
 class _Question(NamedTuple):
-    """A question to a policy. The answer keeps its question."""
+    """The question to which an `Answer` belongs."""
 
-    call: _Call  # what is called
-    n: int  # the size
-    hybrid: bool  # the caller can compute on both sides at once
+    call: _Call  # the kind of call
+    n: int  # the size of the call
+    hybrid: bool  # whether the caller can compute on both sides at once
 
     def advise(self) -> Advice | None:
         answer = first_to_know(self.call.sets, self.n)
@@ -108,8 +110,8 @@ class Policy:
     its results never change."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Create a policy from `runs`, newest first. The newest run that compares two devices answers. Each run is read
-        only when an answer needs it. Raises TypeError for a path."""
+        """Create a policy from `runs`, newest first. The newest run that compares two devices at a size
+        answers. Each run is read only when an answer needs it. Raises TypeError for a path."""
         if isinstance(runs, str | Path):
             raise TypeError(f"a policy is made of runs: Policy.load({str(runs)!r}) reads a file")
         self._runs = _Lazy(map(_MeasuredRun, runs))
@@ -117,8 +119,9 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Policy:
-        """Load a policy from a result file, or from this machine's results in a folder. None means the folders in which
-        `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is no usable result."""
+        """Load a policy from a result file, or from this machine's results in a folder. None means the folders
+        in which `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is no usable
+        result."""
         policy = cls(runs(path))
         next(iter(policy._runs), None)
         return policy
@@ -137,17 +140,22 @@ class Policy:
         regime: str = "transfer-always",
         hybrid: bool = False,
     ) -> Answer:
-        """Return where to run `op`, in about ten microseconds. The first call for an op and regime takes milliseconds.
+        """Return where to run `op`, in about ten microseconds. The first call for an op and regime takes
+        milliseconds.
 
-        `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of the op's
-        inputs ([a.shape, b.shape]); the shape of the first input. An extent that the shapes do not tell is taken as
-        square. `dtype` is a name or an object with a name, such as a NumPy dtype. `regime` says where the data lives:
-        "transfer-always", "transfer-once-N" (N calls share one copy), "resident" (on the device, the caller waits for
-        each call) or "resident-queued" (on the device, one wait for many calls). The answer is unknown if the call was
-        not measured or its size lies outside the measured sizes. `hybrid` means that the caller can compute on both
-        sides: a split or a stage assignment may then be the answer, if exactly this call was measured and the report
-        recommends the split. A user's function may be called by its short name. Raises UsageError for an unknown op, an
-        unknown regime, and a mapping without n.
+        `shape` is one of: the size n; a mapping of n and further params ({"n": 1024, "m": 16}); the shapes of
+        the op's inputs ([a.shape, b.shape]); the shape of the first input. If the shapes do not determine a
+        param, the op is taken to be square. `dtype` is a name or an object with a name, such as a NumPy dtype.
+
+        `regime` says where the data is: "transfer-always" (each call copies), "transfer-once-N" (N calls share
+        one copy), "resident" (on the device, the caller waits for each call) or "resident-queued" (on the
+        device, one wait for many calls). `hybrid` means that the caller can compute on both sides at once: a
+        split or a stage assignment may then be the answer, if exactly this call was measured and the report
+        recommends it.
+
+        The answer is unknown if the call was not measured or its size lies outside the measured sizes. A user's
+        function may be called by its short name. Raises UsageError for an unknown op, an unknown regime, and a
+        mapping without n.
         """
         n, params = size_and_others(op, shape)
         name = dtype if type(dtype) is str else _dtype_name(dtype)
@@ -159,8 +167,8 @@ class Policy:
         return answer
 
     def threshold(self, op: str, situation: str = "waited", backend: str | None = None) -> GpuThreshold:
-        """Return the size from which the GPU is faster. `situation` is `waited`, `queued`, `10 calls a copy` or
-        `copied`.
+        """Return the size from which the GPU is faster in a situation: `waited`, `queued`, `10 calls a copy` or
+        `copied`. `backend` is a backend or device id, or None for the GPU that pays earliest.
 
         Raises UsageError for an op that was not measured.
         """
@@ -170,8 +178,8 @@ class Policy:
         return f"<gpubench.Policy of {', '.join(self.ops) or 'nothing'}>"
 
     def _prepare(self, op: str, dtype: str, params: Others, regime: str) -> _Call:
-        """Return the contenders for one kind of call. Raises UsageError for an op that neither the results nor gpubench
-        know."""
+        """Return the contenders for one kind of call. Raises UsageError for an op that is neither in the
+        results nor in gpubench."""
         name = op if _load(op) is not None else resolve_op(op, self.ops)
         key, regime_id = Key(name, dtype, params), situation_regime(regime)
         sets = (
@@ -187,7 +195,8 @@ class Policy:
 
 
 class _Lazy(Generic[T]):
-    """The items of an iterator, each taken once, when it is first needed. Thread-safe."""
+    """An iterable over the items of an iterator, which takes each item once, when it is first needed. It is
+    thread-safe."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._rest = iter(items)
@@ -205,7 +214,7 @@ class _Lazy(Generic[T]):
 
 
 class _MeasuredRun:
-    """A run with its cases that can give advice."""
+    """A run, and its cases that advice can use."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -216,15 +225,16 @@ class _MeasuredRun:
 
     @cached_property
     def groups(self) -> dict[Key, CaseGroup]:
-        """The groups of cases, derived on first use."""
+        """The cases by op, dtype and params, derived on first use."""
         return case_groups(self.run)
 
 
 class _Call(NamedTuple):
-    """One kind of call with its contenders in each run, newest run first. Curves are fitted on first use."""
+    """One kind of call, with its contenders in each run, newest run first. The curves are fitted on first
+    use."""
 
-    key: Key  # op, dtype and params
-    regime: str  # the situation
+    key: Key  # the op, dtype and params
+    regime: str  # the id of the regime
     sets: _Lazy[ContenderSet]  # the contenders of each run
 
     def answer(self, n: int, *, hybrid: bool) -> Answer:
@@ -252,10 +262,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
-    """Return n and the other params. n is 0 if no size of the op has these shapes, or if several sizes have them.
-
-    Raises UsageError for a mapping without n.
-    """
+    """Return n and the other params of a call. n is 0 if no size of the op has these shapes, or if several
+    sizes have them. Raises UsageError for a mapping without n."""
     if type(shape) is int:  # the usual case, before any slower question
         return shape, ()
     value: Any = shape
@@ -273,11 +281,11 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
 
 @lru_cache(maxsize=MOST_SHAPES)
 def _find_params(op: str, shapes: tuple[Shape, ...]) -> tuple[int, Others]:
-    """Return the params with which the op's first inputs have these shapes. For a vector op, n is the number of
-    elements of the first array.
+    """Return n and the other params with which the op's first inputs have these shapes. For a vector op, n is
+    the number of elements of the first array.
 
-    An extent that the shapes do not tell is that of the plain, square op: for example the columns of matmul's B if only
-    A is given.
+    Params that the shapes do not determine keep the values of the plain, square op: for example the columns of
+    matmul's B if only the shape of A is given.
     """
     declared, whole = _load(op), math.prod(shapes[0])
     if declared is None or not shapes[0]:

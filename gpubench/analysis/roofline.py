@@ -1,11 +1,10 @@
-"""The limits of a device: its measured roofline, and its costs beside the kernels (opening, launching, waiting, memory
-and transfers).
+"""The limits of a device: its measured roofline, and its costs beside the kernels (opening, launching, waiting,
+memory and transfers).
 
-The roofline shows how near each case comes to the best of its device (Williams et al., 2009).
-
-The memory peak is the best `copy`, the compute peak is the best `matmul` of the same dtype, both from the run itself. A
-case with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are compulsory traffic, which the op has
-to move in any case.
+The roofline shows how near each case comes to the best of its device (Williams et al., 2009). The memory peak
+is the rate of the best `copy`, the compute peak that of the best `matmul` of the same dtype, both from the same
+run. A case with i FLOP per byte can reach min(compute peak, i x memory peak). Bytes are those that the op has
+to move in any case ("compulsory traffic").
 """
 
 from __future__ import annotations
@@ -32,62 +31,64 @@ RateClock = Literal["device_hot", "derived", "wall"]
 
 
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured peaks of one piece of hardware with one dtype; None: not measured."""
+    """The measured peaks of one piece of hardware for one dtype. A peak that was not measured is None."""
 
     aside: ClassVar = ("copy", "matmul")
-    device_ids: tuple[str, ...]  # all names of the hardware
-    dtype: str  # of the arithmetic
-    bytes_per_s: float | None  # memory's peak
-    bytes_case: str | None  # the copy that reached it
-    cache_sized: bool  # no copy was larger than a cache may be
-    flops_per_s: float | None  # computing's peak
-    flops_case: str | None  # the matmul that reached it
-    small_matmul: bool  # no matmul occupied the device
-    ridge: float | None  # FLOP per byte where both meet
+    device_ids: tuple[str, ...]  # the ids of all devices that are this hardware
+    dtype: str  # the dtype of the arithmetic
+    bytes_per_s: float | None  # the memory peak
+    bytes_case: str | None  # the id of the copy that reached it
+    cache_sized: bool  # whether every copy may have fitted in a cache
+    flops_per_s: float | None  # the compute peak
+    flops_case: str | None  # the id of the matmul that reached it
+    small_matmul: bool  # whether every matmul was too small to occupy the device
+    ridge: float | None  # the FLOP per byte at which both peaks limit alike
     copy: CaseResult | None  # the case behind `bytes_case`
     matmul: CaseResult | None  # the case behind `flops_case`
 
 
 class PeakShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One case with resident data below its peak."""
+    """One case with resident data, compared with the peak that limits it."""
 
     aside: ClassVar = ("case", "share", "weak_peak")
-    id: str  # of the case
-    clock: RateClock  # what `time_s` was read from
-    time_s: float  # device time, or wall time where there is no clock
-    bytes_per_s: float  # compulsory traffic / time
-    flops_per_s: float  # declared FLOPs / time
-    bound: Bound | None  # which peak is the lower one
+    id: str  # the id of the case
+    clock: RateClock  # the clock that gave `time_s`
+    time_s: float  # the device time, or the wall time if the device has no clock
+    bytes_per_s: float  # compulsory traffic / `time_s`
+    flops_per_s: float  # declared FLOPs / `time_s`
+    bound: Bound | None  # the peak that is lower for this case
     percent_of_peak: float | None  # `share` in percent
-    in_cache: bool  # memory does not limit a working set of this size
-    to_library: float | None  # device time of the vendor library / its own
+    in_cache: bool  # the working set is small, so that memory may not limit it
+    to_library: float | None  # the device time of the vendor's library / the case's own
     case: CaseResult  # the case
-    share: float | None  # time that the peak allows / `time_s`; None without a peak, never clipped
-    weak_peak: bool  # the peak was measured at small sizes alone
+    share: float | None  # the time that the peak allows / `time_s`, not clipped; None without a peak
+    weak_peak: bool  # whether the peak was measured at small sizes only
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """The peaks of all hardware of a run, and the cases compared with them."""
 
-    peaks: tuple[Peaks, ...] = ()  # by hardware and dtype
-    rows: tuple[PeakShare, ...] = ()  # the cases
+    peaks: tuple[Peaks, ...] = ()  # the peaks, by hardware and dtype
+    rows: tuple[PeakShare, ...] = ()  # the cases with their shares of the peak
 
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"
 VENDOR_LIBRARY = "cupy"  # its library implementation calls the vendor's own kernels
-# Traffic from which on a copy, or an op, is taken to work on memory: above the last-level cache of any GPU so far.
+# From this traffic on, an op is taken to work on memory. It exceeds the last-level cache of any GPU so far.
 OUT_OF_CACHE_BYTES = 256 * 2**20
-# FLOP per byte at which a case is of the one kind or the other where its device has one of the peaks alone.
+# The FLOP per byte above which a case counts as limited by computing, if only one of the device's peaks was
+# measured.
 ASSUMED_RIDGE = 4.0
-# Sides from which on a product occupies a device; a smaller one tells of launches and of idle units.
+# From this side on, a matrix product occupies a device (GPU, CPU). Smaller products mostly time launches and
+# idle units.
 FULL_SIDE, FULL_SIDE_CPU = 2048, 512
-Rated = tuple[CaseResult, float]  # a case and its rate
+Rated = tuple[CaseResult, float]  # a case and its rate, per second
 
 
 @derive_once
 def roofline(analysis: Analysis) -> Roofline:
-    """Return the peaks that the run reaches. For each shown case with resident data, also return its share of the
-    peak."""
+    """Return the peaks that the run reached, and the share of its peak for each shown case with resident
+    data."""
     run = analysis.run
     # Backends that drive the same GPU are one device. A software adapter is a device of its own, although it runs on
     # the CPU.
@@ -113,8 +114,8 @@ def roofline(analysis: Analysis) -> Roofline:
 
 
 def measures_peaks(run: Run) -> bool:
-    """Tell whether the run measured peaks only (`--ops roofline`): the ops copy and matmul, with resident data
-    alone."""
+    """Tell whether the run measured peaks only (`--ops roofline`): the ops copy and matmul, only with resident
+    data."""
     return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == [QUEUED]
 
 
@@ -124,19 +125,22 @@ def _counts(case: CaseResult) -> bool:
 
 
 def lacks_flops(case: CaseResult) -> bool:
-    """Tell whether the FLOPs of a user's function are unknown. Such a function has no peak as its limit."""
+    """Tell whether the case is a user's function whose number of FLOPs is unknown. Such a case has no peak."""
     return case.case.group == FUNCTIONS and not case.flops
 
 
 def _seconds(case: CaseResult) -> float:
-    """Return the device time if the device has a clock, else the wall time."""
+    """Return the device time if the device has a clock, else the wall time, in seconds."""
     assert case.time is not None
     return case.device_hot_s or case.time.estimate
 
 
 def _peak(run: Run, peers: Sequence[CaseResult], case: CaseResult) -> Peaks:
-    """Return the peaks of one piece of hardware for the dtype of `case`. Variants are ignored: they are steps of an
-    optimization, or compute something else (TF32)."""
+    """Return the peaks of one piece of hardware for the dtype of `case`. `peers` are the cases on this
+    hardware.
+
+    Variants are ignored, because they are steps of an optimization or compute something else (TF32).
+    """
     plain = [peer for peer in peers if peer.case.variant is None]
     copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
     large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
@@ -165,15 +169,15 @@ def _full_flops(case: CaseResult) -> int:
 
 
 def out_of_cache_bytes(run: Run, case: CaseResult) -> int:
-    """Return the traffic from which the case does not fit in a cache. A CPU's cache size is known and can raise the
-    usual bound."""
+    """Return the traffic in bytes from which the case does not fit in a cache. For a CPU with a larger cache,
+    the size of its cache is returned."""
     answer = cpu_cache_bytes(run.machine) if case.device_kind in ("cpu", "software") else None
     return max(OUT_OF_CACHE_BYTES, answer or 0)
 
 
 def _best(rates: Iterable[Rated]) -> Rated | None:
-    """Return the case with the highest rate. Among equal rates, return the last case by id, so the order of the file
-    does not matter."""
+    """Return the pair with the highest rate. Among equal rates, return the last one by case id, so that the
+    order of the file does not matter."""
     return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
 
 
@@ -205,12 +209,13 @@ def _clock(case: CaseResult) -> RateClock:
 
 
 def _counted_s(case: CaseResult) -> float | None:
-    """Return the hot seconds by the device's own clock, else None. A ratio must not mix clocks."""
+    """Return the seconds of launches in a row by the device's own clock. Return None without such a clock,
+    because a ratio must not mix clocks."""
     return case.device_hot_s if _clock(case) == "device_hot" else None
 
 
 def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
-    """Return which peak is the lower one for this case. Return None if this peak was not measured, and for TF32,
+    """Return the peak that is lower for this case. Return None if that peak was not measured, and for TF32,
     because the float32 peak is not its limit."""
     if case.case.variant == TF32:
         return None
@@ -224,36 +229,37 @@ def _bound(case: CaseResult, peak: Peaks) -> Bound | None:
 
 
 class PoolOverhead(msgspec.Struct, frozen=True, kw_only=True):
-    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
+    """The cost of memory from the pool, as a share of an elementwise op on 1 Mi elements on the same device
+    (wall times)."""
 
     aside: ClassVar = ("allocate", "op")
-    id: str  # of the case that allocates
-    op_id: str  # of the op
-    share: float  # launches waited for together
-    single_share: float | None  # one waited for alone; None: not timed
+    id: str  # the id of the case that allocates
+    op_id: str  # the id of the op's case
+    share: float  # the share if many launches are waited for together
+    single_share: float | None  # the share if each launch is waited for; None: not timed
     allocate: CaseResult  # the case that allocates
-    op: CaseResult  # the op
+    op: CaseResult  # the case of the op
 
 
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of a device beside its kernels. These cases have no CPU side and take no part in comparisons."""
+    """The costs of the devices beside their kernels. These cases have no CPU side and are not compared."""
 
-    rows: tuple[CaseResult, ...] = ()  # by device
-    pools: tuple[PoolOverhead, ...] = ()  # what the pool costs
-    empty: dict[str, float] = {}  # by device id the seconds of an empty launch and its wait
+    rows: tuple[CaseResult, ...] = ()  # the cases, sorted by device
+    pools: tuple[PoolOverhead, ...] = ()  # the cost of the memory pool of each device
+    empty: dict[str, float] = {}  # the seconds of an empty launch and its wait, by device id
 
 
-ELEMENTS = 2**20  # the size of the op that the pool is held against
+ELEMENTS = 2**20  # the size of the op with which the pool is compared
 OUTPUT_BYTES = 4 * ELEMENTS
 _ORDER = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
 _ELEMENTWISE = ("vector", "activation")
-_FIRST = "add"  # the op that is preferred, where several were measured
+_FIRST = "add"  # the preferred op, if several were measured
 
 
 @derive_once
 def overheads(analysis: Analysis) -> Overheads:
-    """Return the shown overheads, sorted by device, and the cost of the memory pool. The pool cost also uses cases that
-    are not shown."""
+    """Return the shown overheads, sorted by device, and the cost of the memory pool. The latter also uses cases
+    that are not shown."""
     cases = [case for case in analysis.cases if case.case.group == OVERHEAD and case.time is not None]
     pools = [
         _pool(analysis.everything, device_id) for device_id in sorted({case.case.device_id for case in cases})
@@ -264,8 +270,8 @@ def overheads(analysis: Analysis) -> Overheads:
 
 
 def _empty(run: Run, device_id: str) -> float | None:
-    """Return the median over the workers of their median time of an empty launch. Return None if no worker has such a
-    time."""
+    """Return the median over the workers of a device of their median time of an empty launch, in seconds.
+    Return None if no worker has such a time."""
     medians = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
     return median(medians) if medians else None
 
@@ -277,8 +283,8 @@ def _order(item: CaseResult) -> tuple[object, ...]:
 
 
 def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
-    """Return the cost of pool memory for an output of 1 Mi float32 elements, or of the nearest measured size. Return
-    None if the allocation or the op was not measured."""
+    """Return the cost of pool memory for an output of 1 Mi float32 elements, or for the nearest measured size.
+    Return None if the allocation or the op was not measured."""
     walls = [
         (case, case.time.estimate)
         for case in cases

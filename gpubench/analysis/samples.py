@@ -36,16 +36,16 @@ UNFINISHED_STOPS = frozenset({"timeout", "budget"})
 
 
 def used_sessions(run: Run) -> frozenset[int] | None:
-    """Return the indexes of the sessions that count. Return None if the file lists no sessions: then all sessions
-    count."""
+    """Return the indexes of the sessions that count. Return None if the file lists no sessions, which means
+    that all sessions count."""
     if not run.sessions:
         return None
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
 def count_sessions(run: Run) -> int:
-    """Return how many sessions of the plan count. If the file lists no sessions but has samples, all planned sessions
-    count."""
+    """Return the number of sessions of the plan that count. If the file lists no sessions but has samples, this
+    is the planned number."""
     if run.sessions:
         return len(observations(run))
     sampled = any(isinstance(outcome, Measurement) and outcome.blocks for outcome in run.outcomes)
@@ -70,7 +70,8 @@ SessionBlocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
-    """Return the blocks of one phase by used session, in the order in which they were measured."""
+    """Return the blocks of one phase by session, in the order in which they were measured. Sessions that do not
+    count are left out."""
     allowed = used_sessions(run)
     return group_by(
         (
@@ -83,7 +84,8 @@ def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> 
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
-    """Return the seconds per launch of the used samples. `discarded` includes the samples that were set aside."""
+    """Return the seconds per launch of the used samples. `discarded` includes the samples that were set
+    aside."""
     values: list[float] = []
     for block in blocks:
         # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
@@ -99,14 +101,14 @@ def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]
     return values
 
 
-BlockSamples = dict[int, list[list[float]]]  # session -> used samples of each of its blocks that has any
+BlockSamples = dict[int, list[list[float]]]  # session -> the used samples of each non-empty block
 
 
 def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
-    """Return the used samples of the main `blocks`, and whether throttling left too few samples in a session.
+    """Return the used samples of the `blocks`, and whether throttling left too few samples in a session.
 
-    If it did, all samples of that session are used, so that no filter empties a table. A session that a deadline ended
-    before the minimum number of samples gives no samples.
+    If it did, all samples of that session are used, so that throttling does not empty a table. A session that a
+    deadline ended before the minimum number of samples has no used samples.
     """
     used: BlockSamples = {}
     throttled = False
@@ -121,21 +123,22 @@ def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple
 
 
 def block_values(used: BlockSamples) -> dict[int, tuple[float, ...]]:
-    """Return, by session, the medians of the blocks that nothing interrupted. An interval takes these medians as its
-    observations."""
+    """Return, by session, the medians of the blocks, without blocks that were interrupted. These medians are
+    the observations of an interval."""
     clean = stats.clean_sessions([[*map(median, blocks)] for blocks in used.values()])
     return {session: values for session, values in zip(used, clean, strict=True) if values}
 
 
 def device_time(blocks: SessionBlocks, clock: str) -> float | None:
-    """Return the median over sessions of the session medians on the clock "cold" or "hot". Return None without that
-    clock."""
+    """Return the seconds per launch on the device's clock "cold" or "hot": the median over the sessions of
+    their medians. Return None without such samples."""
     sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
 
 def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
-    """Return the seconds per launch on the clock "cold" or "hot", as one list for each used session with samples."""
+    """Return the seconds per launch on the device's clock "cold" or "hot", as one list for each session with
+    samples."""
     sessions = [
         [
             value
@@ -149,8 +152,8 @@ def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
 
 
 def sample_seconds(blocks: SessionBlocks) -> float | None:
-    """Return the shortest of the sessions' median sample lengths, in seconds. A sample is `repeat` launches. Return
-    None without samples."""
+    """Return the shortest of the sessions' median sample lengths, in seconds. One sample lasts for `repeat`
+    launches. Return None without samples."""
     medians = [
         median(seconds)
         for members in blocks.values()
@@ -167,12 +170,12 @@ def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool
 
 
 def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
-    """Return, in order, the least disturbed session for each session of the plan. Only `sessions` are considered (None:
-    all that count).
+    """Return, for each session of the plan, the index of the least disturbed session among it and its repeats,
+    in ascending order. Only `sessions` are considered (None: all that count).
 
-    A disturbed session is repeated while the machine is still busy, so its repeats are not independent: they count as
-    one observation. The repeat is chosen by the load beside it, never by its times, so that unchanged work stays
-    exchangeable. A session that the run does not list stands for itself.
+    A disturbed session is repeated while the machine is still busy, so its repeats are not independent: they
+    count as one observation. The choice depends on the load beside a session, never on its times, so that
+    unchanged work stays exchangeable. A session that the run does not list counts by itself.
     """
     allowed = used_sessions(run)
     records = {session.index: session for session in run.sessions}
@@ -188,35 +191,36 @@ def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
 # ---------------------------------------------------------------- how far times scatter
 
 Launches = Literal["short", "middle", "long"]
-# Of what lies further off than so many standard deviations only that much counts.
+# A value further off than this many standard deviations counts as if it lay at this distance.
 FAR_OFF = 4.0
 MIDDLE_S, LONG_S = 5e-5, 1e-3
-# Variance of the median / that of the mean, of 1 to 5 normal values; more have that of many.
+# The variance of the median divided by that of the mean, for 1 to 5 normal values. For more values the limit pi
+# / 2 is used.
 MEDIAN_COSTS = (1.0, 1.0, 1.35, 1.19, 1.43)
 Nested = Sequence[Sequence[Sequence[float]]]  # ln(time) of the samples of one case, by session and block
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):
-    """How far times of one device scatter, for launches of one length.
+    """The scatter of the times of one device, for launches of one length.
 
-    Each component is a standard deviation as a share of the time, without what the components inside it bring about;
-    None where nothing was repeated.
+    Each component is a standard deviation as a share of the time, without the part that the components inside
+    it explain. It is None if nothing was repeated.
     """
 
-    device_id: str  # the device
-    launches: Launches  # below 50 us, below 1 ms, longer
-    cases: int  # how many
-    within: float | None  # of samples in a block
-    within_degrees: int  # on how many repetitions `within` rests
-    blocks: float | None  # of blocks in a session
-    blocks_degrees: int  # on how many repetitions `blocks` rests
-    sessions: float | None  # of sessions
-    sessions_degrees: int  # on how many repetitions `sessions` rests
+    device_id: str  # the id of the device
+    launches: Launches  # `short`: below 50 us, `middle`: below 1 ms, `long`: all others
+    cases: int  # the number of cases
+    within: float | None  # the scatter of samples in a block
+    within_degrees: int  # the degrees of freedom of `within`
+    blocks: float | None  # the scatter of blocks in a session
+    blocks_degrees: int  # the degrees of freedom of `blocks`
+    sessions: float | None  # the scatter of sessions
+    sessions_degrees: int  # the degrees of freedom of `sessions`
 
 
 def components(run: Run) -> tuple[Components, ...]:
-    """Return a row for each measured device and length of launches, sorted by device, then from short to long
-    launches."""
+    """Return the scatter for each measured device and length of launches, sorted by device, then from short to
+    long launches."""
     values: dict[tuple[str, Launches], list[Nested]] = {}
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement):
@@ -240,7 +244,8 @@ def _launches(seconds: float) -> Launches:
 
 
 def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Components:
-    """Return the components. Each level's variance is reduced by the variance that the inner level explains."""
+    """Return the components of `cases`. The variance of each level is reduced by the part that the level inside
+    it explains."""
     blocks = [[[stats.median(used) for used in session] for session in case] for case in cases]
     values = [[math.fsum(session) / len(session) for session in case] for case in blocks]
     within, within_degrees = _pool(used for case in cases for session in case for used in session)
@@ -258,8 +263,8 @@ def _row(device_id: str, launches: Launches, cases: Sequence[Nested]) -> Compone
 
 
 def _pool(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
-    """Return the pooled variance inside the groups, with its degrees of freedom. Values further off than FAR_OFF
-    deviations are pulled in. The variance is None if no group has two values."""
+    """Return the pooled variance inside the groups and its degrees of freedom. Values further off than FAR_OFF
+    deviations count as FAR_OFF deviations. The variance is None if no group has two values."""
     rows: list[float] = []
     degrees = 0
     for values in groups:
@@ -288,7 +293,8 @@ def _deviation(variance: float | None, explained: float) -> float | None:
 
 
 def seconds_of(run: Run) -> float | None:
-    """Return the seconds that the commands of a run took, without the pauses between them."""
+    """Return the seconds that the commands of a run took, without the pauses between them. Return None if the
+    run did not finish."""
     span_s = seconds_between(run.started_at, run.finished_at)
     return None if span_s is None else max(0.0, span_s - (run.paused_s or 0.0))
 
@@ -302,12 +308,12 @@ def seconds_between(started_at: str, finished_at: str | None) -> float | None:
 Label = Literal[
     "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",
 ]  # fmt: skip
-# What holds of a case: a label, or a warning that is none.
+# A finding about a case: a label, or the code of a warning.
 Mark = WarningCode | Literal["software"]
 
 
-# Labels that keep a case out of headlines: its time says nothing of what a GPU can do. How far times scatter is no
-# reason: intervals say it.
+# Labels that keep a case out of headlines, because its time does not show what a GPU can do. Scatter is no such
+# reason, because intervals show it.
 NO_HEADLINE: frozenset[Label] = frozenset({"throttled", "implausible", "software"})
 
 
@@ -316,7 +322,7 @@ TOO_SHORT_S = 1e-3
 CLOCK_STEPS = 100
 FAR_BELOW_EMPTY = 0.7
 OTHER_USERS: WarningCode = "other-gpu-users"  # a warning of the run that names its devices
-POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
+POWER_CAP = "sw_power_cap"  # the name that nvidia-smi uses
 FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
 DRIFT, DRIFT_SAMPLES = 0.5, 20
 GRAVITY: tuple[Label, ...] = (
@@ -332,11 +338,11 @@ def gravest(findings: Sequence[str]) -> Label:
 def noise_findings(
     sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
 ) -> list[Mark]:
-    """Return the findings that follow from the samples and the medians of the blocks alone.
+    """Return the findings that depend only on the samples and the medians of the blocks, both by session.
 
-    `noisy` and `unstable` depend on one quantity: the median over the sessions of the spread between the blocks of a
-    session. So more sessions make the label surer and never worse. A session with one block has no such spread: the
-    spread of its samples is used, which blocks reach at least.
+    `noisy` and `unstable` depend on the median over the sessions of the spread between the blocks of a session,
+    so that more sessions make the label surer, never worse. A session with one block has no such spread, so the
+    spread of its samples is used, which is no larger than that of blocks.
     """
     marks: list[Mark] = []
     noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
@@ -377,8 +383,8 @@ def condition_findings(
 def implausible(
     run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
 ) -> str | None:
-    """Explain, with both numbers, why a time of `wall_s` a launch cannot be true. Return None if nothing contradicts
-    it."""
+    """Explain, with both numbers, why `wall_s` cannot be the time of a launch, in seconds. Return None if
+    nothing contradicts it."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
@@ -402,7 +408,7 @@ def implausible(
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
-    """Return the reports of the workers of one device, of the sessions that count."""
+    """Return the records of the workers of one device in the sessions that count."""
     allowed = used_sessions(run) or frozenset()
     return [
         worker
@@ -414,8 +420,8 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
 
 
 def _concerns(warning: RunWarning, device_id: str) -> bool:
-    """Tell whether the warning means that other programs computed on this device. A program that only draws, or cannot
-    be seen, gives a warning of another severity and does not count."""
+    """Tell whether the warning says that other programs computed on this device. Programs that only draw or
+    cannot be seen give a warning of another severity, which does not count."""
     named = str(warning.data.get("devices", "")).split(", ")
     return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
 
@@ -431,19 +437,21 @@ def device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
 
 
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
-# A CPU that virtual machines share which nobody here sees did up to 1.5 times as much a minute later (an H200's host
-# with 16 cores: 1.24 and 1.80 TFLOP/s of one library). Work that was left out is faster by more.
+# A CPU that is shared with unseen virtual machines reached up to 1.5 times as much a minute later (the host of
+# an H200 with 16 cores: 1.24 and 1.80 TFLOP/s with one library). A kernel that leaves out work exceeds this
+# factor.
 OVER_MEASURED_CPU = 2.0
-# Below so many last-level caches a rate may rightly exceed that of the memory.
+# Up to this many times the last-level cache, a rate may rightly exceed the memory peak.
 CACHES = 4
 Unit = Literal["FLOP/s", "B/s", "B/s over the link"]
-# What a lane of PCIe carries in bytes per second, by generation: its transfers less what their coding takes.
+# The bytes per second of one lane of PCIe, by generation, without the overhead of the coding.
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 Direction = Literal["upload", "download"]
 
 
 def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    """Explain, with both numbers, which peak the case exceeds at `seconds` a launch. Return None if it exceeds none."""
+    """Explain, with both numbers, which peak the case exceeds if a launch takes `seconds`. Return None if it
+    exceeds none."""
     case = outcome.case
     if case.shared_with is not None or case.op in COPIES:
         return None  # two devices together have no peak of their own; copies have the link's
@@ -462,8 +470,8 @@ def above_peak(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float)
 
 
 def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
-    """Explain, with both numbers, which transfer of the case is faster than the link to its device. Return None if none
-    is."""
+    """Explain, with both numbers, which transfer of the case is faster than the link to its device. Return None
+    if none is."""
     if outcome.case.shared_with is not None:
         return None
     for direction, size, seconds in _copies(outcome, wall_s):
@@ -475,8 +483,8 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
 
 
 def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
-    """Return the seconds of each side or stage that was timed beside a case: the median over the used sessions of the
-    session medians."""
+    """Return the seconds of each side or stage that was timed beside a case, by name: the median over the
+    sessions that count of their medians."""
     allowed = used_sessions(run)
     stages: dict[str, list[float]] = {}
     for parts in outcome.parts:
@@ -486,12 +494,12 @@ def stage_medians(run: Run, outcome: Measurement) -> dict[str, float]:
     return {name: median(seconds) for name, seconds in stages.items() if seconds}
 
 
-COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops of one transfer alone
+COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops that are one transfer
 
 
 def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
-    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case. The direction None
-    means both directions, one after the other."""
+    """Yield the direction, the bytes and the longest possible seconds of each transfer of the case. The
+    direction None means both directions, one after the other."""
     case = outcome.case
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
@@ -515,8 +523,11 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
 def link_peak(
     run: Run, device_id: str, direction: Direction | None = None
 ) -> tuple[float | None, float | None]:
-    """Return (measured, theoretical) bytes/s of the link to a device in one direction (None: the better one). The
-    theoretical rate is that of PCIe with the link's generation and width; it is given only if no rate was measured."""
+    """Return (measured, theoretical) bytes/s of the link to a device in one direction (None: the faster one).
+
+    The theoretical rate is that of PCIe with the link's generation and width. It is None if a rate was measured
+    or the link is unknown.
+    """
     peaks = list(_peaks(run, device_id, "gpu"))
     sent = [c.upload_bytes_per_s or 0.0 for c in peaks if direction != "download"]
     fetched = [c.download_bytes_per_s or 0.0 for c in peaks if direction != "upload"]
@@ -529,7 +540,8 @@ def link_peak(
 
 
 def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
-    """Return the bytes of the device's last-level cache. For a GPU, return the largest value that a backend reports."""
+    """Return the bytes of the device's last-level cache, or UNKNOWN_CACHE_BYTES. For a GPU, this is the largest
+    value that a backend reports."""
     if kind == "cpu":
         return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
     seen = (device.cache_bytes or 0 for device in _same_hardware(run, device_id))
@@ -537,8 +549,10 @@ def last_level_cache(run: Run, device_id: str, kind: DeviceKind) -> int:
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """Return all device entries of the same hardware, which can have one for each backend: they share its limits. A GPU
-    without an identity (WebGPU cannot tell two equal GPUs apart) gets all GPUs of its model."""
+    """Return all devices of the run that are the same hardware, with one device for each backend.
+
+    For a GPU without an identity (WebGPU cannot tell two equal GPUs apart), all GPUs of its model are returned.
+    """
     answer = next((device for device in run.devices if device.id == device_id), None)
     if answer is None:
         return []
@@ -553,10 +567,10 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
 
 
 def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
-    """Yield the peaks of the used sessions, from all backends on the same hardware. A peak marked as a backend's own
-    counts for that backend alone.
+    """Yield the peaks that the sessions that count measured on the same hardware, with any backend. A peak that
+    is marked as a backend's own is yielded for that backend only.
 
-    A CPU's rate from a contended session is no peak: without the other load the CPU may be faster.
+    A CPU's rate from a contended session is left out, because without the other load the CPU may be faster.
     """
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
@@ -570,7 +584,8 @@ def _peaks(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Peak]:
 def _breach(
     rate: float, unit: Unit, measured: Sequence[float | None], vendor: Sequence[float | None], kind: DeviceKind
 ) -> str | None:
-    """Explain how the rate exceeds the best measured peak or the vendor's peak. Return None if it exceeds neither."""
+    """Explain how the rate exceeds the best measured peak or the vendor's peak. Return None if it exceeds
+    neither."""
     limits = (
         ("measured", OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED, measured),
         ("vendor's", OVER_THEORETICAL, vendor),

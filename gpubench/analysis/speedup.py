@@ -1,5 +1,8 @@
-"""Speedups, wall time against wall time (fastest CPU implementation against fastest GPU implementation), and
-break-evens: the smallest measured size from which the device wins for all larger ones (docs/breakeven.md)."""
+"""Speedups, and break-evens among the measured sizes (docs/breakeven.md).
+
+A speedup is the wall time of the fastest CPU implementation divided by that of the fastest GPU implementation.
+A break-even is the smallest size from which the device wins at all larger ones.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ from gpubench.curves.stats import Interval, IntervalKind
 from gpubench.result.case import FUNCTIONS, RESIDENT, Case, SeriesKey, beside_size
 from gpubench.result.run import Blas, DeviceKind, Measurement, Run, WorkerRecord
 
-# "case": any other implementation against the same baseline as the headline; for tables of all cases alone.
+# "headline": the fastest implementations of both sides. "library": the library implementations of both sides.
+# "case": any other implementation against the baseline of the headline, which only tables of all cases show.
 SpeedupKind = Literal["headline", "library", "case"]
-# Sides whose times differ by less than EQUAL are about equal: no gain, and no break-even where it is so at the top. A
-# ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
+# Two times whose ratio is below EQUAL are about equal: there is no gain, and no break-even if this is so at the
+# largest size. If the error of a ratio reaches WIDEST_EQUAL, the ratio is not known to be about 1.
 EQUAL, WIDEST_EQUAL = 1.15, 1.5
 
 
@@ -35,20 +39,20 @@ def about_equal(ratio: float) -> bool:
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
-    """Baseline time / case time, both wall."""
+    """The wall time of a baseline divided by the wall time of a case."""
 
     aside: ClassVar = ("case", "baseline")
-    id: str  # of the case
-    baseline_id: str  # of the case it is held against
-    kind: SpeedupKind  # which comparison this is
-    ratio: float  # above 1: the case is faster
-    lo: float  # low end of the interval
-    hi: float  # high end of the interval
+    id: str  # the id of the case
+    baseline_id: str  # the id of the baseline
+    kind: SpeedupKind  # which implementations are compared
+    ratio: float  # the speedup; above 1 the case is faster
+    lo: float  # the low end of the interval
+    hi: float  # the high end of the interval
     ci_kind: IntervalKind  # what the interval rests on
-    label: Label  # the graver one of both sides
-    headline: bool  # false where a label forbids one
+    label: Label  # the graver label of both sides
+    headline: bool  # whether the speedup may be a headline; a grave label forbids it
     case: CaseResult  # the case
-    baseline: CaseResult  # the other side
+    baseline: CaseResult  # the baseline
 
     @property
     def n(self) -> int:
@@ -62,7 +66,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether both times differ by less than 15 %, and the interval is narrow enough to know this."""
+        """Whether both times are within the factor EQUAL and the interval is narrow enough to know this."""
         within = about_equal(self.ratio)
         return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
@@ -73,9 +77,12 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ids_beside(cases: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the ids of the cases that compute a user's function in another way than written: compiled, or by PyTorch
-    on the CPU. If a function does not run as written on both a CPU and a GPU, none of its cases is returned: all of its
-    code competes."""
+    """Return the ids of the cases that compute a user's function in another way than it is written: compiled,
+    or by PyTorch on the CPU.
+
+    If a function does not run as written on both a CPU and a GPU, none of its cases is returned, and all of its
+    code is compared.
+    """
     own = [item for item in cases if item.case.group == FUNCTIONS and item.time is not None]
     others = [
         item for item in own if item.case.implementation != "library" or item.case.device_id == "torch:cpu"
@@ -89,12 +96,12 @@ def speedups(
     cases: Sequence[CaseResult], baseline: str | None = None, beside: Collection[str] = (),
     shows: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[Speedup, ...]:  # fmt: skip
-    """Return the speedups of the shown cases. For each workload, regime and device, the headline comes first, then the
-    other implementations, then library against library (with the default baseline only).
+    """Return the speedups of the shown cases. For each workload, regime and device, the headline comes first,
+    then the other implementations, then library against library (with the default baseline only).
 
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation). Cases whose
-    ids are in `beside` are never in a headline. Raises InputError (`baseline-missing`) if no measured case matches
-    `baseline`.
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: the fastest CPU implementation).
+    `shows` tells whether a case is shown. Cases whose ids are in `beside` are never in a headline. Raises
+    InputError (`baseline-missing`) if no measured case matches `baseline`.
     """
     numbered = [item for item in cases if item.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
@@ -117,8 +124,8 @@ def speedups(
 
 
 def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
-    """Return the ratio of the two times. Its interval comes from the sessions that measured both. Return None if no
-    session did."""
+    """Return the time of `baseline` divided by that of `case`. Its interval comes from the sessions that
+    measured both. Return None if no session did."""
     common = sorted(baseline.blocks.keys() & case.blocks.keys())
     if not common or baseline.time is None or case.time is None:
         return None
@@ -128,8 +135,8 @@ def pair_ratio(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
 
 
 def parse_baseline(name: str) -> Callable[[Case, bool], bool]:
-    """Return a test that tells whether a case is the baseline called `name` (DEVICE, IMPLEMENTATION or
-    IMPLEMENTATION@DEVICE). The test takes the case and whether a CPU runs it."""
+    """Return a predicate for the baseline called `name` (DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE). Its
+    arguments are a case and whether a CPU runs the case."""
     implementation, at, device = name.partition("@")
     if not at:
         implementation, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
@@ -158,8 +165,8 @@ def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[C
 
 
 def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
-    """Return the baselines of a contender. A CPU's data is in host memory, so its resident case is the baseline in all
-    regimes. Any other device is compared in the contender's regime."""
+    """Return the cases of `references` with which a contender is compared. A CPU's data is in host memory, so
+    its resident case is the baseline in all regimes. Any other device is compared in the contender's regime."""
     return [
         item
         for item in references
@@ -168,8 +175,8 @@ def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[
 
 
 def fastest(rows: Iterable[CaseResult]) -> CaseResult | None:
-    """Return the case with the least time. Among equal times, return the first by id. Return None if no case has a
-    time."""
+    """Return the case with the least time. Among equal times, return the first one by id. Return None if no
+    case has a time."""
     timed = [(item.time.estimate, item.id, item) for item in rows if item.time is not None]
     return min(timed)[2] if timed else None
 
@@ -181,8 +188,8 @@ def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
 def pair(
     kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None, *, headline: bool | None = None
 ) -> Speedup | None:
-    """Return the speedup of `case` over `baseline`. Return None if a side is missing or no session measured both.
-    `headline` tells whether it may be a headline; None lets the labels decide."""
+    """Return the speedup of `case` over `baseline`. Return None if one of them is None or no session measured
+    both. `headline` tells whether it may be a headline; None lets the labels decide."""
     ratio = pair_ratio(baseline, case) if baseline is not None and case is not None else None
     if baseline is None or case is None or ratio is None:
         return None
@@ -196,8 +203,9 @@ def pair(
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """Return a line such as `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`. If there are several
-    implementations of a CPU, only the tables name the one that was used."""
+    """Return a description of the baselines, such as
+    `vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`. If several implementations of a device are
+    baselines, only the tables name the one that was used."""
     devices = group_by((item.baseline for item in rows), lambda case: case.case.device_id)
     parts = []
     for device_id in devices or _cpu_devices(run):
@@ -211,13 +219,13 @@ def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
 
 
 def cpu_line(run: Run) -> str:
-    """Return the description of the CPU side, such as `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
+    """Return a description of the CPU side, such as `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
     texts = [_device_text(run, device_id, "", ()) for device_id in _cpu_devices(run)]
     return "; ".join([*texts, *_absent(run)])
 
 
 NUMBA = "numba"
-# What would compute on the CPU too, or faster, if it were installed; a run warns of what it does without.
+# Libraries that may be faster on the CPU. A run warns if they are not installed.
 CPU_CONTENDERS = ("torch", NUMBA)
 
 
@@ -228,8 +236,8 @@ def _left_out(run: Run) -> list[str]:
 
 
 def _absent(run: Run) -> list[str]:
-    """Return notes on what the CPU lacks: libraries that are not installed (`not installed: torch, with which the CPU
-    may be faster`) or do not work."""
+    """Return notes about libraries that are not installed
+    (`not installed: torch, with which the CPU may be faster`) or do not work."""
     broken = [w for w in run.warnings if w.code == "cpu-not-compiled" and NUMBA_MISSING not in w.message]
     names = [name for name in _left_out(run) if name != NUMBA or not broken]
     texts = [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
@@ -239,14 +247,14 @@ def _absent(run: Run) -> list[str]:
 class CpuCode(NamedTuple):
     """Code that computes on the CPU."""
 
-    backend: str  # what calls it
-    library: str  # numba or the BLAS that it calls, `OpenBLAS 0.3.29 (Haswell)`, or a user's program
-    weaker: bool = False  # numba might be faster, and was not there
-    own: bool = False  # a user's program
+    backend: str  # the name of the backend
+    library: str  # numba, a BLAS such as `OpenBLAS 0.3.29 (Haswell)`, a user's program, or empty
+    weaker: bool = False  # numba was not installed and might be faster
+    own: bool = False  # whether it is a user's program
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
-    """Return the code behind the CPU cases among `rows`, the most frequent first."""
+    """Return the distinct code that computed the CPU cases among `rows`, the most frequent first."""
     cpu = [item for item in rows if item.device_kind == "cpu"]
     blas = {
         device_id: next(
@@ -266,8 +274,8 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
 
 
 def _by_blas(item: CaseResult) -> bool:
-    """Tell whether a BLAS computes the case. An old file does not say so: then the op's declaration decides, if this
-    installation has it."""
+    """Tell whether a BLAS computes the case. Old files do not state this, so the declaration of the op decides.
+    Return False if this installation does not know the op."""
     if item.blas is not None:
         return item.blas
     case = item.case
@@ -276,14 +284,14 @@ def _by_blas(item: CaseResult) -> bool:
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
-    """Return the fewest threads of any worker of this device (None: of all CPU devices). Return None if the number is
-    unknown."""
+    """Return the smallest number of threads of any worker of this device (None: of all CPU devices). Return
+    None if the number is unknown."""
     devices = _cpu_devices(run) if device_id is None else [device_id]
     return _threads([record for name in devices for record in workers(run, name)])
 
 
 def blas_text(blas: Blas | None) -> str:
-    """Return the name of a BLAS, such as `OpenBLAS 0.3.29 (Haswell)`, or `BLAS unknown`."""
+    """Return the name of a BLAS, such as `OpenBLAS 0.3.29 (Haswell)`, or `BLAS unknown` for None."""
     if blas is None:
         return "BLAS unknown"
     name = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}.get(blas.library.lower(), blas.library)
@@ -292,8 +300,8 @@ def blas_text(blas: Blas | None) -> str:
 
 
 def cpu_limit(run: Run) -> str | None:
-    """Explain what keeps the CPU side from being the whole machine: fewer threads than usable CPUs, or a quota. Return
-    None if nothing does."""
+    """Explain why the CPU side does not use the whole machine: fewer threads than usable CPUs, or a quota.
+    Return None if it does."""
     usable = usable_cpus(run)
     for device_id in _cpu_devices(run):
         threads = _threads(workers(run, device_id))
@@ -307,8 +315,8 @@ def cpu_limit(run: Run) -> str | None:
 
 
 def _device_text(run: Run, device_id: str, implementation: str, cases: Sequence[CaseResult]) -> str:
-    """Return the description of a baseline. It names numba if any of `cases` uses it. Without `cases`, all measurements
-    of the device count."""
+    """Return a description of a baseline. It names numba if any of `cases` uses it, or any measurement of the
+    device if `cases` is empty."""
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -332,7 +340,7 @@ def _by_numba(item: CaseResult | Measurement) -> bool:
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:
-    """Return the fewest threads over the sessions. Return None if no session states its threads."""
+    """Return the smallest number of threads among the records. Return None if no record states its threads."""
     return min((worker.threads for worker in records if worker.threads is not None), default=None)
 
 
@@ -347,31 +355,31 @@ UndecidedReason = Literal[
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the device wins at all larger ones that were measured."""
+    """The smallest measured size from which a device wins at all larger measured sizes, with the evidence."""
 
     aside: ClassVar = ("points", "threshold")
-    op: str  # the op
-    dtype: str  # of its elements
-    params: dict[str, int]  # beside the size
-    regime: str  # by id
-    device_id: str  # the GPU
-    baseline_id: str  # the CPU at the largest size
-    verdict: VerdictKind  # `all-sizes`, `no-size`: it wins, or loses, at every size measured
-    n: int | None  # the size; None where it is not known
-    lo: int | None  # low end of its interval, of an undecided verdict too
-    hi: int | None  # high end of its interval
-    mixed: bool  # it wins and loses by turns below
-    first: int  # the smallest size measured
-    last: int  # the largest size measured
-    last_ratio: float  # the speedup there
-    reason: UndecidedReason | None  # why nothing is decided
-    text: str = ""  # the verdict as tables say it (`thresholds.threshold_text`)
-    points: tuple[Speedup, ...]  # the headline of each measured size, ascending
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
+    regime: str  # the id of the regime
+    device_id: str  # the id of the GPU
+    baseline_id: str  # the id of the CPU device that is the baseline at the largest size
+    verdict: VerdictKind  # `all-sizes` and `no-size`: it wins, or loses, at every measured size
+    n: int | None  # the break-even; None if it is unknown
+    lo: int | None  # the low end of its interval; also set for some undecided verdicts
+    hi: int | None  # the high end of its interval
+    mixed: bool  # whether both sides win by turns below the break-even
+    first: int  # the smallest measured size
+    last: int  # the largest measured size
+    last_ratio: float  # the speedup at the largest measured size
+    reason: UndecidedReason | None  # the reason of an undecided verdict
+    text: str = ""  # the verdict as tables show it (`thresholds.threshold_text`)
+    points: tuple[Speedup, ...]  # the headline speedup at each measured size, ascending
     threshold: Threshold | None  # where the curves cross; None without a common size
 
     @property
     def case(self) -> Case:
-        """The device's case at the largest size."""
+        """The case of the device at the largest size."""
         return self.points[-1].case.case
 
     @property
@@ -381,16 +389,16 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> float | None:
-        """The size from which the device wins. It is the middle of a bracket, infinity if the device wins nowhere, and
-        None if the size is unknown."""
+        """The size from which the device wins. It is the geometric middle of a bracket, infinity if the device
+        wins at no measured size, and None if the size is unknown."""
         if self.bracketed:
             return math.sqrt((self.lo or 1) * (self.hi or 1))
         return {"no-size": math.inf, "all-sizes": self.first}.get(self.verdict, self.n)
 
 
 def earliest(curves: Iterable[BreakEven]) -> BreakEven | None:
-    """Return the curve with the earliest break-even among the GPUs. If no GPU has a break-even, return a curve without
-    one. Return None if there are no GPUs."""
+    """Return the earliest break-even of a GPU. If no GPU has a break-even, return a curve without one. Return
+    None if there are no GPUs."""
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
 
     def place(curve: BreakEven) -> tuple[int, float, bool]:
@@ -415,8 +423,11 @@ def break_evens(
     *,
     fitted: bool = True,
 ) -> tuple[BreakEven, ...]:
-    """Return a break-even for each op, other params, dtype, regime and device of this kind, in the order of `ratios`.
-    Without `fitted` no curve is fitted, so the points have no verdict."""
+    """Return a break-even for each series, regime and device of this kind, in the order of `ratios`.
+
+    `cases` are the cases through which the curves are fitted. If `fitted` is False, no curve is fitted and all
+    verdicts are undecided.
+    """
     headlines = [ratio for ratio in ratios if ratio.kind == "headline" and ratio.case.device_kind == kind]
     if not headlines:
         return ()
@@ -442,7 +453,7 @@ def fit_cases(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimeCurve]:
 
 
 def case_series(cases: Iterable[CaseResult]) -> dict[ContenderKey, TimedSizes]:
-    """Return the times by size of each contender that has a time."""
+    """Return the times by size of each contender that has a time. Variants and shared calls are left out."""
     timed = (
         case
         for case in cases
@@ -463,8 +474,8 @@ def _threshold(
     curves: Mapping[ContenderKey, TimeCurve], ratio: Speedup, baselines: Iterable[ContenderKey],
     sides: dict[tuple[ContenderKey, ...], Side],
 ) -> Threshold | None:  # fmt: skip
-    """Return where the device of `ratio`, by its fastest implementation, overtakes the fastest baseline. `sides` caches
-    the baselines of other devices."""
+    """Return where the fastest implementation of the device of `ratio` overtakes the fastest baseline. Return
+    None without a common size. `sides` is a cache of the baselines' sides."""
     case, regime = ratio.case.case, ratio.baseline.case.regime_id
     own = [curve for key, curve in curves.items() if (key[0], key[1], key[3]) == case.cell]
     others = tuple(
@@ -476,7 +487,8 @@ def _threshold(
 def _judge(
     run: Run, missing: Sequence[CaseResult], ratios: Sequence[Speedup], threshold: Threshold | None
 ) -> BreakEven:
-    """Return the break-even of one device. `missing` holds the cases of its series without a time."""
+    """Return the break-even of one device from its speedups. `missing` holds the cases of its series that have
+    no time."""
     points = tuple(sorted(ratios, key=lambda ratio: ratio.n))
     last = points[-1]
     verdict = _verdict(threshold, last)

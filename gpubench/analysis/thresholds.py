@@ -1,12 +1,13 @@
-"""The size from which a GPU pays, and the number of calls per transfer from which it pays (docs/breakeven.md): one cell
-of the answer, its words, and the break-even for programs.
+"""The size from which a GPU pays, and the number of calls per transfer from which it pays (docs/breakeven.md):
+one cell of the answer, its words, and the break-even for programs.
 
-One call that copies costs T1 = transfer-always - alloc. N calls that share a copy cost TN = N x transfer-once-N. So a
-launch costs b = (TN - T1) / (N - 1) and a transfer costs a = T1 - b. The GPU pays from a / (t_cpu - b) calls on.
+One call that copies costs T1 = transfer-always - alloc. N calls that share a copy cost TN = N x
+transfer-once-N. So a launch costs b = (TN - T1) / (N - 1) and a transfer costs a = T1 - b. The GPU pays from a
+/ (t_cpu - b) calls on.
 
-A result of up to N calls lies between two measured times, and its interval includes their noise: it is reported as is.
-A result above N is extrapolated: it is reported only if the copies that were timed singly confirm it. If they do not,
-the report still says that N calls are too few.
+A result of up to N calls lies between two measured times, and its interval includes their noise, so it is
+reported as it is. A result above N is extrapolated: it is reported only if the copies that were timed singly
+confirm it. If they do not, the report still says that N calls are too few.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ from gpubench.result.case import RESIDENT, WAITED, Case, beside_size
 from gpubench.result.run import Measurement, Run
 
 ALWAYS = "transfer-always"
-# A break-even is a number where the ends of its interval lie no further apart (a factor of 1.5 either way), and about a
-# number up to ROUGHLY, as far as a verdict is decided; else it is a range.
+# A break-even is shown as a plain number if the ends of its interval differ by at most the factor SHARP (1.5
+# either way), as `~number` up to ROUGHLY, else as a range.
 SHARP, ROUGHLY = 2.25, WIDEST_INTERVAL
-ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
+ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides are about equal at the largest size
 
-# `at`: one size. `range`: the break-even lies in it. `below`, `above`: one side wins at every size measured, but the
-# ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
+# `at`: one size. `range`: the break-even lies in it. `all-sizes`, `no-size`: the GPU wins, or loses, at every
+# size. `below`, `above`: the same, but the ends of the ladder were not measured. `open`: no verdict, for the
+# reason `why`. `wrong`, `failed`: the GPU's cases gave wrong results or failed. `pending`: the run goes on.
 CellKind = Literal[
     "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
 ]
 Winner = Literal["gpu", "cpu", "equal", "noisy"]
-# What a size counts: elements of one array, the side of a square matrix; `plain`: rows, tokens or images of a network,
-# or a size beside other params.
+# The unit of a size: the elements of one array, the side of a square matrix, or `plain`: rows, tokens or images
+# of a network, or a size of an op with other params.
 Extent = Literal["elements", "side", "plain"]
 
 
@@ -59,17 +61,17 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """The times of both sides at one size, and their ratio."""
 
     n: int  # the size
-    ratio: float  # above 1: the GPU is faster
-    low: float  # low end of the interval
-    high: float  # high end of the interval
-    winner: Winner  # the side that is surely faster
-    cpu_s: float  # time of the CPU
-    gpu_s: float  # time of the GPU
-    top: bool  # the op's ladder has no larger size
+    ratio: float  # the speedup; above 1 the GPU is faster
+    low: float  # the low end of the interval
+    high: float  # the high end of the interval
+    winner: Winner  # the side that is surely faster, `equal` or `noisy`
+    cpu_s: float  # the time of the CPU, in seconds
+    gpu_s: float  # the time of the GPU, in seconds
+    top: bool  # whether this is the largest size that the op declares
 
     @property
     def about_equal(self) -> bool:
-        """Whether the estimate is within 15 % of 1; `winner` tells how sure that is."""
+        """Whether the estimate is within 15 % of 1. `winner` says whether that is sure."""
         return about_equal(self.ratio)
 
     @property
@@ -84,19 +86,19 @@ def largest_error(low: float, estimate: float, high: float) -> float:
 
 
 class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """The size from which the GPU pays in one situation."""
+    """The size from which the GPU pays in one situation, for one op."""
 
-    kind: CellKind  # what is known
-    n: int | None = None  # the size
-    low: int | None = None  # low end of its interval; of `above` the largest size measured
-    high: int | None = None  # high end of its interval; of `below` the smallest size measured
-    mixed: bool = False  # below it the sides win by turns
+    kind: CellKind  # the kind of result
+    n: int | None = None  # the break-even
+    low: int | None = None  # the low end of its interval; for `above` the largest measured size
+    high: int | None = None  # the high end of its interval; for `below` the smallest measured size
+    mixed: bool = False  # whether both sides win by turns below the break-even
     why: str = ""  # the reason of an open cell
-    gains: tuple[Gain, ...] = ()  # one for each size, ascending
+    gains: tuple[Gain, ...] = ()  # the gain at each size, ascending
 
     @property
     def sharp(self) -> bool:
-        """Whether the interval of the break-even is narrow enough for a bare number."""
+        """Whether the interval of the break-even is narrow enough to show it as a plain number."""
         return self.low is not None and self.high is not None and self.high <= self.low * SHARP
 
     @property
@@ -120,14 +122,15 @@ def extent(case: Case) -> Extent:
 
 
 def declared_sizes(op: str, params: Mapping[str, int]) -> Ladder | None:
-    """Return the sizes that the op declares. Return None if this installation does not know the op, or if `params` hold
-    more than the size."""
+    """Return the sizes that the op declares. Return None if this installation does not know the op, or if there
+    are `params` other than the size."""
     declared = None if params else declaration(op)
     return declared.sizes if declared is not None else None
 
 
 def threshold(curve: BreakEven | None, cases: Sequence[CaseResult] = ()) -> AnswerCell:
-    """Return the cell of a curve, or of no curve (None). `cases` are all cases that were tried in this cell."""
+    """Return the cell of a break-even (None: there is no curve). `cases` are all cases that were attempted in
+    this cell."""
     timed = () if curve is None else {point.n for point in curve.points}
     if any(case.reason == "wrong-result" and case.case.n not in timed for case in cases):
         return AnswerCell(kind="wrong")
@@ -185,7 +188,7 @@ _WHY = {
 
 
 def why_text(why: str) -> str:
-    """Return the words for the reason of an open cell."""
+    """Return the reason of an open cell in words. `why` is its code."""
     return _WHY.get(why, why.replace("-", " "))
 
 
@@ -193,8 +196,8 @@ _MOST_PLAIN = 9999
 
 
 def size_text(n: int, extent: Extent) -> str:
-    """Return the size as text: `23 K` or `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square matrix.
-    Rows, tokens and images are written in full up to 9999."""
+    """Return the size as text: `23 K` or `16 M` for elements (K is 1024, M is 1024 K), `182²` for a square
+    matrix. Rows, tokens and images are written in full up to 9999."""
     if extent == "elements" or (extent == "plain" and n > _MOST_PLAIN):
         return " ".join(scale_size(n)).strip()
     return f"{n}{_square(extent)}"
@@ -218,7 +221,8 @@ def _square(extent: Extent) -> str:
 
 
 def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
-    """Return the text of the column `pays from`. All outputs use this text."""
+    """Return the text of the column `pays from`, such as `23 K`, `> 16 M` or `about equal`. All outputs use
+    this text."""
     if cell is None:
         return "?"
     n, low, high = ("" if n is None else size_text(n, extent) for n in (cell.n, cell.low, cell.high))
@@ -241,8 +245,8 @@ def cell_text(cell: AnswerCell | None, extent: Extent) -> str:
 
 
 def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
-    """Return the break-even with its interval, such as `23 K (16-46 K)`. `short` leaves out the interval. A cell
-    without a number gets the text of `cell_text`."""
+    """Return the break-even with its interval, such as `23 K (16-46 K)`. `short` leaves out the interval. A
+    cell without a number gets the text of `cell_text`."""
     if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
         return cell_text(cell, extent)
     size = ("" if cell.sharp else "~") + size_text(cell.n, extent)
@@ -251,8 +255,8 @@ def both_text(cell: AnswerCell, extent: Extent, *, short: bool = False) -> str:
 
 
 def threshold_text(curve: BreakEven, *, short: bool = False) -> str:
-    """Return the report's text for a curve: the break-even with its interval, or `?` with the reason. `short` leaves
-    out the interval and the reason."""
+    """Return the text for a break-even in a report: the size with its interval, or `?` with the reason. `short`
+    leaves out the interval and the reason."""
     cell = threshold(curve)
     text = both_text(cell, extent(curve.case), short=short)
     return f"? ({why_text(cell.why)})" if text == "?" and not short else text
@@ -262,26 +266,27 @@ def threshold_text(curve: BreakEven, *, short: bool = False) -> str:
 
 
 class GpuThreshold(msgspec.Struct, frozen=True):
-    """The size from which the GPU is faster."""
+    """The size from which the GPU is faster, for programs."""
 
-    verdict: VerdictKind  # what is known
-    # inf: it wins at no measured size; the smallest one where it wins at all; None: the run does not tell
+    verdict: VerdictKind  # the kind of result
+    # the size; infinity: the GPU wins at no measured size; the smallest measured size: it wins at all of them;
+    # None: unknown
     n: float | None
-    lo: float | None  # low end of its interval (95 %)
-    hi: float | None  # high end of its interval
-    text: str  # as tables say it
-    measured: tuple[int, int] | None  # the smallest and the largest size
-    op: str  # the op
-    situation: str  # as it was asked for
-    device_id: str | None = None  # the GPU; None: none was compared
+    lo: float | None  # the low end of its 95 % interval
+    hi: float | None  # the high end of its 95 % interval
+    text: str  # the break-even as tables show it
+    measured: tuple[int, int] | None  # the smallest and the largest measured size
+    op: str  # the name of the op
+    situation: str  # the situation as the caller gave it
+    device_id: str | None = None  # the id of the GPU; None: no GPU was compared
 
     def __str__(self) -> str:
         return self.text
 
 
 def resolve_op(op: str | None, names: Iterable[str]) -> str:
-    """Return the full name of an op. A short name such as `pairwise` can stand for `options.pairwise`, and None for the
-    only op. Raises UsageError if the op is unknown or ambiguous."""
+    """Return the full name of an op. `op` may be a short name, such as `pairwise` for `options.pairwise`, or
+    None if there is only one name. Raises UsageError if the op is unknown or ambiguous."""
     names = list(dict.fromkeys(names))
     matches = names if op is None else [name for name in names if op in (name, name.rpartition(".")[2])]
     if op in matches:
@@ -299,8 +304,8 @@ def resolve_op(op: str | None, names: Iterable[str]) -> str:
 def find_threshold(
     runs: Sequence[Run], op: str | None, situation: str, backend: str | None = None
 ) -> GpuThreshold:
-    """Return the break-even from the first of `runs` (newest first) that compares both sides. Raises UsageError for an
-    op that no run has measured."""
+    """Return the break-even of an op from the first of `runs` (newest first) that compares both sides. Raises
+    UsageError for an op that no run has measured."""
     regime = situation_regime(situation)
     name = resolve_op(op, [outcome.case.op for run in runs for outcome in run.outcomes])
     text = "unknown: no GPU was compared with the CPU"
@@ -329,43 +334,45 @@ AmortizationReason = Literal["noise", "no-parts", "parts-differ"]
 
 
 class Amortization(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls per transfer from which the GPU pays at one size, or why that cannot be said."""
+    """The number of calls per transfer from which the GPU pays at one size, or the reason why it is unknown."""
 
-    op: str  # the op
-    dtype: str  # of its elements
-    params: dict[str, int]  # beside the size
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
     n: int  # the size
-    device_id: str  # the GPU
-    implementation: str  # its fastest implementation with a shared copy
-    baseline_id: str  # the fastest CPU implementation
-    verdict: AmortizationVerdict  # "beyond": more than `shared_by` calls, if any number
-    calls: int | None  # set where the verdict is "already" (1) or "at"
-    lo: int | None  # low end of the interval; None: open
-    hi: int | None  # high end of the interval; None: open
-    shared_by: int  # the calls that share a copy, from which the times were read
-    transfer_s: float  # paid once
-    launch_s: float  # for each call
-    cpu_s: float  # one call on the CPU
-    reason: AmortizationReason | None  # why nothing is said
+    device_id: str  # the id of the GPU
+    implementation: str  # the GPU's fastest implementation if calls share a copy
+    baseline_id: str  # the id of the fastest CPU case
+    verdict: AmortizationVerdict  # "beyond": if the GPU pays at all, then from more than `shared_by` calls on
+    calls: int | None  # the number of calls, if the verdict is "already" (1) or "at"
+    lo: int | None  # the low end of the interval; None: unbounded
+    hi: int | None  # the high end of the interval; None: unbounded
+    shared_by: int  # the number of calls that shared a copy when they were measured
+    transfer_s: float  # the seconds that are paid once
+    launch_s: float  # the seconds that are paid for each call
+    cpu_s: float  # the seconds of one call on the CPU
+    reason: AmortizationReason | None  # the reason why there is no result
 
 
 class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost to bring an op's weights to a device, once, and the calls after which that is repaid."""
+    """The cost of copying an op's weights to a device once, and the number of calls after which it is
+    repaid."""
 
-    op: str  # the op
-    dtype: str  # of its elements
-    params: dict[str, int]  # beside the size
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
     n: int  # the largest size
-    device_id: str  # the GPU
-    weight_bytes: int  # their size
-    load_s: float  # paid once
-    gain_s: float  # by each waited call over the CPU
-    calls: int | None  # None: a call gains nothing
+    device_id: str  # the id of the GPU
+    weight_bytes: int  # the size of the weights
+    load_s: float  # the seconds of the copy, paid once
+    gain_s: float  # the seconds that each waited call gains over the CPU
+    calls: int | None  # the number of calls; None: the GPU does not surely gain
 
 
 @derive_once
 def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
-    """Return a row for each op with weights and each GPU with a time for a waited call."""
+    """Return a row for each op with weights and each GPU that has a speedup of waited calls, at the largest
+    size."""
     waited = (
         ratio
         for ratio in analysis.speedups
@@ -377,9 +384,12 @@ def weight_loads(analysis: Analysis) -> tuple[WeightLoad, ...]:
 
 
 def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
-    """Return the weight load, with the median seconds over the sessions. In a session only the first case that needs
-    the weights loads them, so all cases of the op on the device are searched. Return None if the load or a time was not
-    measured."""
+    """Return the weight load, with the median seconds over the sessions. Return None if the load or a time was
+    not measured.
+
+    In a session, only the first case that needs the weights loads them, so all cases of the op on the device
+    are searched.
+    """
     case = ratio.case.case
     parts = [
         part
@@ -400,30 +410,33 @@ def _weight_load(run: Run, ratio: Speedup) -> WeightLoad | None:
 
 
 RESAMPLES = 400
-# The transfers seen from outside (a) and timed singly must agree this closely, or there is no answer.
+# The transfer cost a that follows from whole calls and the transfers that were timed singly must agree this
+# closely, else there is no result.
 LARGEST_DIFFERENCE = 0.10
-# A transfer that is shared by more calls than this is no transfer: data that stays on the device has regime resident.
+# If a transfer would have to be shared by more calls than this, the GPU never pays: such data stays on the
+# device, and its regime is resident.
 MOST_CALLS = 1e6
-NO_CALLS_SUFFICE = 1e9  # stands for infinity, of which no median can be taken
+NO_CALLS_SUFFICE = 1e9  # stands for infinity, because percentiles need a finite number
 
 
 class Costs(NamedTuple):
-    """The times of calls in seconds."""
+    """The times of calls, in seconds."""
 
-    one: float  # a call that copies, without allocation
+    one: float  # one call that copies, without the allocation
     many: float  # `calls` calls that share one copy
-    cpu: float  # a call on the CPU
+    cpu: float  # one call on the CPU
 
     def launch_s(self, calls: int) -> float:
-        """Return b, the cost of one more call. A negative value is noise and becomes 0."""
+        """Return b, the seconds of one more call. A negative value is noise and becomes 0."""
         return max(0.0, (self.many - self.one) / (calls - 1))
 
     def transfer_s(self, calls: int) -> float:
-        """Return a, the cost that is paid once."""
+        """Return a, the seconds that are paid once."""
         return self.one - self.launch_s(calls)
 
     def pays_from(self, calls: int) -> float:
-        """Return the calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE."""
+        """Return the number of calls per transfer at which both sides cost the same, at most
+        NO_CALLS_SUFFICE."""
         margin, transfer = self.cpu - self.launch_s(calls), max(0.0, self.transfer_s(calls))
         return transfer / margin if margin * NO_CALLS_SUFFICE > transfer else NO_CALLS_SUFFICE
 
@@ -431,28 +444,28 @@ class Costs(NamedTuple):
 class Trio(NamedTuple):
     """The three cases behind one amortization."""
 
-    always: CaseResult  # each call copies
-    once: CaseResult  # calls that share a copy
-    cpu: CaseResult  # on the CPU
+    always: CaseResult  # the GPU's case in which each call copies
+    once: CaseResult  # the GPU's case in which calls share a copy
+    cpu: CaseResult  # the case on the CPU
 
     @property
     def doubtful(self) -> bool:
-        """Whether a time has a fault worse than noise. An interval covers noise and no other fault."""
+        """Whether one of the times has a fault worse than noise, which an interval does not cover."""
         return bool({case.label for case in self} & NO_HEADLINE)
 
 
 @derive_once
 def amortizations(analysis: Analysis) -> tuple[Amortization, ...]:
-    """Return a row for each workload and GPU with a CPU time and both transfer regimes, if the case that shares a copy
-    is shown."""
+    """Return a row for each workload and GPU that has a CPU time and times of both transfer regimes, if the
+    case that shares a copy is shown."""
     trios = _trios([case for case in analysis.compared if case.time is not None])
     rows = (_judge(analysis.run, trio) for trio in trios if analysis.shows(trio.once.case))
     return tuple(item for item in rows if item is not None)
 
 
 def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
-    """Yield, for each workload and GPU, the GPU implementation that is fastest with a shared copy, together with the
-    fastest CPU implementation."""
+    """Yield, for each workload and GPU, the two cases of the implementation that is fastest with a shared copy,
+    together with the fastest CPU case."""
     for same in group_by(cases, lambda case: case.case.workload).values():
         cpu = fastest(case for case in same if case.device_kind == "cpu" and case.case.regime == RESIDENT)
         gpu = [case for case in same if case.device_kind == "gpu"]
@@ -473,8 +486,8 @@ def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
 
 
 def _judge(run: Run, trio: Trio) -> Amortization | None:
-    """Return the row of a trio. Return None if no session measured all three cases, or if the copy is shared by fewer
-    than two calls."""
+    """Return the amortization of a trio. Return None if no session measured all three cases, or if the copy is
+    shared by fewer than two calls."""
     calls, parts = trio.once.case.calls or 0, trio.always.time_breakdown
     common = trio.always.blocks.keys() & trio.once.blocks.keys() & trio.cpu.blocks.keys()
     if not common or calls < 2:
@@ -504,7 +517,7 @@ def _judge(run: Run, trio: Trio) -> Amortization | None:
 
 
 def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed: str) -> tuple[float, float]:
-    """Return the 95 % interval of the calls: each time is drawn from its own interval."""
+    """Return the 95 % interval of the number of calls. Each time is drawn from its own interval."""
     import random  # few reports ask for it
 
     draw = random.Random(seed)
@@ -524,11 +537,11 @@ def _interval(times: Sequence[stats.Interval], calls: int, alloc_s: float, seed:
 
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> AmortizationReason | None:
-    """Return why the answer is withheld: noise, missing parts, or transfers whose cost differs when timed singly.
-    Return None if there is no doubt.
+    """Return the reason why there is no result: noise, missing parts, or transfers that cost something else
+    when they are timed singly. Return None if there is no doubt.
 
-    The unexplained seconds of a transfer belong to T1 and shift b by 1 / (N - 1) of them. The answer "never" stands if
-    it is true even after this shift.
+    The unexplained seconds of a transfer belong to T1, and 1 / (N - 1) of them shifts b. The result "never" is
+    valid if it is true even after this shift.
     """
     parts = trio.always.time_breakdown
     if trio.doubtful or parts is None:
@@ -549,5 +562,5 @@ def _verdict(estimate: float, low: float) -> AmortizationVerdict:
 
 
 def _whole(calls: float) -> int | None:
-    """Round up to whole calls, at least one. Return None if no number of calls suffices."""
+    """Round up to whole calls, at least one. Return None above MOST_CALLS."""
     return max(1, math.ceil(calls)) if calls <= MOST_CALLS else None

@@ -1,8 +1,9 @@
-"""The winners of a run: for each op, GPU and situation at each size (the map of the run), and for each situation (the
-evidence for a mode).
+"""The winners of a run: for each op, GPU and situation at each size (the map of the run), and for each
+situation (the evidence for a mode).
 
-The ratio at a size is that of both sides' curves. Outside the curves nothing is said. Only gpubench/detect/recommend.py
-decides the mode.
+The map has a lane for each op, and a lane has a strip for each GPU and situation. The ratio at a size is that
+of the curves of both sides, and outside the curves it is unknown. Only gpubench/detect/recommend.py decides the
+mode.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ from gpubench.result.machine import (
 )
 from gpubench.result.run import Run
 
-FULL = 32.0  # a ratio from which on the colour grows no stronger
-STRAIGHT = math.log(1.05)  # a curve may lie so far off the straight pieces that are drawn of it, as ln(ratio)
-MOST_DEVICES = 3  # that share a lane
+FULL = 32.0  # the ratio from which on the colour has its full strength
+STRAIGHT = math.log(1.05)  # the largest error of the straight pieces that draw a curve, as ln(ratio)
+MOST_DEVICES = 3  # the most devices that share a lane
 
 StretchKind = Literal["known", "unsure", "unmeasured", "failed"]
-StripKey = tuple[str, str]  # device and regime, by id
+StripKey = tuple[str, str]  # the ids of a device and a regime
 
 
 class MapPoint(msgspec.Struct, frozen=True):
     """A point of the map: a size and its ratio."""
 
-    size: float  # elements of one array
-    ratio: float  # above 1: the GPU is faster
+    size: float  # the size, in elements of one array
+    ratio: float  # the speedup; above 1 the GPU is faster
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a lane between two sizes."""
+    """A part of a strip between two sizes."""
 
-    kind: StretchKind  # `known`, or `unsure`: either side may win; or nothing was measured, or gave no true number
-    start: float  # in elements
-    end: float  # in elements
-    points: tuple[MapPoint, ...] = ()  # straight between them in log-log; none where nothing is known
+    kind: StretchKind  # `known`; `unsure`: either side may win; `unmeasured`; `failed`: no true number
+    start: float  # the smallest size, in elements
+    end: float  # the largest size, in elements
+    points: tuple[MapPoint, ...] = ()  # the ends of straight pieces in log-log; empty if nothing is known
 
     def ratio_at(self, size: float) -> float | None:
         """Return the ratio at a size. Return None if it is unknown."""
@@ -79,13 +80,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
     """One op on one device in one situation."""
 
-    cell: AnswerCell  # from which size on it pays
+    cell: AnswerCell  # the size from which the device pays
     points: tuple[MapPoint, ...]  # the sizes at which both sides were timed
-    stretches: tuple[Stretch, ...]  # cover the lane, from the smallest size to the largest
+    stretches: tuple[Stretch, ...]  # the parts of the strip, from the smallest size to the largest
 
     def ratio_between(self, low: float, high: float) -> float | None:
-        """Return the ratio in the middle of `low` and `high`. If it is unknown, return the ratio of a measured size
-        between them. Return None if there is none."""
+        """Return the ratio in the geometric middle of `low` and `high`. If it is unknown, return the ratio of a
+        measured size between them, or None if there is none."""
         middle = math.sqrt(low * high)
         curve = (part.ratio_at(middle) for part in self.stretches if part.start <= middle <= part.end)
         inside = (point.ratio for point in self.points if low <= point.size < high)
@@ -95,23 +96,23 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
 class MapLane(msgspec.Struct, frozen=True, kw_only=True):
     """One op and dtype, with a strip for each device and situation."""
 
-    row: AnswerRow  # its name, and what its size counts
-    start: float  # in elements
-    end: float  # in elements
-    strips: dict[StripKey, Strip]  # by device and situation
+    row: AnswerRow  # the row of the answer with its name and the unit of its size
+    start: float  # the smallest size, in elements
+    end: float  # the largest size, in elements
+    strips: dict[StripKey, Strip]  # the strips, by device and regime id
 
 
 class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
-    """All lanes of a run."""
+    """The map of a run: all its lanes."""
 
-    lanes: tuple[MapLane, ...] = ()  # the earliest break-even first
-    shown: tuple[str, ...] = ()  # devices to begin with
-    situations: tuple[str, ...] = ()  # situations to begin with
-    low: float = 1.0  # low end of the axis of all lanes
-    high: float = 1.0  # high end of the axis
+    lanes: tuple[MapLane, ...] = ()  # the lanes, the earliest break-even first
+    shown: tuple[str, ...] = ()  # the ids of the devices that are shown at first
+    situations: tuple[str, ...] = ()  # the ids of the regimes that are shown at first
+    low: float = 1.0  # the low end of the common axis, in elements
+    high: float = 1.0  # the high end of the common axis, in elements
 
     def position(self, size: float) -> float:
-        """Return the place of a size on the axis: 0 at the low end, 1 at the high end."""
+        """Return the place of a size on the axis, from 0 at the low end to 1 at the high end."""
         return math.log(size / self.low) / math.log(self.high / self.low) if self.high > self.low else 0.5
 
 
@@ -123,13 +124,13 @@ def tint(ratio: float) -> float:
 
 @derive_once
 def fastest_map(analysis: Analysis) -> RatioMap:
-    """Return the map of a run that shows its fastest GPU backend."""
+    """Return the map of a run, with its fastest GPU backend shown first."""
     return ratio_map(analysis)
 
 
 def ratio_map(analysis: Analysis, backend: str | None = None) -> RatioMap:
-    """Return the map of all GPUs of a run. The map has no lanes if no GPU was timed beside a CPU. `backend` is shown
-    instead of the fastest backend."""
+    """Return the map of all GPUs of a run. It has no lanes if no GPU was compared with a CPU. `backend` is
+    shown first instead of the fastest backend."""
     summary, cases = answer(analysis, backend=backend), op_cases(analysis)
     curves = {curve.case.cell: curve for curve in analysis.break_even}
     devices = tuple(dict.fromkeys(curve.device_id for curve in analysis.break_even))
@@ -166,7 +167,8 @@ def _lane(
     series: SeriesKey, rows: Sequence[AnswerRow], curves: Mapping[CellKey, BreakEven],
     failed: Mapping[CellKey, set[int]],
 ) -> MapLane | None:  # fmt: skip
-    """Return one lane. Return None if neither a declaration nor a measurement gives its length."""
+    """Return the lane of a series. Return None if neither the declaration of the op nor a measurement gives its
+    sizes."""
     first = rows[0]
     ladder = declared_sizes(first.op, first.params)
     sizes = [gain.n for case in rows for cell in case.cells.values() for gain in cell.gains]
@@ -188,7 +190,8 @@ def _lane(
 def _stretches(
     lane: MapLane, cell: AnswerCell, points: Sequence[MapPoint], margins: Sequence[Margin], failed: set[float]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of a lane, from its start to its end without a gap."""
+    """Yield the stretches of a strip, from the start of the lane to its end without a gap. `failed` holds the
+    sizes at which the device failed."""
     bad = failed - {point.size for point in points}
     if not points or not margins:
         hatch: StretchKind = "failed" if cell.kind in ("wrong", "failed") or bad else "unmeasured"
@@ -216,14 +219,15 @@ def _stretches(
 
 
 def _gap(start: float, end: float, failed: Iterable[float]) -> Iterator[Stretch]:
-    """Yield a stretch for the part of a lane without a curve, if the part is not empty."""
+    """Yield a stretch for a part of a lane that has no curve, unless the part is empty."""
     if start < end * (1 - 1e-9):
         bad = any(start <= size <= end for size in failed)
         yield Stretch(kind="failed" if bad else "unmeasured", start=start, end=end)
 
 
 def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
-    """Return the points of a broken line that stays near all given points (Douglas and Peucker, 1973)."""
+    """Return the corners of a polyline that stays within STRAIGHT of all points of `line` (Douglas and Peucker,
+    1973)."""
     first, last = line[0], line[-1]
     whole = Stretch(kind="known", start=first.size, end=last.size, points=(first, last))
     far = [abs(math.log(point.ratio / (whole.ratio_at(point.size) or point.ratio))) for point in line]
@@ -234,7 +238,8 @@ def _straighten(line: Sequence[MapPoint]) -> list[MapPoint]:
 
 
 def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple[object, ...]:
-    """Return the sort key of a lane: its break-even in the first situation, then in the next situations."""
+    """Return the sort key of a lane: its break-even in the first regime, then in the next regimes, then its
+    name."""
     steps = []
     for regime in regimes:
         strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
@@ -242,12 +247,12 @@ def _place(lane: MapLane, shown: Sequence[str], regimes: Sequence[str]) -> tuple
     return (*steps, lane.row.op, lane.row.dtype, sorted(lane.row.params.items()))
 
 
-NOWHERE = (4, 0.0)  # what has no number comes last
+NOWHERE = (4, 0.0)  # the key of a cell without a number, which comes last
 
 
 def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
-    """Return the sort key of a cell: first all sizes, then break-evens by size, then open cells, then no size, then
-    cells without a number."""
+    """Return the sort key of a cell. All sizes come first, then break-evens by size, then open cells, then no
+    size, then cells without a number."""
     ranks = {"all-sizes": 0, "below": 0, "at": 1, "range": 1, "no-size": 3, "above": 3, "wrong": 4, "failed": 4}
     rank = ranks.get(cell.kind, 2)
     largest = 0.0 if cell.gain is None else -cell.gain.ratio
@@ -255,9 +260,11 @@ def _step(lane: MapLane, cell: AnswerCell) -> tuple[int, float]:
     return rank, sizes.get(rank, largest)
 
 
-# The situations that tell the mode, and the one that does not: a program that queues its calls knows that it does.
+# The situations from which the mode follows, and last the one that does not count: a program that queues its
+# calls knows that it does.
 SITUATIONS = (WAITED, ALWAYS, MAPPED, QUEUED)
-# A GPU that loses a call of so few empty launches has had no work to do: a larger size may tell another story.
+# If a GPU loses with a call shorter than this many empty launches, it had too little work, and a larger size
+# may give another result.
 FEWEST_LAUNCHES = 10
 ANOTHER_GPU = "another-gpu-faster"
 Outcome = Literal["gpu", "equal", "unsure", "cpu"]
@@ -265,21 +272,21 @@ _BEST_FIRST: tuple[Outcome, ...] = ("gpu", "equal", "unsure", "cpu")
 
 
 class OpOutcome(NamedTuple):
-    """The winner of an op in one situation, at its largest size on the GPU that does best."""
+    """The winner of an op in one situation, at the largest size of the GPU that does best."""
 
-    winner: Outcome  # the side
+    winner: Outcome  # the winner
     op: AnswerRow  # the row of the answer
-    cell: AnswerCell  # the place of the row that decides
-    gain: Gain  # at that size
-    small: bool  # the GPU lost where it had no work to do
+    cell: AnswerCell  # the cell of that row for the situation
+    gain: Gain  # the gain at the largest size
+    small: bool  # whether the GPU lost because it had too little work
 
 
 @derive_once
 def evidence(analysis: Analysis) -> Measured | None:
-    """Return the evidence for choosing a mode. Return None for an experiment, and if the run neither compares a CPU
-    with a GPU nor has a split.
+    """Return the evidence for choosing a mode. Return None for an experiment, and if the run neither compares a
+    CPU with a GPU nor has a shared call.
 
-    All cases of the file count, shown or not, over the fastest CPU implementation.
+    All cases of the file are used, shown or not, with the fastest CPU implementation as the baseline.
     """
     run, whole = analysis.run, analysis.whole
     if experiment(run):
@@ -305,8 +312,8 @@ def why_silent(run: Run) -> str:
 
 
 def recommend_mode(analysis: Analysis) -> Recommendation | None:
-    """Return the mode for the machine of the run, by the evidence. Without evidence, return what detection recommended
-    at the start of the run. Return None if there is no recommendation either."""
+    """Return the mode for the machine of the run, by the evidence. If the evidence does not decide, return the
+    recommendation of `detect` at the start of the run, or None if there is none either."""
     # Here, as `advise` loads this package too, and needs no detection.
     from gpubench.detect.recommend import decide
 
@@ -353,8 +360,8 @@ def _rank(outcome: OpOutcome) -> tuple[int, float]:
 
 
 def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool) -> MeasuredSituation:
-    """Judge a situation by the geometric mean over the ops with a sure winner. At least half of the ops must have
-    one."""
+    """Judge a situation by the geometric mean over the ops with a sure winner. There is no winner if fewer ops
+    have a sure winner than not."""
     count = Counter(outcome.winner for outcome in outcomes)
     sure = [outcome for outcome in outcomes if outcome.winner != "unsure"]
     judged = MeasuredSituation(
@@ -376,8 +383,8 @@ def _situation(regime: str, outcomes: Sequence[OpOutcome], *, dtypes_shown: bool
 
 
 def _exception(outcome: OpOutcome, dtypes_shown: bool) -> str:
-    """Return an exception, such as `matmul from 930 x 930`. The size is left out if the CPU wins, or if no break-even
-    is known."""
+    """Return an op that differs from the situation's winner as text, such as `matmul from 930 x 930`. The size
+    is left out if the CPU wins, or if no break-even is known."""
     op, cell = outcome.op, outcome.cell
     params = [f"{key}={value}" for key, value in sorted(op.params.items())]
     name = " ".join([op.op, *params, *([op.dtype] if dtypes_shown else [])])
@@ -399,7 +406,7 @@ def _shared_call(call: SharedCall, compared: Sequence[CaseResult]) -> MeasuredSp
 
 
 def _beaten_by(shared: CaseResult, compared: Sequence[CaseResult]) -> str | None:
-    """Return the reason against a shared call if another GPU alone is faster. Return None if no other GPU is."""
+    """Return ANOTHER_GPU if another GPU alone is faster than the shared call, else None."""
     assert shared.time is not None, "what is judged has a time"
     faster = (
         other.device_kind == "gpu" and other.time is not None and other.time.estimate < shared.time.estimate
@@ -416,8 +423,8 @@ def _words(params: Mapping[str, int]) -> str:
 
 
 def _break_even(curve: BreakEven) -> MeasuredBreakEven:
-    """Return a break-even as evidence, with the times of the first measured size at or above it. If there is no such
-    size, use the times of the largest size."""
+    """Return a break-even as evidence, with the times at the first measured size at or above it. If there is no
+    such size, the times at the largest size are used."""
     size = curve.first if curve.verdict == "all-sizes" else curve.n
     at = next((point for point in curve.points if size is not None and point.n >= size), curve.points[-1])
     return MeasuredBreakEven(
@@ -429,7 +436,7 @@ def _break_even(curve: BreakEven) -> MeasuredBreakEven:
 
 
 def _note(curve: BreakEven) -> str:
-    """Return a note on the break-even: up to which size was measured, or why there is no break-even."""
+    """Return a note on the break-even as text: the largest measured size, or why there is no break-even."""
     last = size_text(curve.last, "elements" if extent(curve.case) == "elements" else "plain")
     if curve.verdict == "at":
         return f"measured up to n = {last}{', mixed below' if curve.mixed else ''}"
