@@ -372,8 +372,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes of a fleet."""
 
-    name: Literal["gpubench-fleet"] = "gpubench-fleet"  # of the document
-    schema_version: int = VERSION  # of the document
+    name: Literal["gpubench-fleet"] = "gpubench-fleet"  # the name of the document's format
+    schema_version: int = VERSION  # the version of the document's format
     nodes_expected: int  # needed to be complete
     nodes_collected: int  # those that brought a result
     complete: bool  # as many as were expected brought one

@@ -370,8 +370,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a fleet."""
 
-    name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"  # of the document
-    schema_version: int = 1  # of the document
+    name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"  # the name of the document's format
+    schema_version: int = 1  # the version of the document's format
     nodes_expected: int  # that there should be
     nodes_collected: int  # with a result
     nodes_complete: int  # that are whole
@@ -488,8 +488,8 @@ class EqualNodes(msgspec.Struct, frozen=True, kw_only=True):
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a fleet."""
 
-    name: Literal["gpubench-inventory"] = "gpubench-inventory"  # of the document
-    schema_version: int = 1  # of the document
+    name: Literal["gpubench-inventory"] = "gpubench-inventory"  # the name of the document's format
+    schema_version: int = 1  # the version of the document's format
     nodes_expected: int  # that there should be
     nodes_answered: int  # that did
     complete: bool  # as many as were expected

@@ -35,7 +35,7 @@ class CollectiveResult(msgspec.Struct, frozen=True, kw_only=True):
     """One collective at n bytes on so many ranks."""
 
     aside: ClassVar = ("row",)
-    id: str  # of the case
+    id: str  # the id of the case
     op: str  # the collective
     device_id: str  # of the device group
     ranks: int  # that take part

@@ -61,8 +61,8 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
     """One op on the ranks of a device group."""
 
     aside: ClassVar = ("row", "single", "singles", "interval")
-    id: str  # of the case
-    op: str  # its name
+    id: str  # the id of the case
+    op: str  # the name of the op
     n: int  # its size
     params: dict[str, int]  # but n
     dtype: str  # of its values
@@ -91,7 +91,7 @@ class Strong(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFrom(msgspec.Struct, frozen=True, kw_only=True):
     """From which size on a device group beats one GPU."""
 
-    op: str  # its name
+    op: str  # the name of the op
     params: dict[str, int]  # but n
     dtype: str  # of its values
     regime: str  # of the calls
@@ -246,7 +246,7 @@ class Weak(msgspec.Struct, frozen=True, kw_only=True):
 
     aside: ClassVar = ("case", "early_interval", "late_interval")
     id: str  # of the case and its GPUs
-    op: str  # its name
+    op: str  # the name of the op
     n: int  # its size
     params: dict[str, int]  # but n
     dtype: str  # of its values

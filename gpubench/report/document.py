@@ -41,9 +41,9 @@ from gpubench.result.run import Run, Severity
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
-    run_id: str  # of the run
+    run_id: str  # the id of the run
     label: str | None  # of the user
-    started_at: str  # UTC
+    started_at: str  # the time of its start, in UTC
     complete: bool  # everything planned was tried
     exit_reason: str  # in one word
     machine: str  # its CPU and GPUs, in words
@@ -53,8 +53,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the document above the rows of the sections."""
 
-    name: Literal["gpubench-report"] = "gpubench-report"  # of the document
-    schema_version: int = 4  # of the document
+    name: Literal["gpubench-report"] = "gpubench-report"  # the name of the document's format
+    schema_version: int = 4  # the version of the document's format
     sources: tuple[Source, ...]  # the files
     baseline: str  # what speedups divide
     verdicts: tuple[str, ...]  # one sentence each
@@ -173,18 +173,18 @@ class JsonEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
 class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
     """The first event of a run."""
 
-    name: Literal["gpubench-events"] = "gpubench-events"  # of the format
-    schema_version: int = SCHEMA_VERSION  # of the format
-    run_id: str  # of the run
+    name: Literal["gpubench-events"] = "gpubench-events"  # the name of the format
+    schema_version: int = SCHEMA_VERSION  # the version of the format
+    run_id: str  # the id of the run
     label: str | None  # of the user
-    started_at: str  # UTC
+    started_at: str  # the time of its start, in UTC
     tool: dict[str, str]  # versions
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
     """A case is prepared in a session; while a run is under way, once for each session."""
 
-    id: str  # of the case
+    id: str  # the id of the case
     session: int = 0  # its index
 
 
@@ -200,7 +200,7 @@ class Typical(msgspec.Struct, frozen=True):
 class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
     """The outcome of a case. The last one of an id counts."""
 
-    id: str  # of the case
+    id: str  # the id of the case
     outcome: OutcomeType  # what became of it
     typical: Typical | None  # null where `cause` says why
     label: Label | None  # the gravest thing that is wrong with the number
@@ -214,12 +214,12 @@ class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
 class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
     """Wall time of the baseline / wall time of the case."""
 
-    id: str  # of the case
+    id: str  # the id of the case
     baseline_id: str  # of the case that is divided
     kind: SpeedupKind  # what is compared
     ratio: float  # the speedup
-    lo: float  # low end of its interval
-    hi: float  # high end of its interval
+    lo: float  # the low end of its interval
+    hi: float  # the high end of its interval
     label: Label  # the gravest thing that is wrong with it
     headline: bool  # tables show it
 
@@ -227,16 +227,16 @@ class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
 class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
     """From which size on the device wins."""
 
-    op: str  # its name
-    dtype: str  # of the elements
-    params: dict[str, int]  # beside the size
+    op: str  # the name of the op
+    dtype: str  # the dtype of the elements
+    params: dict[str, int]  # the params other than the size
     regime: str  # the situation
-    device_id: str  # the device
+    device_id: str  # the id of the device
     baseline_id: str  # of the side that it wins over
     verdict: VerdictKind  # at, all-sizes, no-size or undecided
     n: int | None  # the size
-    lo: int | None  # low end of its interval
-    hi: int | None  # high end of its interval
+    lo: int | None  # the low end of its interval
+    hi: int | None  # the high end of its interval
     mixed: bool  # below it the device wins and loses by turns
     reason: UndecidedReason | None = msgspec.field(name="cause")  # why a verdict is undecided
 
@@ -315,8 +315,8 @@ def render_events(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 class OpList(msgspec.Struct, kw_only=True):
     """A document of `gpubench ops --json`."""
 
-    name: Literal["gpubench-ops"] = "gpubench-ops"  # of the document
-    schema_version: Literal[2] = 2  # of the document
+    name: Literal["gpubench-ops"] = "gpubench-ops"  # the name of the document's format
+    schema_version: Literal[2] = 2  # the version of the document's format
     ops: list[dict[str, Any]]  # in the order of `gpubench ops`
     broken: list[dict[str, str]]  # what other packages bring and cannot be listed: name, reason, detail
 
@@ -332,7 +332,7 @@ class SkippedCases(msgspec.Struct):
 class Plan(msgspec.Struct, kw_only=True):
     """A document of `gpubench run --dry-run --json`."""
 
-    name: Literal["gpubench-plan"] = "gpubench-plan"  # of the document
+    name: Literal["gpubench-plan"] = "gpubench-plan"  # the name of the document's format
     cases: list[str]  # by id
     skips: list[SkippedCases]  # by reason
     sessions: int  # sets of fresh workers

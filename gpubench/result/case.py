@@ -80,10 +80,10 @@ CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """Op, params, dtype, implementation, regime and device: what is measured once and shown as one row."""
 
-    op: str  # its name
+    op: str  # the name of the op
     group: str  # of the op
     params: dict[str, int]  # the size `n`, and those beside it
-    dtype: Dtype  # of the elements
+    dtype: Dtype  # the dtype of the elements
     implementation: Implementation  # library or tuned
     regime: RegimeKind  # the situation
     device_id: str  # where it runs

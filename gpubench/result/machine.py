@@ -334,7 +334,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that is no candidate for a mode."""
 
-    device_id: str  # the GPU
+    device_id: str  # the id of the GPU
     mode: Mode  # the mode
     code: str  # why not
 
@@ -343,9 +343,9 @@ class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest size from which the GPU wins on this machine. The seconds are of a measured size: the first at or
     above `size`, else the largest."""
 
-    op: str  # its name
+    op: str  # the name of the op
     params: str = ""  # the op's parameters beside the size: "kernel=3"
-    dtype: str  # of the elements
+    dtype: str  # the dtype of the elements
     regime: str  # the situation's id
     backend: str  # that drives the GPU
     size: int | None  # None: there is none to name, and `note` says why
@@ -372,17 +372,17 @@ class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
 class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
     """One call that is shared by the CPU and a GPU."""
 
-    op: str  # its name
+    op: str  # the name of the op
     params: str = ""  # the op's parameters beside the size
-    dtype: str  # of the elements
+    dtype: str  # the dtype of the elements
     regime: str  # the situation's id
     n: int  # the size
     device_id: str  # the composed device: `hybrid:cupy:0`
     gpu_share: float | None = None  # the GPU's share of a split
     assignment: str | None = None  # the side of each stage of a workload: c or g
     gain: float  # over the better of the two sides alone
-    lo: float  # low end of its interval
-    hi: float  # high end of its interval
+    lo: float  # the low end of its interval
+    hi: float  # the high end of its interval
     reason: str | None = None  # why the split is not recommended; null: it is
 
 
@@ -415,8 +415,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one machine."""
 
-    name: Literal["gpubench-detect"] = "gpubench-detect"  # of the document
-    schema_version: int = SCHEMA_VERSION  # of the document
+    name: Literal["gpubench-detect"] = "gpubench-detect"  # the name of the document's format
+    schema_version: int = SCHEMA_VERSION  # the version of the document's format
     sysroot: str | None = None  # the folder of a recorded machine
     live: bool = True  # false for recorded input
     took_s: float = 0.0  # detection's own time

@@ -52,7 +52,7 @@ class Blas(Record, frozen=True, kw_only=True):
 class WorkerRecord(Record, frozen=True, kw_only=True):
     """One worker process, and what its device costs without any work."""
 
-    device_id: str  # the device
+    device_id: str  # the id of the device
     threads: int | None = None  # of the CPU
     blas: Blas | None = None  # the one that NumPy calls
     env: dict[str, str] = {}  # variables that set threads
@@ -65,7 +65,7 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
 class Peak(Record, frozen=True, kw_only=True):
     """The peak of one device in one session, by a kernel that does nothing else."""
 
-    device_id: str  # the device
+    device_id: str  # the id of the device
     dtype: str | None = None  # of the arithmetic; None: any
     bytes_per_s: float | None = None  # memory's rate
     flops_per_s: float | None = None  # of arithmetic
@@ -78,7 +78,7 @@ class Peak(Record, frozen=True, kw_only=True):
 class Telemetry(Record, frozen=True, kw_only=True):
     """Clocks, temperature, power and link of one device, sampled beside the blocks. Older files lack the link."""
 
-    device_id: str  # the device
+    device_id: str  # the id of the device
     t_s: list[float] = []  # from the start of the session
     clock_hz: list[float | None] = []  # of the cores
     memory_clock_hz: list[float | None] = []  # of the memory
@@ -93,7 +93,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
     """One set of fresh worker processes."""
 
     index: int  # from 0 on
-    started_at: str  # UTC
+    started_at: str  # the time of its start, in UTC
     superseded: bool = False  # kept, and not used
     repeats: int | None = None  # the session in whose place it was measured: others disturbed that one
     foreign_cpu_share: float | None = None  # what other processes took of the CPUs
@@ -329,7 +329,7 @@ class SessionFailure(Record, frozen=True, kw_only=True):
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right."""
 
-    id: str  # that of the case
+    id: str  # the id of the case
     case: Case  # what was measured
     flops: int  # of one launch
     bytes: int  # compulsory traffic of one launch
@@ -369,7 +369,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
 class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
     """A case that was not attempted, and why."""
 
-    id: str  # that of the case
+    id: str  # the id of the case
     case: Case  # what was left out
     reason: Reason  # of the list of messages
     detail: str  # one sentence
@@ -379,7 +379,7 @@ class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
 class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
     """A case that was wrong, or broke in each session that tried it. It has no number; its fields tell the last try."""
 
-    id: str  # that of the case
+    id: str  # the id of the case
     case: Case  # what broke
     reason: Reason  # of the list of messages
     detail: str  # one sentence
@@ -393,7 +393,7 @@ class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"
 class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"):
     """A case that the run had not reached when it was interrupted."""
 
-    id: str  # that of the case
+    id: str  # the id of the case
     case: Case  # what was to be measured
 
 
@@ -527,7 +527,7 @@ class IdenticalGpuTimes(Record, frozen=True, kw_only=True):
     """One case on one of several identical GPUs, of which a search measured the first."""
 
     case_id: str  # that of the case
-    device_id: str  # the device
+    device_id: str  # the id of the device
     gpu_id: str | None = None  # points into `machine.gpus`
     blocks_s: list[float] = []  # the median of each block
     reason: str | None = None  # why there is none
@@ -538,7 +538,7 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
 
     session: int  # its index
     case_id: str  # that of the case
-    device_id: str  # the device
+    device_id: str  # the id of the device
     gpu_id: str | None = None  # points into `machine.gpus`
     phase: Literal["alone", "together"] = "alone"  # alone: on one of them
     gpus: int = 1  # how many
@@ -552,15 +552,15 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file."""
 
-    name: Literal["gpubench-result"] = "gpubench-result"  # of the document
-    schema_version: int = SCHEMA_VERSION  # of the document
+    name: Literal["gpubench-result"] = "gpubench-result"  # the name of the document's format
+    schema_version: int = SCHEMA_VERSION  # the version of the document's format
     id: str  # a UUID
     label: str | None = None  # of the user
     tags: list[str] = []  # of the user
     merged: list[str] = []  # ids of the runs whose sessions were joined in it
     tool: dict[str, str] = {}  # versions of gpubench, Python and libraries
     argv: list[str] = []  # the command line, without paths
-    started_at: str  # UTC
+    started_at: str  # the time of its start, in UTC
     finished_at: str | None = None  # UTC; None: it was interrupted
     # nothing ran: between the commands that added sessions, and between runs that were merged
     paused_s: float | UnsetType = UNSET

@@ -46,8 +46,8 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. Stages in the chain, launch, recording and residual add up to the whole."""
 
     aside: ClassVar = ("case",)
-    id: str  # of the case
-    op: str  # its name
+    id: str  # the id of the case
+    op: str  # the name of the op
     n: int  # its size
     params: dict[str, int]  # all of them
     dtype: str  # of its values

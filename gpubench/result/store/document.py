@@ -190,8 +190,8 @@ _WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet
 class Header(msgspec.Struct):
     """The two fields with which every gpubench document starts."""
 
-    name: Any = None  # of the document
-    schema_version: Any = None  # of the document
+    name: Any = None  # the name of the document's format
+    schema_version: Any = None  # the version of the document's format
 
 
 def dumps(document: msgspec.Struct) -> bytes:
@@ -388,8 +388,8 @@ _BEGIN = FIRST_LINE[: FIRST_LINE.index(b",")]
 
 
 class _First(msgspec.Struct):
-    name: str  # of the format
-    schema_version: int  # of the format
+    name: str  # the name of the format
+    schema_version: int  # the version of the format
 
 
 class PartLine(msgspec.Struct, omit_defaults=True):

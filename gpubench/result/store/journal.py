@@ -338,7 +338,7 @@ Relation = Literal["ahead", "behind", "apart"]
 
 class _Session(msgspec.Struct, frozen=True):
     index: int  # from 0 on
-    started_at: str = ""  # UTC
+    started_at: str = ""  # the time of its start, in UTC
 
 
 class _Outcome(msgspec.Struct, frozen=True):
