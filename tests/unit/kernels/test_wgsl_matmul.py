@@ -9,13 +9,7 @@ import pytest
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.templates.matmul import (
-    TILES,
-    WIDE_TILES,
-    Tile,
-    able,
-    sequence,
-)
+from gpubench.kernels.templates.matmul import TILES, WIDE_TILES, Tile, able, sequence
 from tests.shapes import WEBGPU
 
 OP = kernels.load("matmul")
