@@ -225,7 +225,7 @@ EQUIVALENT = (
         "[:17]",
         "any number of digits that tells keys apart will do",
     ),
-    ("backends/shared/reference.py", "if rows <= step:", "<", "one slice is the whole"),
+    ("backends/shared/reference.py", "if op.blas or rows <= step:", "rows < step", "one slice is the whole"),
     ("backends/shared/reference.py", "within = largest <=", "<", "no largest error is that very number"),
     ("backends/shared/host.py", "step = max(1, SLICE", "max(2", "rows are as right two by two"),
     ("backends/shared/host.py", "memory = np.empty(size + 64", "65", "a byte more is touched by nobody"),

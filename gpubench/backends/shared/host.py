@@ -240,15 +240,24 @@ def calls_library(op: Op, case: Case) -> bool:
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
     """Return why `op` has no tuned kernel of its own for this case: no kernel, no such variant, or a library call.
     Returns None if it has one."""
+    try:
+        tuned_kernel(op, case)
+    except Unsupported as refusal:
+        return refusal
+    return None
+
+
+def tuned_kernel(op: Op, case: Case) -> Kernel:
+    """Return the kernel that this case runs. Raises Unsupported for the reason that `no_kernel` gives."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
-    if kernel is not None and not kernel.repeats_library(case.regime):
-        return None
-    if kernel is not None:
-        why = f"the best {op.name} on {case.backend} is the library call"
-    else:
+    if kernel is None:
         name = case.variant or "tuned"
         why = f"{op.name} has no {name} kernel for {case.dtype} on {case.backend}"
-    return Unsupported(why, reason="no-implementation")
+    elif kernel.repeats_library(case.regime):
+        why = f"the best {op.name} on {case.backend} is the library call"
+    else:
+        return kernel
+    raise Unsupported(why, reason="no-implementation")
 
 
 def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
@@ -320,16 +329,6 @@ def read_stages(
     session.sync()
     reading = timed(launches)
     return reading and StageReading([*before, *reading.steps_s], sum(before) + reading.span_s, reading.clock)
-
-
-def tuned_kernel(op: Op, case: Case) -> Kernel:
-    """Return the kernel that this case runs. Raises Unsupported for the reason that `no_kernel` gives."""
-    refusal = no_kernel(op, case)
-    if refusal is not None:
-        raise refusal
-    kernel = op.kernel(case.backend, case.dtype, case.variant)
-    assert kernel is not None
-    return kernel
 
 
 class SingleDevice(Session):

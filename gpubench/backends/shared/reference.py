@@ -194,20 +194,14 @@ def _publish(
     """
     import numpy as np
 
-    axes = _axes(op, join)
+    def widened(xp: Any, *parts: Array) -> Array:
+        return xp.asarray(function(xp, *map(widen, parts)), xp.float64)
 
-    def of(start: int) -> Array:
-        part = slice(start, start + step)
-        parts = [x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True)]
-        # Overflow and invalid values are legal results here; the comparison judges them.
-        with np.errstate(all="ignore"):
-            return np.asarray(function(np, *map(widen, parts)), np.float64)
-
-    rows = inputs[0].shape[axes[0]] if axes else 0
-    step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
+    rows, step, of = _cut(widened, op, inputs, join)
     if rows > step and join is None and (first := of(0)).shape[:1] == (step,):
         _write(paths[0], (rows, *first.shape[1:]), of, rows, step)
         return
+    # Overflow and invalid values are legal results here; the comparison judges them.
     with np.errstate(all="ignore"):
         if rows > step and join is not None:
             results = getattr(np, join).reduce(in_slices(of, rows, step))
@@ -220,6 +214,26 @@ def _publish(
 
 def _slice_of(flat: Array, start: int) -> Array:
     return flat[start : start + SLICE]
+
+
+def _cut(
+    function: Callable[..., Array], op: Op, inputs: Sequence[Array], join: str | None
+) -> tuple[int, int, Callable[[int], Array]]:
+    """Return how many rows the inputs have, how many of them a slice has, and `function` of the slice that begins at a
+    row. Inputs that have no slices have 0 rows."""
+    import numpy as np
+
+    axes = _axes(op, join)
+    rows = inputs[0].shape[axes[0]] if axes else 0
+    step = max(1, SLICE * rows // max(1, inputs[0].size))
+
+    def of(start: int) -> Array:
+        part = slice(start, start + step)
+        parts = (x[(slice(None),) * axis + (part,)] for x, axis in zip(inputs, axes, strict=True))
+        with np.errstate(all="ignore"):  # each thread has its own
+            return function(np, *parts)
+
+    return rows, step, of
 
 
 def _axes(op: Op, join: str | None) -> tuple[int, ...]:
@@ -313,20 +327,9 @@ def on_host(op: Op, inputs: Sequence[Array]) -> Any:
 def exact(op: Op, np: Any, *inputs: Array) -> Any:
     """Return the float64 results of one op. An op without matrix products is computed slice by slice on all CPUs, so
     that temporaries stay in the caches."""
-    axes = () if op.blas else _axes(op, None)
-    rows = inputs[0].shape[axes[0]] if axes else 0
-    step = max(1, SLICE * rows // max(1, inputs[0].size)) if axes else 1
-    if rows <= step:
+    rows, step, of = _cut(op.exact(), op, inputs, None)
+    if op.blas or rows <= step:
         return op.exact()(np, *inputs)
-
-    def of(start: int) -> Array:
-        parts = (
-            x[(slice(None),) * axis + (slice(start, start + step),)]
-            for x, axis in zip(inputs, axes, strict=True)
-        )
-        with np.errstate(all="ignore"):  # each thread has its own
-            return op.exact()(np, *parts)
-
     return np.concatenate(in_slices(of, rows, step))
 
 

@@ -3,6 +3,7 @@ fill or compare whole buffers."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
@@ -42,9 +43,7 @@ class WgpuLaunch(Launch):
         self._slices_recorded = 0
         self._recorded: Any = None  # the commands of that call
         self.steps = steps
-        self._native: list[Step] = []
         self._parts: list[WgpuLaunch] = []
-        self._slices: list[WgpuLaunch] = []
         self.output = output
         self.kernel_hash = digest
         self.kernel_name = kernel_name
@@ -57,14 +56,12 @@ class WgpuLaunch(Launch):
             self._parts = self._cut([0, *range(FIRST_STEPS, len(self.steps), STEPS)])
         return self._parts
 
+    @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """Return launches of a few steps each, in order; at least one. A slice is recorded without a look at the
-        device, so the first slices are the shortest: a short chain is soon done."""
-        if not self._slices:
-            count = max(1, len(self.steps))
-            starts = (*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS))
-            self._slices = self._cut(starts)
-        return self._slices
+        """Launches of a few steps each, in order; at least one. A slice is recorded without a look at the device, so
+        the first slices are the shortest: a short chain is soon done."""
+        count = max(1, len(self.steps))
+        return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])
 
     def _cut(self, starts: Sequence[int]) -> list[WgpuLaunch]:
         ends = [*starts, len(self.steps)]
@@ -88,16 +85,15 @@ class WgpuLaunch(Launch):
         are submitted only once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
-        worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices())
+        worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices)
         if recorded is None and begun is not None and worth:
             *_, recorded = begun
         return recorded
 
+    @functools.cached_property
     def native(self) -> list[Step]:
-        """Return the steps with wgpu-native's pointers."""
-        if not self._native:
-            self._native = [(p._internal, g and g._internal, grid) for p, g, grid in self.steps]
-        return self._native
+        """The steps with wgpu-native's pointers."""
+        return [(p._internal, g and g._internal, grid) for p, g, grid in self.steps]
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
@@ -112,7 +108,7 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any
     # A single step is bound once and dispatched again and again.
     turns, more = (1, repeat - 1) if len(launch.steps) == 1 else (repeat, 0)
     for _ in range(turns):
-        for pipeline, group, (x, y, z) in launch.native():
+        for pipeline, group, (x, y, z) in launch.native:
             set_pipeline(compute, pipeline)
             if group is not None:
                 bind(compute, 0, group, 0, null)

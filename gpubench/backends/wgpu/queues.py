@@ -103,7 +103,7 @@ class Queue:
 
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
         """Record a launch slice by slice: yield None after each slice, then the commands."""
-        return self._recording(launch.slices(), 1)
+        return self._recording(launch.slices, 1)
 
     def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
         lib = self._lib

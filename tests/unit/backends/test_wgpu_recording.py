@@ -47,9 +47,9 @@ def test_a_launch_of_many_steps_has_parts(steps, sizes):
 
 def slice_by_slice(part: WgpuLaunch):
     """None behind every slice, then the names of the steps."""
-    for _ in part.slices():
+    for _ in part.slices:
         yield None
-    yield [vars(pipeline)["_internal"] for one in part.slices() for pipeline, _, _ in one.steps]
+    yield [vars(pipeline)["_internal"] for one in part.slices for pipeline, _, _ in one.steps]
 
 
 @pytest.mark.parametrize("slices", [0, 1, 2, 99])
@@ -67,7 +67,7 @@ def test_of_a_long_chain_nothing_counts_but_all_slices(missing):
     """Without them the device begins earlier if the call records part by part."""
     launch = WgpuLaunch([step(str(number)) for number in range(STEPS + 1)], "output", None)
     for _ in range(2):  # what was dropped is begun anew
-        assert all(launch.record_ahead(slice_by_slice) for _ in range(len(launch.slices()) - missing))
+        assert all(launch.record_ahead(slice_by_slice) for _ in range(len(launch.slices) - missing))
         assert (launch.take_ahead() is None) == bool(missing)
 
 
