@@ -1,6 +1,8 @@
 """The ops of networks: gradients are slopes, formulas equal slower ones, kernels are the compiled ones they claim."""
 
+import contextlib
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,14 +26,25 @@ def by_name(op: Op) -> str:
     return op.name
 
 
+@contextlib.contextmanager
+def compiled(op: Op, params, dtype="float32", threads=1, *, seed=1):
+    """The launch of the CPU's tuned kernel, its inputs and its output."""
+    session = BACKEND.open("numpy:0", threads=threads, autotune=False)
+    case = Case(op.name, op.group, params, dtype, "tuned", "resident", "numpy:0")
+    inputs = random_inputs(op, params, dtype, seed)
+    output = allocate_outputs(session, op, case, inputs)
+    launch = session.compile(op, case, inputs, output)
+    yield partial(session.run, launch), inputs, output, launch.kernel_name
+    session.close()
+
+
 def slope(function, x: np.ndarray) -> np.ndarray:
     """The gradient of a number with respect to each element, by central differences."""
     found = np.empty_like(x)
     for place in np.ndindex(x.shape):
-        ahead, behind = x.copy(), x.copy()
-        ahead[place] += STEP
-        behind[place] -= STEP
-        found[place] = (function(ahead) - function(behind)) / (2 * STEP)
+        step = np.zeros_like(x)
+        step[place] = STEP
+        found[place] = (function(x + step) - function(x - step)) / (2 * STEP)
     return found
 
 
@@ -159,13 +172,8 @@ def test_an_embedding_reads_the_rows_that_are_asked_for():
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_what_is_compiled_for_the_cpu_compiles(op):
     pytest.importorskip("numba")
-    kernel = op.kernel("numpy", "float32")
-    session = BACKEND.open("numpy:0", threads=1, autotune=False)
-    case = Case(op.name, op.group, {"n": 40}, "float32", "tuned", "resident", "numpy:0")
-    inputs = random_inputs(op, case.params, case.dtype, seed=1)
-    launch = session.compile(op, case, inputs, allocate_outputs(session, op, case, inputs))
-    assert launch.kernel_name.startswith("numba") == (kernel.language == "numba")
-    session.close()
+    with compiled(op, {"n": 40}) as (*_, name):
+        assert name.startswith("numba") == (op.kernel("numpy", "float32").language == "numba")
 
 
 NORMED = [kernels.load("norm_linear"), kernels.load("norm_linear_gelu")]
@@ -192,33 +200,22 @@ def test_it_is_a_layer_of_the_norm(op: Op):
 @each_normed
 def test_the_layer_behind_a_compiled_norm_is_right(op: Op, threads, dtype):
     """Twice: the rows between the two stay, and are written anew."""
-    session = BACKEND.open("numpy:0", threads=threads, autotune=False)
     for n, m, k in ((1, 768, 256), (3, 5, 257), (600, 7, 9), (2, 3, 1), (4, 2, 5000)):
-        shape = sides(n, m, k)
-        case = Case(op.name, op.group, shape, dtype, "tuned", "resident", "numpy:0")
-        inputs = random_inputs(op, shape, dtype, seed=2)
-        output = allocate_outputs(session, op, case, inputs)
-        compiled = session.compile(op, case, inputs, output)
-        for gain in (1, 2):
-            inputs[1] *= gain
-            output.fill(np.nan)
-            compiled()
-            wide = [one.astype(np.float64) for one in inputs]
-            want, scale = (op.reference or op.expr)(np, *wide), op.tolerance.scale(np, *wide)
-            assert compare(op, dtype, output, want, scale).ok, (shape, gain)
-    session.close()
+        with compiled(op, sides(n, m, k), dtype, threads, seed=2) as (launch, inputs, output, _):
+            for gain in (1, 2):
+                inputs[1] *= gain
+                output.fill(np.nan)
+                launch()
+                wide = [one.astype(np.float64) for one in inputs]
+                want, scale = (op.reference or op.expr)(np, *wide), op.tolerance.scale(np, *wide)
+                assert compare(op, dtype, output, want, scale).ok, (n, m, k, gain)
 
 
 @each_normed
 def test_a_row_that_is_no_number_spoils_no_other_one(op: Op):
-    shape = sides(5, 4, 16)
-    inputs = random_inputs(op, shape, "float32", seed=2)
-    inputs[0][1, 3], inputs[0][3, 2] = np.nan, np.inf
-    session = BACKEND.open("numpy:0", threads=1, autotune=False)
-    case = Case(op.name, op.group, shape, "float32", "tuned", "resident", "numpy:0")
-    output = allocate_outputs(session, op, case, inputs)
-    session.run(session.compile(op, case, inputs, output))
-    session.close()
+    with compiled(op, sides(5, 4, 16), seed=2) as (launch, inputs, output, _):
+        inputs[0][1, 3], inputs[0][3, 2] = np.nan, np.inf
+        launch()
     assert np.isnan(output).all(axis=1).tolist() == [False, True, False, True, False]
     assert np.isfinite(output[::2]).all()
 
