@@ -1,4 +1,5 @@
-"""The plan and the measurement: the parent chooses the cases; one worker per device checks and times them.
+"""Plan a run and measure it. The parent process chooses the cases; one worker process per device checks and
+times them.
 
 The command line, the Python interface and the wings use this package. It imports nothing from the analysis.
 """

@@ -1,7 +1,9 @@
-"""Choice of one adapter per card: find the adapters of a backend that are the same card, and pick one of them.
+"""Choose one adapter for each card.
 
-Several drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) list the same card to one backend. The user sees all
-of these adapters and can name any of them. If none is named, the fastest in a short trial stands for the card.
+An adapter is one entry in a backend's list of devices, and a card is the physical GPU behind it. Several
+drivers (RADV and AMDVLK) or interfaces (Vulkan and DX12) may list the same card to one backend. The user sees
+all adapters of a card and can name any of them. If none is named, a short trial decides which adapter is
+measured.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from gpubench.result.run import Device, RunWarning
 Trial = Callable[[str], float | None]
 Card = list[Device]
 
-# One case is bound by arithmetic, one by memory. A tuned implementation is what differs by the driver's compiler.
+# One case is bound by arithmetic, one by memory. Tuned implementations show what a driver's compiler is worth.
 TRIAL_CASES = (("matmul", "square", 1024), ("add", "vector", 1 << 22))
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")  # the first one that the backend has
 DEADLINE_S = 20.0
-SAMPLES, LIMIT_S = 3, 1.0  # of one case
-# The first adapter stays unless another is so many times as fast: a trial is one look, and the next run decides anew.
+SAMPLES, LIMIT_S = 3, 1.0  # samples of each case, and seconds that they may take
+# The first adapter is kept unless another one is more than this many times as fast, as one trial is uncertain.
 MARGIN = 1.05
 
 
 def try_adapter(device_id: str) -> float | None:
-    """Return the geometric mean of the seconds that a launch of each of TRIAL_CASES takes. Returns None if the adapter
-    cannot be opened, has none of these cases, or fails in one."""
+    """Return the geometric mean of the launch times of TRIAL_CASES in seconds. Returns None if the adapter
+    cannot be opened, supports none of these cases, or fails in one."""
     with tempfile.TemporaryDirectory() as scratch, Worker() as worker:
         try:
             return _seconds(worker, device_id, scratch)
@@ -76,9 +78,10 @@ def _seconds(worker: Worker, device_id: str, scratch: str) -> float | None:
 def cards(devices: Iterable[Device]) -> list[Card]:
     """Group the GPUs of one backend by card, in the order of their first adapters.
 
-    One driver of one interface lists a card once, so two equal cards stay apart. Two adapters of different drivers are
-    the same card if their UUIDs or their addresses are equal. If they cannot be compared by these, equal vendor and
-    device ids decide: the first adapter of one driver is paired with the first of the other.
+    One driver lists a card only once through one interface, so two identical cards stay apart. Adapters of
+    different drivers belong to the same card if their UUIDs or their PCI addresses are equal. If they have
+    neither in common, their vendor and device ids decide: the first adapter of one driver is paired with the
+    first of the other.
     """
     grouped: list[Card] = []
     for device in devices:
@@ -93,7 +96,7 @@ def cards(devices: Iterable[Device]) -> list[Card]:
 
 
 def _way(device: Device) -> tuple[str, str | None]:
-    """Return the interface that lists the device, and the driver behind it."""
+    """Return the interface that lists the device, and the driver behind it (None if it is unknown)."""
     return device.api, device.identity.driver if device.identity else None
 
 
@@ -160,8 +163,8 @@ def _inner(device: Device) -> str:
 
 
 def _fastest(card: Card, times: dict[str, float | None]) -> Device:
-    """Return the adapter with the least time, or the first that passed its trial if no adapter is faster than that by
-    MARGIN. Returns the first adapter if none passed."""
+    """Return the fastest adapter of the card. Returns the first adapter that passed its trial if the fastest
+    one is not more than MARGIN times as fast, and the first adapter of the card if none passed."""
     passed = [device for device in card if times.get(device.id) is not None]
     if not passed:
         return card[0]
@@ -185,7 +188,7 @@ def _listed_repeatedly(
 
 
 def _why(card: Card, taken: Device, times: dict[str, float | None]) -> str:
-    """Return why the chosen adapter was taken: `1.3x faster in a trial`."""
+    """Return the reason for the choice of `taken` as text, such as `1.3x faster in a trial`."""
     least = times.get(taken.id)
     if least is None:
         return f"the first, as no trial {'succeeded' if times else 'was made'}"

@@ -1,4 +1,4 @@
-"""The time that is left to a run, and the decision whether a case has enough samples."""
+"""The time budget of a run, and the decision whether a case has enough samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from gpubench.curves import stats
 from gpubench.curves.stats import median
 from gpubench.result.run import Settings, StopReason
 
-# What is nearly done when the budget ends may end.
+# Work that is nearly done when the budget ends gets this much longer.
 LAST_S = 0.5
 
 
 class Budget:
-    """A limit of `total_s` seconds from the monotonic time `began`. Without `total_s` it never ends.
+    """A time limit of `total_s` seconds, counted from the monotonic time `began`. There is no limit if
+    `total_s` is None.
 
-    Work that is done once on a machine, such as choosing kernels, is not counted, up to `most_once_s` seconds.
+    Up to `most_once_s` seconds of work that a machine does only once, such as choosing kernels, are not
+    counted.
     """
 
     def __init__(self, total_s: float | None = None, began: float = 0.0, most_once_s: float = 0.0) -> None:
@@ -47,7 +49,7 @@ class Budget:
 
     @property
     def patience_s(self) -> float:
-        """Seconds to wait for work in which nothing is timed."""
+        """Seconds to wait for a worker that times nothing: the time left and LAST_S."""
         return max(0.0, self.left_s()) + LAST_S
 
     @property
@@ -58,7 +60,7 @@ class Budget:
 
 ENDLESS = Budget()
 
-# Fewer blocks do not tell how far blocks lie apart.
+# Fewer blocks do not show how much blocks differ.
 LEAST_BLOCKS = 4
 
 
@@ -70,10 +72,12 @@ def stop_reason(
     *,
     target: int | None = None,
 ) -> StopReason | None:
-    """Return why sampling stops, or None to go on. `blocks`: the kept samples of each block.
+    """Return the reason to stop sampling a case, or None to go on. `blocks`: the samples of each block that
+    count.
 
-    If `target` is given, only this number of blocks and the time left decide. Otherwise the time left comes first, then
-    the number of samples, the precision (from LEAST_BLOCKS blocks on) and the sampling time.
+    If `target` is given, only that number of blocks and the time left decide. Otherwise the reasons are tried
+    in this order: the time left, the number of samples, the precision (from LEAST_BLOCKS blocks on) and the
+    sampling time.
     """
     if target is not None and len(blocks) >= target:
         return "max-samples"
@@ -93,8 +97,8 @@ def stop_reason(
 
 
 def estimate(values: list[float]) -> tuple[float, float | None]:
-    """Return the typical seconds (geometric mean of `values`, the blocks' medians), and the relative half-width of the
-    interval of their median. The half-width is None for fewer than two values."""
+    """Return the geometric mean of `values` (the medians of blocks, in seconds) and the relative half-width of
+    the interval of their median. The half-width is None for fewer than two values."""
     if not values:
         return 0.0, None
     middle = stats.geometric_mean(values)

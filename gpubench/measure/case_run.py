@@ -1,4 +1,4 @@
-"""One case under measurement: it is prepared, sampled and stopped, and any error becomes its outcome."""
+"""One case under measurement: prepare it, sample it, stop it, and turn any error into its outcome."""
 
 from __future__ import annotations
 
@@ -54,31 +54,31 @@ from gpubench.result.run import (
 
 
 def warn_once(recorder: Recorder, sink: Sink, warning: RunWarning) -> None:
-    """Store and report a warning that the run does not hold yet."""
+    """Store and report a warning unless the run already has one with the same code and message."""
     if all((other.code, other.message) != (warning.code, warning.message) for other in recorder.run.warnings):
         recorder.warn(warning)
         sink(Warned(warning))
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """The run around a workload."""
+    """The objects and settings that all cases of one session share."""
 
     pool: WorkerPool  # drives the devices of this session
     recorder: Recorder  # holds the document
     settings: Settings  # how to measure
-    sink: Sink  # is told of each event
-    progress: Progress  # counts cases for whoever watches
-    session: int  # its index in the file
+    sink: Sink  # receives each event
+    progress: Progress  # counts cases for the display of progress
+    session: int  # index of the session in the file
     budget: Budget  # the time that is left
     kinds: Mapping[str, DeviceKind]  # by device id
-    check_only: bool = False  # nothing is timed
-    repeats: Mapping[str, Block] = {}  # by case, a block whose counts are set
-    first_session: int = 0  # the first one of this call
+    check_only: bool = False  # outputs are checked, but nothing is timed
+    repeats: Mapping[str, Block] = {}  # by case id: a block whose repeat counts are used again
+    first_session: int = 0  # index of the first session of this call of the program
     pace: Pace = msgspec.field(default_factory=Pace)  # what launches took so far
 
 
 SHORTEST_DEADLINE_S = 1.0
-# Before what was throttled is taken again: three tries for each case and session.
+# Pauses before throttled samples are taken again: each case has three tries in a session.
 PAUSES_S = (0.05, 0.25, 1.0)
 # Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
 # goes before it is forgotten in no time makes a block of its own, without a warm-up.
@@ -86,27 +86,27 @@ BLOCK_SAMPLES = 2
 LONG_S = 0.005
 # Launches of a case with one sample: those of the reference, the first one, the sample, and the last check.
 LEAST_LAUNCHES = 5
-# A first launch so long is not made again to warm up: where it was its program that took so long, the block tells.
+# If the first launch takes longer than this, no launch is added to warm up.
 ONCE_S = 0.25
-LOOP_S = 0.05  # of calls before each block, beside calls of two sides
-# So many blocks of a CPU have to agree, or it has this many.
+LOOP_S = 0.05  # seconds of calls before each block, if a split is timed in the same rounds
+# A CPU case ends when AGREEING blocks agree, or after MOST_TRIES blocks.
 AGREEING, MOST_TRIES = 2, 4
-LARGEST_BLOCK = 5  # of a share of a split that is only tried
-# A launch that takes so much longer than it should hangs.
+LARGEST_BLOCK = 5  # samples of a split that is only tried
+# A launch hangs if it takes HANG_S seconds more than SLOW times what is expected.
 HANG_S, SLOW = 3.0, 10.0
 BUILDING = ("compile", "autotune")  # a compiler may take long
 
 
 def out_of_time(gone: WorkerGone, budget: Budget, launch_s: float) -> bool:
-    """Whether a worker ended only because the budget ended, not because it hangs."""
+    """Return whether a worker was ended because the budget was over, not because a launch hung."""
     late = gone.reason == "timeout" and budget.over
     return late and (gone.phase in BUILDING or gone.phase_s < HANG_S + SLOW * launch_s)
 
 
 class CaseRun:
-    """One case while its workload is measured: its time limit, its kept samples, its worker.
+    """One case while its workload is measured. It knows the case's time limit, its samples and its worker.
 
-    `before` is the outcome of the case when the measurement began. A failure leaves it as it is.
+    `before` is the outcome that the case had when this measurement began. A failure does not remove it.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CaseRun:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the split of a case on two sides is still to be chosen."""
+        """Whether the case runs on two sides (CPU and GPU) and its split has not been chosen yet."""
         return self.prepared is not None and self.prepared.split is not None and self.split is None
 
     @property
@@ -154,7 +154,7 @@ class CaseRun:
         )
 
     def trial(self, purpose: Purpose, split: float | str) -> CaseRun:
-        """Return the same case split in another way, with the whole time limit to itself."""
+        """Return a new CaseRun of the same case with another split and with a full time limit."""
         unexplained = msgspec.structs.replace(self._workload, explained=False)
         trial = CaseRun(self.case, self.runtime, unexplained, purpose, self.before)
         trial._number, trial.split = self._number, split
@@ -169,7 +169,7 @@ class CaseRun:
             self._run_late(f"a call takes {self.call_s:.1f} s, and to check and time it about {needed_s:.0f} s")
 
     def lose(self, gone: WorkerGone) -> None:
-        """End the case whose worker ended: the case is out of time, or broken."""
+        """End the case because its worker `gone` ended: the case is out of time or failed."""
         if out_of_time(gone, self.runtime.budget, self._workload.slow_s):
             self._run_late(f"the time budget ended {gone.phase_s:.0f} s after its worker began: {gone.phase}")
             self._announce()
@@ -177,7 +177,7 @@ class CaseRun:
             self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
 
     def _run_late(self, detail: str) -> None:
-        """End the case because the budget has no time for it. An earlier outcome stays."""
+        """End the case because the budget has no time for it. The outcome that it had before is kept."""
         self.over, self.prepared = True, None
         hint = REASONS["budget"].remedy
         skip = Skip(id=self.case.id, case=self.case, reason="budget", detail=detail, hint=hint)
@@ -186,7 +186,7 @@ class CaseRun:
         )
 
     def begin(self) -> None:
-        """Announce the case, and prepare it."""
+        """Report the start of the case and prepare it."""
         progress = self.runtime.progress
         progress.number += 1
         self._number = progress.number
@@ -194,7 +194,7 @@ class CaseRun:
         self.prepare(first=True)
 
     def _place(self) -> tuple[str, int, int, int, int, float | None]:
-        """Return the fields of CaseUnderWay."""
+        """Return the values of the fields of CaseUnderWay."""
         progress, session = self.runtime.progress, self.runtime.session
         return (
             self.case.id, self._number, progress.cases, session, progress.sessions, progress.remaining(),
@@ -202,7 +202,7 @@ class CaseRun:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is timed while the case is prepared, so that devices may prepare side by side."""
+        """Whether preparing the case times nothing, so that several devices may prepare at the same time."""
         if self.runtime.check_only:
             return True
         return not self._explained and inner_device(self.case.device_id) is None
@@ -214,7 +214,7 @@ class CaseRun:
             self._ask_ahead(worker, self._prepare_request)
 
     def prepare(self, *, first: bool) -> None:
-        """Prepare the case on its worker. A refusal becomes a Skip and a breakage a failure; both end the case."""
+        """Have the worker prepare the case. A refusal ends the case as a Skip, an error as a failure."""
         reply = self._exchange(self._prepare_request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
@@ -225,7 +225,7 @@ class CaseRun:
                 self._enter(reply)
 
     def _warn(self, notes: Iterable[RunWarning], lacks: str | None) -> None:
-        """Warn of each note, and of a CPU that is not at its best; each warning is given once per run."""
+        """Give each note as a warning, once per run. `lacks`: why the CPU is slower than it could be."""
         hint = "unset the variable" if "NUMBA_" in (lacks or "") else install_command()
         slow = [RunWarning(code="cpu-not-compiled", message=lacks, hint=hint)] if lacks else []
         for warning in (*slow, *notes):
@@ -252,10 +252,11 @@ class CaseRun:
             self.stop(reason)
 
     def take(self, number: int, position: int) -> bool:
-        """Sample the case once in this round and record its blocks. Returns False if the case is over.
+        """Take a block of samples in this round and record it. Returns False if the case is over.
 
-        After a block with throttled samples, the worker takes as many new samples, as long as the case has tries left
-        in this session. A hot device gets a pause first; otherwise there is none, since rest lowers a clock.
+        If samples were throttled, the worker takes as many again, as long as the case has tries left in this
+        session. A hot device gets a pause first. Otherwise there is none, since an idle device lowers its
+        clock.
         """
         samples = self._block_size()
         while True:
@@ -275,7 +276,7 @@ class CaseRun:
                 self.left_s -= pause_s
 
     def stop(self, reason: StopReason) -> None:
-        """End the sampling of the case in this session. A time-out with too few samples is a failure."""
+        """End the sampling in this session. A time-out before the least number of samples is a failure."""
         if self.over:
             return
         self.over = True
@@ -298,7 +299,7 @@ class CaseRun:
             self.runtime.recorder.add(self.case.id, stages=reply.times)
 
     def assign_stages(self, limit_s: float) -> AssignmentTimes | None:
-        """Ask the worker where the stages could run, and record the times that decide it."""
+        """Ask on which side each stage could run, and record the times that decide it. May return None."""
         reply = self._ask_of_session(protocol.TimeStages, limit_s=limit_s, assignment_times=True)
         if not isinstance(reply, protocol.TimedStages) or reply.assignment_times is None:
             return None
@@ -306,7 +307,7 @@ class CaseRun:
         return reply.assignment_times
 
     def work(self, start_at: float, warmup_s: float, work_s: float) -> protocol.Worked | None:
-        """Have the worker make calls from `start_at` on. Returns None if this broke the case."""
+        """Have the worker call for `work_s` seconds from `start_at` on. Returns None if this broke the case."""
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
         reply = self._exchange_once_prepared(
             lambda worker: protocol.Work(
@@ -316,7 +317,7 @@ class CaseRun:
         return reply if isinstance(reply, protocol.Worked) else None
 
     def ask_to_finish(self) -> None:
-        """Send the request of `finish` now, so that devices check side by side: nothing is timed any more."""
+        """Send the request of `finish` now, so that the devices check at the same time."""
         if not self._to_be_finished:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
@@ -337,29 +338,29 @@ class CaseRun:
 
     @property
     def _to_be_finished(self) -> bool:
-        """Whether a last check is needed. A case that the budget left without a sample was checked before."""
+        """Whether a last check is needed. It is not if the budget left no time for a sample."""
         return self.measured and (bool(self._used) or self.runtime.check_only)
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch: measured, or else as the op declares."""
+        """Seconds of a launch: as measured, or as the op declares if nothing was measured."""
         return self._launch_s or self._workload.call_s
 
     @property
     def sample_s(self) -> float:
-        """Least seconds of a sample if launches are long, else 0."""
+        """Least seconds of one sample. It is 0 for launches shorter than ONCE_S."""
         return self.call_s * (self.case.calls or 1) if self.call_s >= ONCE_S else 0.0
 
     @property
     def check_s(self) -> float:
-        """Least seconds of the last check if launches are long, else 0."""
+        """Least seconds of the last check. It is 0 for launches shorter than ONCE_S."""
         return self.call_s * min(self.case.calls or 1, protocol.MOST_CHECKED) if self.call_s >= ONCE_S else 0.0
 
     # ---------------------------------------------------------------- its worker
 
     @property
     def _counts(self) -> Block | None:
-        """A block with the repeat counts that this session or an earlier one has settled."""
+        """A block with the repeat counts that this or an earlier session settled, or None."""
         outcome = self._outcome
         earlier = settled_block(outcome) if isinstance(outcome, Measurement) else None
         return earlier or self.runtime.repeats.get(self.case.id)
@@ -398,7 +399,7 @@ class CaseRun:
     def _exchange_once_prepared(
         self, request: Callable[[Worker], protocol.WorkerRequest]
     ) -> protocol.Reply | None:
-        """Do what `_exchange` does, but prepare the case first if its worker was replaced."""
+        """Like `_exchange`, but first prepare the case again if its worker was replaced."""
         if not self.runtime.pool.holds(self.case.device_id, self.worker):
             self.prepared = None
             self.prepare(first=False)
@@ -439,8 +440,8 @@ class CaseRun:
         return reply
 
     def _patience_s(self, request: protocol.WorkerRequest) -> float:
-        """Return the seconds to wait for the reply. Preparing and sampling are not waited for once the budget is
-        over."""
+        """Return how many seconds to wait for the reply to `request`. Requests to prepare or to sample are
+        given up soon after the budget is over."""
         limit_s, budget = max(self.left_s, SHORTEST_DEADLINE_S), self.runtime.budget
         if isinstance(request, protocol.Prepare):
             return min(limit_s, budget.patience_s)
@@ -449,7 +450,7 @@ class CaseRun:
         return limit_s
 
     def _block(self, number: int, position: int, samples: int) -> Block | None:
-        """Return the worker's samples, judged by the monitor's readings. A CPU is timed without readings."""
+        """Take one block and judge it by the monitor's readings. Returns None if the case is over."""
         runtime = self.runtime
         monitor = None if self._on_cpu else runtime.pool.monitor
         if monitor is not None:
@@ -473,13 +474,13 @@ class CaseRun:
 
     @property
     def _warmup_s(self) -> float:
-        """Seconds of work before a block: a GPU's clock fell while another device was measured; a CPU needs none."""
+        """Seconds of work before a block. The clock of a GPU fell while another device was measured."""
         return max(LOOP_S * self._loops, 0.0 if self._on_cpu else self.runtime.settings.warmup_s)
 
     @property
     def _loops(self) -> bool:
-        """Whether the case is warmed up as in a loop, because a split is timed beside it: an idle core is slow for some
-        calls."""
+        """Whether the case makes calls before each block because a split is timed in the same rounds. An idle
+        core is slow for the first calls."""
         return self.call_s < ONCE_S and any(case.shared_with for case in self._workload.cases)
 
     @property
@@ -488,8 +489,8 @@ class CaseRun:
 
     @property
     def _wanted(self) -> int | None:
-        """Number of blocks to take. All threads of a CPU wait for a thread that another program delays, which makes one
-        of two blocks longer. More blocks are taken until two agree."""
+        """Number of blocks to take; None if the settings decide. A CPU takes more until two blocks agree, since
+        a block in which another program delays one thread is longer."""
         target = self.purpose.blocks
         if target is None or not self._on_cpu or self._long or self.purpose.phase != MAIN.phase:
             return target
@@ -502,13 +503,14 @@ class CaseRun:
 
     @property
     def _counted(self) -> list[list[float]]:
-        """The samples that count, by block. If throttling leaves too few, all samples of the session count."""
+        """The samples that count, by block. If throttling leaves too few, they are all samples of the
+        session."""
         enough = sum(map(len, self._clean)) >= self.runtime.settings.min_samples
         return self._clean if enough or self._pauses_s else [[value] for block in self._used for value in block]
 
     @property
     def kept(self) -> list[float]:
-        """The samples that count."""
+        """The samples that count, in one list."""
         return [value for block in self._counted for value in block]
 
     def _block_size(self) -> int:
@@ -518,7 +520,7 @@ class CaseRun:
         return max(1, min(rest, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
-        """Add the samples of a block."""
+        """Note the samples of a block, and those of them that were not discarded."""
         self._used.append(block.wall_s[block.warmup :])
         clean = [x for i, x in enumerate(self._used[-1], block.warmup) if str(i) not in block.discarded]
         self._clean += [clean] if clean else []
@@ -566,7 +568,7 @@ class CaseRun:
         self._end(broken(self.case, self.before, failure))
 
     def _skip(self, reason: Reason, detail: str, hint: str) -> None:
-        """End the case. Samples of earlier sessions stay if the device is not available in this session."""
+        """End the case as a Skip. If it has samples of earlier sessions, keep them and warn instead."""
         if self.before is None or not has_samples(self.before):
             self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
             return
@@ -587,7 +589,7 @@ class CaseRun:
         self._announce()
 
     def _announce(self) -> None:
-        """Report what became of the case in this session."""
+        """Report the outcome of the case in this session."""
         outcome, progress = self._outcome, self.runtime.progress
         assert outcome is not None
         sampled = isinstance(outcome, Measurement) and bool(self.kept)

@@ -1,7 +1,9 @@
-"""Checks that a backend keeps the contract of `model.backend`, for our tests and for authors of other backends.
+"""Check that a backend keeps the contract of `gpubench.backends.contract`, for our tests and for authors of
+backends.
 
-`conformance.suite(BACKEND, "mine:0").findings` is empty if every case that the device accepts is right and everything
-around it holds. `python -m gpubench.measure.conformance NAME` does the same for an op or a backend.
+`suite(BACKEND, "mine:0").findings` is empty if every case that the device accepts gives the right result, and
+if transfers, memory and clocks do what the contract promises. `python -m gpubench.measure.conformance NAME`
+checks an op or a backend.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from gpubench.measure.worker.timer import device_seconds
 from gpubench.measure.worker.workspace import Workspace, gate, kind_of, refusal
 from gpubench.result.case import DTYPES, IMPLEMENTATIONS, Case
 
-# 1, around a workgroup, no multiple of any tile or vector width.
+# Size 1, sizes around that of a workgroup, and sizes that are no multiple of any tile or vector width.
 VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)
 MATRIX_SIZES = (1, 3, 17, 65, 130)
-# Above all staging buffers that take turns, with a remainder.
+# More than all staging buffers hold together, and no multiple of their size.
 LARGE_BYTES = (64 << 20) + 12
-# Of the values of a transfer: a prime, and drawing all of them would take longer than moving them.
+# The values of a transfer repeat after this prime number, since drawing all of them would take too long.
 PERIOD = 70_001
 # A launch this long is far above the step of every device clock; shorter ones are mostly launch overhead.
 LONG_LAUNCH_S = 5e-5
-# A case of the author's check takes seconds at most, be it by a library call without fast code.
+# A case of the author's check takes a few seconds at most, even in a library without fast code for it.
 MOST_FLOPS = 1e9
 REUSES = 12
 # No device has this much memory: such a limit means "none".
@@ -54,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     what: str  # what was promised
     device: str  # the id of the device
-    op: str  # the op, if it is about one
+    op: str  # name of the op; empty if the finding is not about an op
     detail: str  # what happened instead
 
 
@@ -73,25 +75,25 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def usual_sizes(op: Op) -> Sequence[int]:
-    """Return small and awkward sizes."""
+    """Return the sizes at which `suite` tries the op: small ones, and ones that are no multiple of a tile."""
     return MATRIX_SIZES if op.group == "matrix" else VECTOR_SIZES
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the suite."""
 
-    sizes: Callable[[Op], Sequence[int]] = usual_sizes  # of an op
+    sizes: Callable[[Op], Sequence[int]] = usual_sizes  # returns the sizes at which an op is tried
     seeds: Sequence[int] = (1, 2)  # of the inputs
-    kinds: Sequence[str] = ("random",)  # how inputs are drawn
-    around: bool = True  # transfers, memory and the clock are tried, too
-    exhaust: bool = False  # more memory is asked for than there is
+    kinds: Sequence[str] = ("random",)  # kinds of random inputs (`shared.host.random_inputs`)
+    around: bool = True  # also try transfers, memory and the clock
+    exhaust: bool = False  # also ask for more memory than there is
 
 
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
 ) -> Report:
-    """Open the device and try `ops`; None means the ops of a plain run. Raises BackendUnavailable if the device cannot
-    be opened."""
+    """Open the device, run the checks on it and return a report. `ops`: None means the ops of a plain run.
+    Raises BackendUnavailable if the device cannot be opened."""
     checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
@@ -120,7 +122,7 @@ def suite(
 
 
 def members_of(kind: type) -> dict[str, object]:
-    """Return the members that a class and its bases define, by name."""
+    """Return all members of a class, its bases' included, by name."""
     return {name: value for base in reversed(kind.mro()) for name, value in vars(base).items()}
 
 
@@ -168,8 +170,8 @@ class _Trial:
         )
 
     def contract(self, thing: object, base: type) -> None:
-        """Check that `thing` derives from `base` and has no public method beyond those of the contract and its
-        protocols."""
+        """Check that `thing` is an instance of `base` and has no public method that the contract and its
+        protocols do not have."""
         self.is_a(base, thing)
         names = sorted(
             {
@@ -208,7 +210,7 @@ class _Trial:
         self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
-        """Fill all buffers, then read them back: a buffer that overlaps another loses its data."""
+        """Fill all buffers, then read them back. A buffer that overlaps another one loses its data."""
         hosts = [_draw(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
@@ -220,8 +222,8 @@ class _Trial:
                 self.session.free(buffer)
 
     def ways(self) -> None:
-        """Check what a session may offer beside its own calls: transfers in each implementation, and memory past the
-        pool."""
+        """Check what a session may offer in addition to its own calls: transfers in each implementation, and
+        memory outside its pool."""
         for implementation in IMPLEMENTATIONS:
             with self.promise(f"upload and download in the {implementation} implementation"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
@@ -236,7 +238,7 @@ class _Trial:
                 session.free_fresh(buffer)
 
     def parts(self) -> None:
-        """Check that a part of a buffer shows its beginning, as ops that share an input need."""
+        """Check that the beginning of a buffer can be used as a buffer, which ops that share an input need."""
         session, host = self.session, _draw(70_001)
         if not isinstance(session, SharesBuffers):
             return
@@ -267,7 +269,8 @@ class _Trial:
         self, way: Session | Transfers, buffer: Buffer, host: Array, detail: str, output: Array = None, *,
         promise: str = "what comes back is what was sent",
     ) -> None:  # fmt: skip
-        """Expect that the buffer holds these values."""
+        """Check that the buffer holds the values of `host`. `output`: the array to download into; None means a
+        new one."""
         output = host.copy() if output is None else output
         output.fill(-7)
         way.download(buffer, output)
@@ -323,8 +326,8 @@ class _Trial:
         return False
 
     def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
-        """Return what `use` returns for the workload's inputs and reference. Returns True if they cannot be
-        prepared."""
+        """Make the workspace of the case (inputs and reference) and return `use(workspace)`. Returns True if
+        the workspace cannot be made."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = kind_of(op)(self.session, op, case, *drawn, self.folder)
             used = use(workspace)
@@ -340,8 +343,8 @@ class _Trial:
         return True
 
     def launch(self, case: Case, drawn: Inputs, workspace: Workspace) -> None:
-        """Check that the output is right over sentinels, that a second run gives the same, and that inputs are
-        unchanged."""
+        """Check that the output is right although the buffer was full of sentinels, that a second run gives the
+        same output, and that the inputs are unchanged."""
         where, name = f"{case.id}, {drawn[1]} inputs, seed {drawn[0]}", case.op
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch
@@ -370,7 +373,7 @@ class _Trial:
                 return
 
     def check_clock(self, case: Case, workspace: Workspace) -> bool:
-        """Check the device's clock. Returns True if a longer launch would add nothing."""
+        """Check the device's clock with one case. Returns True if there is no need to try a longer launch."""
         session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = device_seconds(session, launch, 1), device_seconds(session, launch, 1, cold=True)
         if session.device.clock is None:
@@ -402,8 +405,8 @@ class _Trial:
 
 
 def author_sizes(op: Op) -> list[int]:
-    """Return the sizes of an author's check: 1, 1000, 2**10 and 2**20, but none that the op does not have or that takes
-    long."""
+    """Return the sizes at which an author's op is checked: 1, 1000, 2**10 and 2**20. Sizes that the op does not
+    have or that would take long are left out."""
 
     def fits(params: dict[str, int]) -> bool:
         small = op.held_bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
@@ -413,8 +416,8 @@ def author_sizes(op: Op) -> list[int]:
 
 
 def check_op(op: Op) -> Report:
-    """Check the op in every implementation and dtype of every device, software adapters too, with two kinds of inputs:
-    its own and normal ones."""
+    """Check the op in every implementation and dtype on every device, software adapters included, with two
+    kinds of inputs: those that the op declares and normally distributed ones."""
     whole = Report([], [], {})
     checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
     for name in backends.usual():
@@ -438,8 +441,8 @@ def check_backend(backend: Backend) -> Report:
 
 
 def main(name: str) -> int:
-    """Check the op or backend `name`, print the findings, and return 1 if there are any or nothing was checked. Raises
-    UsageError for an unknown name."""
+    """Check the op or backend `name` and print the findings. Returns 1 if there are findings or nothing was
+    checked, else 0. Raises UsageError for an unknown name."""
     hidden = [name] if name in backends.hidden_names() else []
     ops = [*kernels.names(), *kernels.foreign()]
     require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")

@@ -1,7 +1,8 @@
-"""The parent's side of a session's monitor, and its messages: one JSON object per line.
+"""The parent's side of a session's monitor, and the messages between the two, which are one JSON object per
+line.
 
-The monitor never ends a run. If it does not answer, it delays a session by at most twice `PATIENCE_S`. If its driver
-starts late, readings are missed.
+The monitor is a child process that reads clocks and temperatures of GPUs. It never ends a run. If it does not
+answer, a session is delayed by at most twice `PATIENCE_S`. If its driver starts late, some readings are missed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ INTERVAL_S = 0.1
 
 
 class Monitor:
-    """Readings of the session's GPUs while blocks are measured. `since` is the session's monotonic start."""
+    """Reads the GPUs of a session while blocks are measured. `since` is the monotonic time at which the session
+    started. `absent` gives the devices that cannot be read, each with the reason."""
 
     def __init__(
         self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None
@@ -52,13 +54,15 @@ class Monitor:
         self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
-        """Return the users of the devices before any worker opens one, so none of them is ours."""
+        """Return which other programs use each GPU. It is called before any worker opens a device, so none of
+        the users is ours."""
         answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         ready = [answer for answer in answers if isinstance(answer, Ready)]
         return {name: users for answer in ready for name, users in answer.users.items() if users}
 
     def watch(self, *device_ids: str, every_s: float = INTERVAL_S) -> None:
-        """Begin to read these devices repeatedly, as far as they can be read. Returns at once."""
+        """Start to read these devices every `every_s` seconds. Devices that cannot be read are ignored. Returns
+        at once."""
         if self._child is None:
             return
         self._watched = [name for name in device_ids if name in self._ids and name not in self._absent]
@@ -81,7 +85,8 @@ class Monitor:
     def judge(
         self, device_id: str, block: Block, times_s: Sequence[float], readings: Sequence[Reading]
     ) -> Block:
-        """Judge the block by `judge_block`, with the device's clocks in earlier blocks; then remember its own clock."""
+        """Return the block as `judge_block` judges it, with the median clock of the device's earlier blocks as
+        the usual clock. Then remember the clock of this block."""
         clocks = self._clocks.setdefault(device_id, [])
         block = judge_block(block, times_s, readings, median(clocks) if clocks else None)
         if block.clock_hz and not block.discarded:
@@ -89,7 +94,7 @@ class Monitor:
         return block
 
     def seconds(self, moment: float) -> float:
-        """Convert a monotonic time to seconds from the session's start, as the records store it."""
+        """Convert a monotonic time to seconds since the session's start, which is what the file stores."""
         return moment - self._since
 
     def records(self) -> list[Telemetry]:
@@ -98,7 +103,7 @@ class Monitor:
         return [columns(name, readings, self._since) for name, readings in by_device.items()]
 
     def absent(self) -> dict[str, str]:
-        """Return the devices that cannot be read, each with the reason, as far as known."""
+        """Return the devices that are known to be unreadable, each with the reason."""
         return dict(self._absent)
 
     def close(self) -> None:
@@ -107,8 +112,9 @@ class Monitor:
             self._child = None
 
     def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
-        """Return the monitor's messages up to the one for which `last` is true. If it does not come, give the monitor
-        up, unless its driver may still be starting. `patient`: wait for that start."""
+        """Return the monitor's messages up to the first one for which `last` returns True. If that message does
+        not come in time, give the monitor up, unless its driver may still be starting. `patient`: wait for that
+        start."""
         answers: list[FromMonitor] = []
         until = time.monotonic() + (PATIENCE_S if patient or self._ready else 0.0)
         while self._child is not None:
@@ -148,13 +154,14 @@ class Monitor:
 
 
 def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
-    """Return the monitor for these devices. Each is identified by itself, or by its GPU's entry in `machine`."""
+    """Return the monitor for these devices. A device is identified by its own UUID or address, or else by those
+    of its GPU in `machine`."""
     targets, absent = find_targets(devices, machine)
     return Monitor(targets, since, absent)
 
 
 def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[MonitorTarget], dict[str, str]]:
-    """Return the devices that can be read, and for each other GPU the reason why not."""
+    """Return the devices that can be read, and the reason for each GPU that cannot."""
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets: list[MonitorTarget] = []
     absent: dict[str, str] = {}
@@ -176,7 +183,7 @@ def find_targets(devices: Sequence[Device], machine: Machine) -> tuple[list[Moni
 
 
 def warning(absent: Mapping[str, str]) -> RunWarning | None:
-    """Return one warning for all devices whose clocks cannot be read; None if there are none."""
+    """Return one warning for all devices whose clocks cannot be read, or None if `absent` is empty."""
     if not absent:
         return None
     whys = "; ".join(dict.fromkeys(absent.values()))
@@ -188,8 +195,8 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
 
 
 def warn_of_users(users: Mapping[str, Users], session: int) -> list[RunWarning]:
-    """Return warnings about other users of the GPUs; devices on the same GPU share one. The severity is only "info" for
-    processes that draw a screen and for memory without a visible holder, which may be the driver's."""
+    """Return the warnings about other users of the GPUs. Devices with equal users share one warning. Its
+    severity is "info" unless other processes compute there."""
     warnings = []
     for seen in dict.fromkeys(users.values()):
         where = ", ".join(sorted(name for name, other in users.items() if other == seen))
@@ -223,12 +230,12 @@ SLOW_SHARE = 0.9
 def judge_block(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """Return the block with its throttled samples discarded, all throttle reasons, and the clock of each used sample,
-    unless the device counted that itself.
+    """Return the block with its throttled samples discarded, and with the throttle reasons and the clock of
+    each sample. The clock is left as it is if the device counted cycles itself.
 
-    `times_s`: when the block began and when each entry of `wall_s` ended, on the clock of the readings. A sample is
-    judged by the readings during it, or by the nearest one if there are none. `usual_hz`: the device's SM clock in the
-    run so far. If it is None, a low clock alone does not discard a sample.
+    `times_s`: when the block began and when each entry of `wall_s` ended, on the clock of the readings. A
+    sample is judged by the readings during it, or by the nearest reading if there is none. `usual_hz`: the
+    usual SM clock of the device in this run. If it is None, a low clock alone does not discard a sample.
     """
     if not readings:
         return block
@@ -245,8 +252,8 @@ def judge_block(
 
 
 def is_slowed_down(reading: Reading, usual_hz: float | None) -> bool:
-    """Whether the device is hot, lacks power, or runs far below its usual clock for a reason other than the power
-    cap."""
+    """Return whether the device is too hot, lacks power, or runs far below its usual clock for a reason other
+    than the power cap."""
     if SLOWED.intersection(reading.throttle):
         return True
     if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:
@@ -281,55 +288,56 @@ class FromMonitor(msgspec.Struct, frozen=True, tag=True):
 
 
 class CounterFile(msgspec.Struct, frozen=True):
-    """A file with a number of microjoules that grows."""
+    """A file that holds a growing number of microjoules."""
 
-    path: str  # its place
-    wraps_uj: int | None = None  # where it begins at 0 again
+    path: str  # path of the file
+    wraps_uj: int | None = None  # value after which the number begins at 0 again
 
 
 class MonitorTarget(msgspec.Struct, frozen=True):
-    """A device to read. If the driver does not know it, its backend may read it."""
+    """A device to read. If the driver does not know the device, its backend may read it."""
 
     device_id: str  # its id in this run
-    uuid: str | None = None  # by which the driver knows it
+    uuid: str | None = None  # UUID by which the driver knows it
     pci: str | None = None  # its address, as in `0000:09:00.0`
-    files: list[CounterFile] = []  # counters of energy that are read in the driver's place
+    files: list[CounterFile] = []  # energy counters that are read instead of asking the driver
 
     @property
     def known(self) -> bool:
-        """Whether the driver can tell which GPU this is."""
+        """Whether the UUID or the address tells the driver which GPU is meant."""
         return bool(self.uuid or self.pci)
 
 
 class Begin(ToMonitor, frozen=True):
-    """The first order; the monitor answers Ready."""
+    """The first order to the monitor, which answers Ready."""
 
     targets: list[MonitorTarget]  # the devices of the session
 
 
 class Watch(ToMonitor, frozen=True):
-    """The order to read devices now, and repeatedly until Pause."""
+    """Order: read the devices now and then repeatedly until Pause."""
 
-    device_ids: list[str]  # those to read
-    every_s: float  # from one reading to the next
+    device_ids: list[str]  # the devices to read
+    every_s: float  # seconds from one reading to the next
 
 
 class Pause(ToMonitor, frozen=True):
-    """The order to read once more and then stop; the monitor answers Paused."""
+    """Order: read once more, then stop reading. The monitor answers Paused."""
 
-    number: int  # of this order
+    number: int  # number of this order
 
 
 class Users(msgspec.Struct, frozen=True):
-    """Users of a GPU."""
+    """Number of processes that use a GPU."""
 
-    computing: int = 0  # processes that compute there
-    drawing: int = 0  # processes that draw there
-    used_bytes: int = 0  # memory that all processes hold, listed here or not
+    computing: int = 0  # processes that compute on it
+    drawing: int = 0  # processes that draw a screen with it
+    used_bytes: int = 0  # memory in use, also by processes that cannot be seen
 
     @property
     def unseen(self) -> bool:
-        """Whether memory is in use although no process is listed, as in a container."""
+        """Whether more memory is in use than an idle driver holds although no process can be seen, as in a
+        container."""
         return not (self.computing or self.drawing) and self.used_bytes > IDLE_BYTES
 
     def __bool__(self) -> bool:
@@ -339,30 +347,30 @@ class Users(msgspec.Struct, frozen=True):
 class Ready(FromMonitor, frozen=True):
     """The answer to Begin."""
 
-    absent: dict[str, str]  # by device, why it cannot be read
-    users: dict[str, Users] = {}  # of the devices that tell
+    absent: dict[str, str]  # by device that cannot be read: the reason
+    users: dict[str, Users] = {}  # by device that reports its users
 
 
 class Reading(FromMonitor, frozen=True):
-    """One reading; a quantity is None if the device does not tell it."""
+    """One reading of a device. A quantity is None if the device does not report it."""
 
     device_id: str  # the device that was read
-    # Of `perf_counter`, which all processes of a machine share: Windows' `monotonic` goes in steps of 1/64 s.
+    # By `perf_counter`, which all processes of a machine share; `monotonic` has steps of 1/64 s on Windows.
     t_s: float
     clock_hz: float | None = None  # of the SMs
     memory_clock_hz: float | None = None  # of the memory
     temperature_c: float | None = None  # of the chip
     power_w: float | None = None  # of the board
-    energy_j: float | None = None  # of a counter that begins anywhere
+    energy_j: float | None = None  # a counter, of which only differences mean something
     throttle: list[str] = []  # reasons for a lowered clock, in the words of nvidia-smi
-    pcie_generation: int | None = None  # of the link to the host, now
-    pcie_width: int | None = None  # lanes of that link, now
+    pcie_generation: int | None = None  # current generation of the link to the host
+    pcie_width: int | None = None  # current number of lanes of that link
 
 
 class Paused(FromMonitor, frozen=True):
-    """The answer to Pause: all readings have been sent."""
+    """The answer to Pause, sent after all readings."""
 
-    number: int  # of the order
+    number: int  # number of the order
 
 
 def encode(message: ToMonitor | FromMonitor) -> bytes:
@@ -376,7 +384,8 @@ decode_answer = msgspec.json.Decoder(Ready | Reading | Paused).decode
 
 
 def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
-    """Return readings as the result file stores them: one list per quantity, times from the session's start."""
+    """Return the readings of a device as the result file stores them: one list per quantity, with times in
+    seconds since the session's start `since`."""
     # A field of `Reading` has the same name in `Telemetry`.
     quantities = set(Telemetry.__struct_fields__) - {"device_id", "t_s"}
     lists = {name: [getattr(reading, name) for reading in readings] for name in quantities}

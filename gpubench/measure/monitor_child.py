@@ -1,7 +1,7 @@
-"""The child process that reads clocks, temperature, power and throttle reasons.
+"""The child process that reads clocks, temperature, power and throttle reasons of GPUs.
 
-It is a process of its own for two reasons. A driver's management library may hang or crash. And nothing may be read
-while a CPU case is timed, so it reads only between Watch and Pause. End-of-file on stdin ends it at once.
+It is a separate process because a driver's management library may hang or crash. It reads only between Watch
+and Pause, so that nothing is read while a CPU case is timed. End-of-file on stdin ends it at once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gpubench.measure.monitor import (
     encode,
 )
 
-# Whoever is on a GPU is looked for again after so long: a driver frees what a dead process held within that time.
+# Pauses before the users of a GPU are listed again: a driver needs them to free the memory of a dead process.
 PAUSES_S = (0.1, 0.2, 0.4)
 Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
 
 
 class EnergyFiles:
-    """The sum of energy counters in files; it keeps growing when a counter restarts at 0."""
+    """The sum of energy counters in files, in joules. It keeps growing when a counter restarts at 0."""
 
     def __init__(self, files: Sequence[CounterFile]) -> None:
         self._files = files
@@ -48,7 +48,7 @@ class EnergyFiles:
         self._turns = dict.fromkeys(files, 0)
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return the joules, or an empty mapping if a file cannot be read now."""
+        """Return `{"energy_j": joules}`, or an empty mapping if a file cannot be read now."""
         total = 0
         for file in self._files:
             try:
@@ -63,7 +63,7 @@ class EnergyFiles:
 
 
 def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[str, str]]:
-    """Return a reader for each device, and for the others the reason why they cannot be read."""
+    """Return a reader for each device that can be read, and the reason for each one that cannot."""
     real = [target for target in targets if target.known]
     readers: dict[str, Source] = {
         target.device_id: EnergyFiles(target.files) for target in targets if target.files
@@ -86,7 +86,7 @@ def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[s
 
 
 def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
-    """Return the number of users of each device now, if the device reports them."""
+    """Return which programs use each device now. Devices that do not report it are left out."""
     real = [target for target in targets if target.known]
     counted = {}
     for name in _of_backends(targets):
@@ -102,7 +102,7 @@ def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
 
 
 def _of_backends(targets: Sequence[MonitorTarget]) -> list[str]:
-    """Return the devices that only their backends can read."""
+    """Return the ids of the devices that only their backends can read."""
     return [target.device_id for target in targets if not target.known and not target.files]
 
 
@@ -111,7 +111,8 @@ def _backend(device_id: str) -> Backend:
 
 
 def who_stays(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
-    """Return the users that remain after a short wait: a worker of the last session may still be ending."""
+    """Return the users that remain after a short wait, because a worker of the last session may still be
+    ending. `look` returns the users of now."""
     users_seen = look()
     for pause_s in PAUSES_S:
         if not any(users.computing or users.unseen for users in users_seen.values()):

@@ -1,9 +1,10 @@
-"""Choice of what a run measures next: first the ladders of all ops, then the most valuable size of an op.
+"""Choose what a run measures next: first the ladders of all ops, then sizes that narrow the break-evens most.
 
-The value of a size is how much it is expected to narrow all break-evens of its op, for each second that it costs. New
-sizes come before more blocks of old sizes. The best sizes of several ops form one step. Then the blocks of a case lie
-about a second apart, and a machine that is slow for a second does not affect all of them. Steps are chosen one at a
-time, because each choice depends on the measurements before it.
+A *rung* is one size of an op's ladder, and the *top* is its largest rung. A *wish* is the step that one op asks
+for. Its value is how much it is expected to narrow the break-evens of that op; wishes are compared by value per
+second. New sizes come before more blocks of old sizes. The best wishes of several ops form one step. The blocks
+of a case then lie about a second apart, so that one slow second does not affect all of them. Steps are chosen
+one at a time, because each choice depends on the measurements before it.
 """
 
 from __future__ import annotations
@@ -37,37 +38,38 @@ from gpubench.measure.recorder import Recorder
 from gpubench.result.case import FUNCTIONS, Case, copies, own_names
 from gpubench.result.run import Planned, RunWarning, Skip
 
-# Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
+# A step is begun if this many times its predicted seconds fit the time left, since predictions may be too low.
 MARGIN = 1.1
-# What several ops ask for, or what is left of one's ladder, is one step if it takes no longer than this.
+# Wishes of several ops, or the rest of one op's ladder, form one step if they take no longer than this.
 ONE_STEP_S = 3.0
 # This share of the time is kept for what comes after the ladder.
 KEPT_SHARE = 0.25
-# To choose sizes it is enough to look at two curves in such steps of ln(n).
+# Steps of ln(n) in which two curves are compared to choose sizes.
 COARSE = math.log(1.4)
-# Sizes that are asked for lie on a grid of so many an octave, which is another one for each op: relatives share curves.
+# New sizes lie on a grid with this many points per octave. The grid differs by op, because relatives share
+# curves.
 GRID = 8
-# A size within this factor of an interval still tells something of its ends, and competes around there who is not
-# slower than the fastest by more.
+# A size within this factor of an interval still narrows it. A contender competes if it is at most this much
+# slower than the fastest.
 NEAR = math.log(1.3)
-# A side whose share of the variance of a ratio is smaller needs no new size.
+# A side with a smaller share of the variance of the speedup needs no new size.
 QUIET = 0.25
-# Sizes of one step, and how much less worth the next one may be.
+# Most new sizes in one wish, and the least value per second of the next one relative to the first.
 MOST_SIZES, WORTH_IT = 3, 0.5
-# Times of the top, each in memory that was allocated anew: how far those of a CPU lie apart, and how many tell that.
+# The top is timed ASSIGNMENTS times on the CPU in new memory. These times scatter by ASSIGNMENT.
 ASSIGNMENTS, ASSIGNMENT, GAIN_WEIGHT = 3, 0.3, 0.3
-# How often the top is measured again at most, where it is open who wins there.
+# How often the top is measured again at most if its winner is not clear.
 MOST_TOPS = 6
-# What a case that took too long is worth, measured again: as much as a break-even that is open over a decade.
+# Value of measuring a doubtful case again: that of a break-even that is open over a factor of ten.
 DOUBT_WEIGHT = math.log(10)
 
 
 class Goal(NamedTuple):
-    """The point at which a break-even needs no more sizes."""
+    """The precision at which a break-even needs no more sizes."""
 
-    sharp: float  # high / low is within this
-    most_around: int  # so many sizes lie around it
-    least: float  # the best size that is left would narrow ln(high / low) by less
+    sharp: float  # high / low of the interval is at most this
+    most_around: int  # this many sizes lie in or near the interval
+    least: float  # the best remaining size would narrow ln(high / low) by less than this
     # How often a size is measured: a second block lowers its variance by a third, for a third of the cost of a
     # new one.
     purpose: Purpose
@@ -77,28 +79,28 @@ USUAL, WHOLE = Goal(2.25, 14, 0.05, Purpose(blocks=2)), Goal(1.1, 40, 0.005, Pur
 
 
 class Unsharp(NamedTuple):
-    """A break-even that is not sharp."""
+    """A break-even whose interval is still too wide."""
 
     cell: Cell  # the device and the regime
-    threshold: curves.Threshold  # as the curves have it
-    low: float  # of its interval, in ln(n)
-    high: float  # of its interval, in ln(n)
-    cpu: bool  # the CPU's side makes it wide
-    gpu: bool  # the device's side makes it wide
+    threshold: curves.Threshold  # the break-even as the curves give it
+    low: float  # lower end of its interval, as ln(n)
+    high: float  # upper end of its interval, as ln(n)
+    cpu: bool  # the CPU's curves make the interval wide
+    gpu: bool  # the device's curves make the interval wide
     sizes: tuple[float, ...]  # ln(n) at which those sides were timed
-    share: float  # of the variance, what sizes can take away; the rest is what runs differ by
+    share: float  # share of the variance that more sizes can remove; the rest is how much runs differ
     around: int = 0  # how many of the sizes lie in or near the interval
 
     def with_sizes(self, *more: float) -> Unsharp:
-        """Return this break-even as it will be after `more` sizes are measured, as far as that can be predicted."""
+        """Return a copy of this break-even in which `more` sizes, as ln(n), count as measured."""
         sizes = tuple(sorted((*self.sizes, *more)))
         around = sum(self.low - NEAR <= x <= self.high + NEAR for x in sizes)
         return self._replace(sizes=sizes, around=around)
 
     def narrowing(self, x: float, tops: int | None = None) -> float:
-        """Return how much a size at x is expected to shrink ln(high / low). The size splits a gap between sizes, or
-        adds one more ratio. The gain is larger if it is less clear which side wins there. `tops`: how often the top was
-        measured again; give it if x is the top."""
+        """Return how much a size at x = ln(n) is expected to shrink ln(high / low). The size splits a gap
+        between sizes, or adds one more ratio. The value is larger where the winner is less clear. `tops`: how
+        often the top was measured again, if x is the top; else None."""
         margins = self.threshold.margins
         i = min(bisect_right(margins, (x,)), len(margins) - 1)
         unknown = 4 * margins[i].wins * (1 - margins[i].wins)
@@ -115,10 +117,10 @@ class Unsharp(NamedTuple):
 class Wish(NamedTuple):
     """A step that one op asks for."""
 
-    rungs: Rungs  # the op
-    slots: Mapping[int, set[Slot]]  # who is measured, by size
-    value: float  # what it is expected to narrow
-    cost_s: float  # seconds that it takes
+    rungs: Rungs  # the ladder of the op
+    slots: Mapping[int, set[Slot]]  # the contenders to measure, by size
+    value: float  # how much it is expected to shrink ln(high / low) of the op's break-evens, in all
+    cost_s: float  # predicted seconds
 
     @property
     def rate(self) -> float:
@@ -130,7 +132,8 @@ RATE = attrgetter("rate")
 
 
 class Contenders(curves.Side):
-    """The curves of one side by slot. The contenders at a size are computed once."""
+    """The curves of the contenders of one side, CPU or GPU, by slot. The contenders that compete at a size are
+    computed once."""
 
     def __init__(self, fitted: Mapping[Slot, curves.TimeCurve]) -> None:
         self.fitted = fitted
@@ -140,13 +143,13 @@ class Contenders(curves.Side):
         return super().__new__(cls, fitted.values())
 
     def competing(self, x: float) -> set[Slot]:
-        """Return the contenders that are not far behind the fastest at x."""
+        """Return the contenders that are at most NEAR behind the fastest at x = ln(n)."""
         if x not in self._competing:
             self._competing[x] = _competing(self.fitted, x)
         return self._competing[x]
 
 
-# The contenders of an op: those of each cell, and of the CPU (None).
+# The contenders of an op, by cell (device and regime); the key None stands for the CPU.
 Race = Mapping[Cell | None, Contenders]
 NOBODY = Contenders({})
 
@@ -154,8 +157,8 @@ NOBODY = Contenders({})
 class Passes:
     """The steps of a session that chooses its sizes.
 
-    Call `note_times` after each step is measured, before the next step is taken; call `took` with its seconds before
-    the step after that. `whole`: the user named the budget, so all of it is used.
+    After each step is measured, call `note_times` before the next step is taken, and `took` with the seconds of
+    the step before the one after that. `whole`: the user named the budget, so all of it is used.
     """
 
     def __init__(
@@ -198,16 +201,17 @@ class Passes:
                 self._ladders[key].asked.add(item.n)
 
     def took(self, step: Step, seconds: float) -> None:
-        """Learn from the seconds of a step, its checks included."""
+        """Learn from the seconds that a step took with its checks."""
         if self._ladders.keys() >= {item.series.key for item in step.workloads}:
             self._costs.took(step, seconds)
 
     def beginning(self) -> list[Workload]:
-        """Return the first workloads of each op's ladder."""
+        """Return the workloads of the first turn of each op's ladder."""
         return [rungs.at(n, whole=False) for rungs in self._ladders.values() for n in rungs.next()]
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps, in the order that the module's docstring gives."""
+        """Yield all steps in order: the ladders, the passes, the dropped tops, and what uses up a budget that
+        the user named."""
         left_s = self._left_s()
         reserve_s = KEPT_SHARE * left_s if self._compares and math.isfinite(left_s) else 0.0
         yield from self._climb(reserve_s)
@@ -230,7 +234,8 @@ class Passes:
         return not (unreached or (isinstance(outcome, Skip) and outcome.reason == "budget"))
 
     def _climb(self, reserve_s: float) -> Iterator[Step]:
-        """Yield steps for each rung once, as far as they fit. `reserve_s`: seconds to leave for later steps."""
+        """Yield the steps that measure each rung once, as far as there is time. `reserve_s`: seconds to leave
+        for later steps."""
         for rungs in self._every:  # without those that an interrupted run has measured
             rungs.left = [
                 n for n in rungs.left if not any(map(self._has_outcome, rungs.at(n, whole=False).cases))
@@ -248,8 +253,8 @@ class Passes:
                 yield from self._rung_steps(self._next_rungs(turn))
 
     def _next_rungs(self, turn: list[Rungs]) -> list[tuple[Rungs, list[int], bool]]:
-        """Take as many ops from the turn as one step holds. Return each with its sizes and whether all its cases are
-        measured there. Takes one op while costs are unknown."""
+        """Take as many ops from `turn` as fit one step. Returns for each op its ladder, the sizes to measure,
+        and whether to measure all its cases there. Takes only one op while costs are unknown."""
         offers = [(rungs, sizes, self._rungs_cost(rungs, sizes)) for rungs in turn if (sizes := rungs.next())]
         count = count_together((cost_s for *_, cost_s in offers), ONE_STEP_S if self._costs.known else 0.0)
         turn[:] = [rungs for rungs, *_ in offers[count:]]
@@ -260,7 +265,7 @@ class Passes:
         return chosen
 
     def _late(self) -> Iterator[Step]:
-        """Yield steps for dropped tops if there is time for them after all."""
+        """Yield steps for the dropped tops for which there is time after all."""
         for rungs in self._every:
             while rungs.dropped and MARGIN * self._rungs_cost(rungs, rungs.dropped[:1]) <= self._left_s():
                 del rungs.dropped[0]
@@ -268,8 +273,8 @@ class Passes:
                 self._tell(rungs)
 
     def _rung_steps(self, chosen: Sequence[tuple[Rungs, Sequence[int], bool]]) -> Iterator[Step]:
-        """Yield steps for these sizes, as many per step as memory holds. An op's largest size comes first, as its
-        operands serve the others."""
+        """Yield steps for the chosen sizes, as many per step as memory holds. The largest size of an op comes
+        first, because its inputs are then used for the smaller sizes."""
         items = []
         for rungs, sizes, whole in chosen:
             items += [rungs.at(n, whole=whole) for n in sorted(sizes, reverse=True)]
@@ -284,7 +289,7 @@ class Passes:
         return self._costs.of(rungs.series, slots) if slots else 0.0
 
     def _drop_tops(self, reserve_s: float) -> None:
-        """Drop the tops that cost most until the rest of all ladders fits the time."""
+        """Drop the most expensive tops until the rest of all ladders fits the time left without `reserve_s`."""
         begun = [rungs for rungs in self._every if rungs.left and len(rungs.left) < len(rungs.sizes)]
         for rungs in begun:
             rungs.dropped = []
@@ -299,7 +304,8 @@ class Passes:
             self._tell(rungs)
 
     def _tell(self, rungs: Rungs) -> None:
-        """Warn if an op is not measured up to its top."""
+        """Replace the op's warning about its top: warn if the op is not measured up to the end of its
+        ladder."""
         if (earlier := self._halved.pop(rungs.series.key, None)) is not None:
             self._recorder.withdraw(earlier)
         if rungs.dropped and rungs.dropped[-1] > rungs.top:
@@ -311,7 +317,7 @@ class Passes:
     # ---------------------------------------------------------------- the passes
 
     def _passes(self) -> Iterator[Step]:
-        """Yield the most valuable steps until none is left, or no time."""
+        """Yield the steps of the best wishes until there is no wish or no time left."""
         turn = 0
         while self._left_s() > 0:
             left_s = self._left_s()
@@ -328,13 +334,13 @@ class Passes:
         yield from self._checks()
 
     def _steps(self, wishes: Sequence[Wish]) -> Iterator[Step]:
-        """Yield the steps for these wishes: one step if memory holds all of them."""
+        """Yield the steps for these wishes. It is one step if memory holds all their workloads."""
         items = [item for wish in wishes for item in self._items(wish)]
         yield from (Step(group, self._goal.purpose) for group in together(items, self._scope))
 
     def _items(self, wish: Wish) -> Iterator[Workload]:
-        """Yield the workloads of a wish, largest first. The op then makes a new wish, even if a filter left no
-        workload."""
+        """Yield the workloads of a wish, largest first, and forget the wish, so that the op makes a new one
+        even if no workload is left."""
         self._wishes.pop(wish.rungs.series.key, None)
         rungs, slots = wish.rungs, {**self._check(wish.rungs), **wish.slots}
         rows = self.points.rows(rungs.series)
@@ -351,8 +357,8 @@ class Passes:
     # ---------------------------------------------------------------- what an op asks for
 
     def _wish(self, rungs: Rungs, left_s: float, *, may_repeat: bool) -> Wish | None:
-        """Return the op's best step that fits. Returns None if no size would narrow a break-even and its top is well
-        known."""
+        """Return the op's wish with the most value per second among those that take at most `left_s`. Returns
+        None if there is none. `may_repeat`: the top may be measured again."""
         key = rungs.series.key
         if key not in self._wishes:
             self._wishes[key] = [*filter(None, (self._doubtful(rungs), self._new_sizes(rungs)))]
@@ -360,8 +366,8 @@ class Passes:
         return max((wish for wish in wishes if wish and wish.cost_s <= left_s), key=RATE, default=None)
 
     def _doubtful(self, rungs: Rungs) -> Wish | None:
-        """Return a wish to repeat cases that took much longer than at a larger size: another program may have held
-        their threads."""
+        """Return a wish to repeat cases that took much longer than at a larger size, because another program
+        may have held their threads. Returns None if there are none."""
         least: dict[Slot, float] = {}
         slots: dict[int, set[Slot]] = {}
         for n, times in sorted(self.points.rows(rungs.series).items(), reverse=True):
@@ -374,7 +380,7 @@ class Passes:
         return self._worth(rungs, slots, DOUBT_WEIGHT) if slots else None
 
     def _new_sizes(self, rungs: Rungs) -> Wish | None:
-        """Return a wish for up to MOST_SIZES new sizes, the best first."""
+        """Return a wish for up to MOST_SIZES new sizes, or None if no size narrows a break-even enough."""
         opens = self._open(rungs.series)
         sizes = self._grid(rungs, opens)
         wishes: list[Wish] = []
@@ -391,8 +397,8 @@ class Passes:
         return self._worth(rungs, slots, sum(wish.value for wish in wishes)) if slots else None
 
     def _of_size(self, rungs: Rungs, opens: Sequence[Unsharp], n: int) -> Wish | None:
-        """Return a wish for one size, with what it narrows and who competes there. Returns None if it narrows
-        little."""
+        """Return a wish to measure size `n` with the contenders that compete there. Returns None if it narrows
+        each of `opens` too little."""
         x, again = math.log(n), rungs.tops if n == rungs.top else None
         worths = {item: item.narrowing(x, again) for item in opens}
         worths = {item: worth for item, worth in worths.items() if worth >= self._goal.least}
@@ -402,12 +408,12 @@ class Passes:
         return self._worth(rungs, {n: names}, math.fsum(worths.values()))
 
     def _worth(self, rungs: Rungs, slots: Mapping[int, set[Slot]], value: float = 0.0) -> Wish:
-        """Return the wish for these sizes, with its cost."""
+        """Return a wish with this value, and with the predicted seconds of these sizes and contenders."""
         return Wish(rungs, slots, value, self._costs.of(rungs.series, slots, self._goal.purpose.blocks or 1))
 
     def _grid(self, rungs: Rungs, opens: Sequence[Unsharp]) -> list[int]:
-        """Return the new sizes in and near the intervals, within the ladder. Includes the top if the winner there is
-        not clear."""
+        """Return the grid sizes in and near the intervals of `opens` that were not asked for, within the
+        ladder. Includes the top if its winner is not clear."""
         low, top, step = rungs.sizes[0], rungs.top, math.log(2) / GRID
         place = self._series.index(rungs.series) / len(self._series)
         first, last = math.log(low), math.log(top)
@@ -438,7 +444,7 @@ class Passes:
         return self._races[series.key]
 
     def _open(self, series: Series) -> list[Unsharp]:
-        """Return the break-evens of an op that are not sharp."""
+        """Return the break-evens of an op whose intervals are still too wide."""
         rows, race = self.points.rows(series), self._race(series)
         cpu = race.get(None, NOBODY)
         opens = []
@@ -468,8 +474,8 @@ class Passes:
         return opens
 
     def _top_again(self, rungs: Rungs) -> Wish | None:
-        """Return a wish to measure the top on the CPU again in newly allocated memory, since gains depend on the place
-        in memory."""
+        """Return a wish to measure the top on the CPU again in newly allocated memory, since the time depends
+        on where the data lies. Returns None if that was done often enough or no GPU is compared."""
         times = self.points.rows(rungs.series).get(rungs.top, {})
         fitted = self.points.fit(rungs.series)
         cpu = {name: curve for name, curve in fitted.items() if name in times and name[0] in self._cpu}
@@ -483,8 +489,9 @@ class Passes:
     # ---------------------------------------------------------------- beside the break-evens
 
     def _check(self, rungs: Rungs) -> dict[int, set[Slot]]:
-        """Return, once per op, a size just past a power of two, where padded and tiled kernels lose time or are wrong.
-        It lies above the break-evens if the top allows that."""
+        """Return the contenders of one more size, once per op: a size just above a power of two, where padded
+        and tiled kernels lose time or are wrong. It lies above the break-evens if the top allows that. Returns
+        an empty dict after the first call."""
         if rungs.checked:
             return {}
         rungs.checked, series = True, rungs.series
@@ -504,14 +511,14 @@ class Passes:
         return {n: names} if names else {}
 
     def _checks(self) -> Iterator[Step]:
-        """Yield steps with the size of `_check` for each op that has not been checked yet."""
+        """Yield steps with the size of `_check` for each op that has not had it."""
         sizes = {rungs.series.key: self._check(rungs) for rungs in self._ladders.values()}
         yield from self._fitting(
             [self._worth(self._ladders[key], slots) for key, slots in sizes.items() if slots]
         )
 
     def _again(self) -> Iterator[Step]:
-        """Yield all ladders again in new buffers, to use up a budget that the user named."""
+        """Yield all ladders again in newly allocated buffers, to use up a budget that the user named."""
         order = random.Random(f"{self._scope.settings.seed} again")
         wishes = []
         for rungs in order.sample(list(self._ladders.values()), len(self._ladders)):
@@ -521,7 +528,7 @@ class Passes:
         yield from self._fitting(wishes)
 
     def _fitting(self, wishes: Sequence[Wish]) -> Iterator[Step]:
-        """Yield the steps of these wishes for which there is time, in their order."""
+        """Yield the steps of those wishes for which there is time, in the given order."""
         rest = list(wishes)
         while rest:
             chosen = _first(rest, self._left_s() / MARGIN)
@@ -530,14 +537,14 @@ class Passes:
 
 
 def _best(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return the wishes of the next step: the best that fits, and others of nearly the same rate, as long as one step
-    holds them."""
+    """Return the wishes of the next step: the best one that fits, and others of nearly the same value per
+    second, as many as one step holds."""
     fitting = sorted((wish for wish in wishes if wish.cost_s <= left_s), key=RATE, reverse=True)
     return _first([wish for wish in fitting if wish.rate >= WORTH_IT * fitting[0].rate], left_s)
 
 
 def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
-    """Return as many of the first wishes as one step holds: at least one if it fits."""
+    """Return as many of the first wishes as one step holds; none if the first does not fit `left_s`."""
     if not wishes or wishes[0].cost_s > left_s:
         return []
     return wishes[: count_together((wish.cost_s for wish in wishes), min(ONE_STEP_S, left_s))]
@@ -546,27 +553,27 @@ def _first(wishes: Sequence[Wish], left_s: float) -> Sequence[Wish]:
 def _keep_own_code(
     fitted: Mapping[Slot, curves.TimeCurve], cpu: Collection[str]
 ) -> Mapping[Slot, curves.TimeCurve]:
-    """Keep only the user's own code if NumPy on the CPU and a library on a GPU both run it, since the answer compares
-    these two. Compiled code and PyTorch on the CPU are left out."""
+    """Return only the curves of the user's own code if NumPy on the CPU and a library on a GPU both run it,
+    since the answer compares these two. Curves of compiled code and of PyTorch on the CPU are then left out."""
     written = {slot: fitted[slot] for slot in fitted if slot[1] == "library" and slot[0] != "torch:cpu"}
     return written if {slot[0] in cpu for slot in written} == {True, False} else fitted
 
 
 def _contenders(race: Race, opens: Iterable[Unsharp], x: float) -> set[Slot]:
-    """Return the contenders at x on the sides that make these break-evens wide."""
+    """Return the contenders that compete at x = ln(n), on the sides whose curves make `opens` wide."""
     sides = {None for item in opens if item.cpu} | {item.cell for item in opens if item.gpu}
     return set[Slot]().union(*(race.get(side, NOBODY).competing(x) for side in sides))
 
 
 def _variance(side: curves.Side, x: float) -> float:
-    """Return the variance of ln(seconds) of the fastest at x. Includes a step in the curve that may lie on either side
-    of x."""
+    """Return the variance of ln(seconds) of the fastest contender at x = ln(n). It includes a step of the curve
+    if the step may lie on either side of x."""
     height = side.fastest(x)
     return height.variance + height.jump**2 * height.share * (1 - height.share)
 
 
 def _competing(fitted: Mapping[Slot, curves.TimeCurve], x: float) -> set[Slot]:
-    """Return the contenders that are not far behind the fastest at x."""
+    """Return the contenders that are at most NEAR behind the fastest at x = ln(n)."""
     heights = {
         name: curve.at(x).mean for name, curve in fitted.items() if curve.first - 1e-9 <= x <= curve.last + 1e-9
     }
@@ -586,6 +593,7 @@ def _halving_warning(rungs: Rungs, top_s: float, name: str) -> RunWarning:
 
 
 def count_together(costs_s: Iterable[float], most_s: float) -> int:
-    """Return how many of the first costs fit one step of `most_s` seconds: at least one if there are any."""
+    """Return how many of the first costs fit one step of `most_s` seconds. It is at least one, unless there are
+    no costs."""
     totals = list(itertools.accumulate(costs_s))
     return max(min(len(totals), 1), sum(total <= most_s for total in totals))

@@ -1,4 +1,4 @@
-"""The plan: turn a selection and the available devices into workloads with cases, or reasons why not."""
+"""The plan: turn a selection and devices into workloads, with cases to measure and skips with their reasons."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gpubench.result.run import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selecti
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
 MEMORY_SHARE = 0.8
-# A slow machine moves so many bytes a second.
+# Bytes that a slow machine moves in a second.
 SLOW_BYTES = 4e9
 # Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
 EXTRA_LAUNCHES = 12
@@ -45,18 +45,18 @@ class Target(msgspec.Struct, frozen=True):
     """A device to measure."""
 
     device: Device  # as its backend lists it
-    implementations: tuple[str, ...]  # that its backend has
+    implementations: tuple[str, ...]  # those of its backend
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """An op, a size and a dtype, with the cases on all devices, which are measured interleaved."""
+    """An op, a size and a dtype, with the cases on all devices. The cases are measured interleaved."""
 
     op: Op  # what is computed
-    params: dict[str, int]  # the size, and the shape beside it
+    params: dict[str, int]  # the size `n` and the other params
     dtype: Dtype  # of the operands
     cases: tuple[Case, ...]  # to measure
     skips: tuple[Skip, ...] = ()  # cases that cannot be measured, with the reason
-    explained: bool = True  # its calls are taken apart, and its launches read on the device's own clock
+    explained: bool = True  # also time the parts of its calls, and its launches on the device's clock
 
     @property
     def key(self) -> str:
@@ -69,22 +69,22 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def series(self) -> Series:
-        """The curve that this size is a point of."""
+        """The series (op, dtype and other params) to which this size belongs."""
         return Series(self.op, self.dtype, dict(beside_size(self.params)))
 
     @property
     def call_s(self) -> float:
-        """Seconds of a launch as the op declares them, else 0."""
+        """Seconds of a launch as the op declares them; 0 if it declares none."""
         return self.op.seconds(self.params) if self.op.seconds else 0.0
 
     @property
     def slow_s(self) -> float:
-        """Seconds of a launch on a slow machine."""
+        """Estimated seconds of a launch on a slow machine."""
         return self.series.work(self.n) / SLOW_BYTES
 
     def is_taken_apart(self, case: Case) -> bool:
-        """Whether the parts of the case's calls are timed: for calls that copy, for all cases of a device that has no
-        such calls, and for a split in each regime."""
+        """Return whether the parts of the case's calls are timed. This holds for calls that copy, for all cases
+        of a device that has no such calls, and for a split in each regime."""
         if case.memory:
             return False
         if case.regime in ("transfer-always", STREAMED) or inner_device(case.device_id) is not None:
@@ -93,8 +93,8 @@ class Workload(msgspec.Struct, frozen=True):
         return all(other.regime != "transfer-always" for other in beside)
 
     def outdone(self, case: Case) -> bool:
-        """Whether the case is a library implementation with a tuned one beside it on the same device and regime. Such a
-        case decides nothing."""
+        """Return whether a tuned implementation runs beside this library case on the same device in the same
+        regime. Such a case does not affect a break-even."""
         if case.implementation == "tuned" or case.variant is not None:
             return False
         place = ("tuned", case.device_id, case.regime_id)
@@ -102,15 +102,15 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """An op, a dtype and the params beside the size: one curve over the sizes."""
+    """An op, a dtype and the params other than the size: one curve over the sizes for each contender."""
 
     op: Op  # what is computed
     dtype: Dtype  # of the operands
-    shape: dict[str, int] = {}  # the params beside the size
+    shape: dict[str, int] = {}  # the params other than the size
 
     @property
     def key(self) -> str:
-        """The id of the curve: `matmul,k=64/float32`."""
+        """The id of the series: `matmul,k=64/float32`."""
         if not self.shape:  # asked for again and again
             return f"{self.op.name}/{self.dtype}"
         shape = "".join(f",{name}={value}" for name, value in sorted(self.shape.items()))
@@ -121,7 +121,7 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def ladder(self) -> Ladder:
-        """The op's ladder. If its sizes do not fit the shape, a ladder of multiples that fit it."""
+        """The op's ladder. If sizes of it do not fit the shape, it is a ladder of multiples that do."""
         usual = self.op.sizes
         if all(self.op.fits(self.params(n)) is None for n in usual.rungs()):
             return usual
@@ -131,10 +131,9 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
     def work(self, n: int) -> int:
-        """Return the larger of the operations and the bytes of a launch; 0 if the size has no shape.
-
-        For a function that was timed, it is at least the bytes that a slow machine moves in that time.
-        """
+        """Return the operations or the bytes of a launch, whichever are more; 0 if the size does not fit the
+        shape. If the op declares its seconds, return at least the bytes that a slow machine moves in that
+        time."""
         params = self.params(n)
         if self.op.fits(params) is not None:
             return 0
@@ -143,20 +142,20 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """The scope of a plan."""
+    """The devices, the selection and the limits from which a plan is made."""
 
     targets: tuple[Target, ...]  # the devices
     selection: Selection  # ops, sizes, dtypes, implementations and regimes
-    host_bytes: int | None  # of memory that are free on the host, if that is known
-    keep: Callable[[Case], bool] | None = None  # leaves out each case for which it is false
+    host_bytes: int | None  # free memory of the host; None: unknown
+    keep: Callable[[Case], bool] | None = None  # returns False for a case to leave out
     settings: Settings = Settings()  # how to measure
-    # The user chose the implementations: one that a backend lacks is a Skip, else it is left out.
+    # The user chose the implementations. If a backend lacks one, its case is a Skip; otherwise it is left out.
     named_implementations: bool = False
-    named_regimes: bool = False  # the user chose the regimes: a GPU whose memory is the host's has them, too
+    named_regimes: bool = False  # the user chose the regimes, which then also hold for unified memory
 
 
 def workload(series: Series, n: int, constraints: Constraints) -> Workload:
-    """Return all cases of one curve and size. A case that cannot be measured becomes a Skip with its reason."""
+    """Return the workload of a series at a size. A case that cannot be measured becomes a Skip."""
     params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []
@@ -173,7 +172,8 @@ def workload(series: Series, n: int, constraints: Constraints) -> Workload:
 
 
 def only(item: Workload, chosen: Callable[[Case], bool]) -> list[Workload]:
-    """Return the workload with the chosen cases alone, not explained. Returns an empty list if no case is chosen."""
+    """Return a list with the workload reduced to the chosen cases, not explained; an empty list if there are
+    none."""
     cases = tuple(filter(chosen, item.cases))
     return [msgspec.structs.replace(item, cases=cases, skips=(), explained=False)] if cases else []
 
@@ -204,9 +204,9 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
 
 
 def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
-    """Return the regimes of a GPU. A workload on two sides returns its result to the host after each call, so it has
-    no queue. A GPU that shares the host's memory computes in place instead of copying, unless the user named the
-    regimes."""
+    """Return the regimes in which the op runs on a GPU. A workload on two sides returns its result to the host
+    after each call, so its launches cannot be queued. A GPU that shares the host's memory computes in place
+    instead of copying, unless the user named the regimes."""
     regimes = constraints.selection.regimes
     if device.composed and op.stages:
         return [regime for regime in regimes if regime in ASSIGNED_REGIMES]
@@ -215,7 +215,7 @@ def _regimes(op: Op, device: Device, constraints: Constraints) -> Sequence[str]:
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
-    """Return pairs (implementation, variant): each selected implementation, then its variants that were asked for."""
+    """Return pairs (implementation, variant): each selected implementation, then its requested variants."""
     op, backend = series.op, target.device.backend
     kernels: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
@@ -242,8 +242,8 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
 
 
 def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
-    """Whether a device group runs the collective. It must have that number of ranks and be the first such group, unless
-    the collective is about pairs."""
+    """Return whether the device group runs the collective of this series. It must have the number of ranks of
+    the series. Unless the collective is about pairs, it must also be the first such group."""
     exchange, ranks = series.op.collective, len(group_ranks(target.device.id))
     if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
         return False
@@ -252,8 +252,8 @@ def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
 
 
 def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
-    """Return the selection with the sizes of the device groups as shapes of the collectives, unless the user gave
-    shapes."""
+    """Return the selection with the numbers of ranks of the device groups as shapes of the collectives.
+    Collectives for which the user gave shapes keep them."""
     counts = sorted({len(ranks) for device in devices if (ranks := group_ranks(device.id))})
     shapes = {
         name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
@@ -270,7 +270,8 @@ def _implementations(op: Op, target: Target) -> tuple[str, ...]:
 
 
 def _concerns(series: Series, backend: str, implementation: str, variant: str) -> bool:
-    """Whether a requested variant applies to this op: a backend has it, or it is TF32 and this library can allow it."""
+    """Return whether a variant applies to this op: a backend has it, or it is TF32 and the library allows
+    it."""
     if backend in (*backends.COMPOSED, DEVICE_GROUP):
         return False
     if variant == TF32:
@@ -335,15 +336,14 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Return a Skip if the op has nothing to divide, else None. Both sides may use any kernel. The stages of a workload
-    are assigned instead; a device group only runs those that are trainings."""
+    """Return a Skip if the op cannot be split, else None. The stages of a workload are assigned instead of
+    split; a device group runs a workload only if it is a training."""
     why = None if op.stages and (case.backend != DEVICE_GROUP or op.averaged) else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
-    """Return a Skip if a library call without fast code would exceed the case's time limit in one session, else
-    None."""
+    """Return a Skip if a library call without fast code would exceed the case's time limit, else None."""
     rate = op.slow.get((case.backend, case.dtype)) if case.implementation == "library" else None
     if rate is None:
         return None
@@ -381,7 +381,7 @@ MOST_SETS, LEAST_SETS, HOST_COPIES = 3, 2, 3
 
 
 def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> int:
-    """Return how many buffer sets of a pipeline fit into memory beside the workload."""
+    """Return how many sets of buffers of a pipeline fit into memory, from LEAST_SETS to MOST_SETS."""
     on_host, on_device = needs(op, case.params, case.dtype)
     held = max(1, op.held_bytes(case.params, case.dtype))
     rooms = ((host_bytes, on_host, HOST_COPIES), (device.usable_bytes, on_device, 1))
@@ -392,7 +392,7 @@ def count_sets(op: Op, case: Case, device: Device, host_bytes: int | None) -> in
 
 
 def _stays_off_host(op: Op, device: Device) -> str:
-    """Return why the op makes no call in place on this device; empty if the plan knows no reason."""
+    """Return why the op cannot compute in the host's memory on this device; an empty string if it can."""
     if device.composed or device.backend == DEVICE_GROUP:
         return f"{device.id} has its data on several sides"
     if op.stages:
@@ -403,7 +403,7 @@ def _stays_off_host(op: Op, device: Device) -> str:
 
 
 def needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
-    """Return the bytes of a workload on the host and on a device."""
+    """Return the bytes that a workload needs on the host and those on a device."""
     operands = op.held_bytes(params, dtype)
     on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
@@ -432,7 +432,7 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
 
 
 def merge(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return each size once, with all cases that were asked for at it."""
+    """Return each workload once, with all cases that the given workloads have for it."""
     by_key: dict[str, Workload] = {}
     for item in workloads:
         before = by_key.get(item.key)
@@ -446,7 +446,7 @@ def merge(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
-    """Group the workloads so that memory holds each group at once and its rounds can be interleaved."""
+    """Group the workloads. Memory holds a whole group at once, so that its rounds can be interleaved."""
     rooms = [t.device.usable_bytes for t in constraints.targets if t.device.usable_bytes is not None]
     limits = [constraints.host_bytes, min(rooms, default=None)]
     groups: list[list[Workload]] = []
@@ -464,7 +464,7 @@ def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tu
 
 
 def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
-    """Return the workloads whose sizes are known, op by op from small to large."""
+    """Return the workloads whose sizes are known before measuring, op by op, from small to large."""
     return [
         workload(curve, n, constraints)
         for curve in series(ops, constraints.selection)
@@ -473,8 +473,8 @@ def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
 
 
 def sizes(op: Op, selection: Selection) -> list[int]:
-    """Return the sizes that the user gave; none if they are to be searched. An overhead has no break-even, so its
-    ladder is measured if no size was given or it has only one size."""
+    """Return the sizes that the user gave for the op. Without them the list is empty, because sizes are
+    searched. For an overhead it is then the op's ladder, since an overhead has no break-even."""
     named = selection.sizes.get(op.name, [])
     if op.overhead is not None and (not named or op.sizes.low == op.sizes.high):
         return op.sizes.sizes()
@@ -482,8 +482,8 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return the curves of a selection: for each op its dtypes, and for each dtype the given shapes, else the plain
-    one. An overhead moves bytes, so it uses the dtype that it declares."""
+    """Return the series of a selection: each op in each dtype with each shape that the user gave, or without a
+    shape. An overhead moves bytes, so it has only the dtypes that it declares."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
@@ -493,7 +493,7 @@ def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
 
 
 def open_series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """Return the curves whose sizes are to be searched: no size was given, and the op is no overhead."""
+    """Return the series whose sizes are searched: those without given sizes that are not overheads."""
     return [
         curve
         for curve in series(ops, selection)
@@ -511,35 +511,36 @@ Phase = Literal["main", "sweep"]
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """The number of samples or blocks of each case in a step. Without a number, the precision and limits of the
-    settings decide."""
+    """How many samples or blocks of each case a step takes. If neither is given, the precision and the limits
+    of the settings decide."""
 
-    phase: Phase = "main"  # of the blocks
-    samples: int | None = None  # of each case
-    blocks: int | None = None  # of each case, in this session
+    phase: Phase = "main"  # stored with each block
+    samples: int | None = None  # number of samples of each case
+    blocks: int | None = None  # number of blocks of each case in this session
 
 
 MAIN = Purpose()
-# A size that somebody named inside a budget, and one that a search chose: there more sizes tell more than more blocks.
+# BLOCKS: a size that the user named within a budget. ONE_BLOCK: a size that a search chose, which needs more
+# sizes.
 BLOCKS, ONE_BLOCK = Purpose(blocks=4), Purpose(blocks=1)
 
 
 class Step(NamedTuple):
     """Workloads to measure together."""
 
-    workloads: tuple[Workload, ...]  # interleaved
-    purpose: Purpose  # how much of each case
-    # Of sizes that every run of these ops measures: what is chosen for them is chosen once on a machine.
+    workloads: tuple[Workload, ...]  # measured interleaved
+    purpose: Purpose  # samples or blocks of each case
+    # Every run of these ops measures these sizes, so kernels are chosen for them only once on a machine.
     ends: bool = False
 
 
-# A launch of less work than this is over in a microsecond on the fastest device there is: it comes near no peak.
+# A launch of less work takes about a microsecond on the fastest device, so it does not come near a peak.
 LEAST_FLOPS = 10**8
-# A working set above so many caches is limited by the memory behind them.
+# A working set this many times as large as the cache is limited by memory.
 CACHES = 4
-# For one peak, and of a budget: a small run stays a small one.
+# Most seconds for one peak, the same with the preset `quick`, and the most as a share of the budget.
 LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 0.01
-# Three arrays of it leave room for the workloads.
+# An array for a peak takes at most this part of the memory, which leaves room for the workloads.
 PEAK_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30
 
@@ -578,7 +579,7 @@ def plan_peaks(
 
 
 def _moves(item: Workload, device_id: str) -> bool:
-    """Whether a case on the device copies enough to come near the rate of the link."""
+    """Return whether a case on the device copies enough bytes to come near the rate of the link."""
     cases = [case for case in item.cases if case.device_id == device_id]
     over_link = any(copies(case.regime) or case.memory for case in cases)
     moves = item.op.overhead.moves if item.op.overhead else over_link
@@ -591,7 +592,7 @@ def limit_s(settings: Settings) -> float:
 
 
 def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
-    """Return the bytes of the device's last-level cache."""
+    """Return the size of the device's last-level cache in bytes, or UNKNOWN_CACHE_BYTES."""
     if device.kind == "cpu":
         return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
     same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]

@@ -1,4 +1,9 @@
-"""The sizes of a run: each op's ladder, the times so far with their curves, and predicted costs of steps."""
+"""The sizes of a run: the ladder of each op, its times so far with their curves, and the predicted costs of
+steps.
+
+A *rung* is a size of an op's ladder, and the *top* is the largest rung. A *slot* is a contender in a regime:
+(device id, implementation, regime id). A *cell* is a GPU in a regime: (device id, regime id).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,12 @@ from gpubench.result.run import Block, DeviceKind, Measurement, Outcome
 
 # ---------------------------------------------------------------- the ladder
 
-# A launch is cheap if it takes so long on a slow machine of SLOW_BYTES, and so many operations, a second.
+# A launch is cheap if it takes at most CHEAP_S on a machine of SLOW_BYTES and SLOW_FLOPS a second.
 CHEAP_S, SLOW_FLOPS = 8e-3, 4e10
 
 
 class Rungs:
-    """The ladder of one op on the devices at hand: sizes without a case are left out."""
+    """The ladder of one op on the given devices, without sizes that have no case there."""
 
     def __init__(self, series: Series, constraints: Constraints) -> None:
         self.series = series
@@ -39,8 +44,8 @@ class Rungs:
         self.checked = False  # whether a size past a power of two was asked for
 
     def _last(self, items: Sequence[Workload]) -> int:
-        """Return the index of the largest size that memory holds: at least one GPU of the smallest size still runs it.
-        Without a GPU, one CPU."""
+        """Return the index of the largest size that memory holds, or -1. At least one of the GPUs that run the
+        smallest size must run it; without GPUs, one CPU."""
         devices = [{case.device_id for case in item.cases} for item in items]
         first = next(filter(None, devices), set())
         first = first - set(self._cpu) or first
@@ -48,12 +53,12 @@ class Rungs:
 
     @property
     def rest(self) -> list[int]:
-        """The sizes still to be measured, without the dropped tops."""
+        """The sizes that are still to be measured, without the dropped tops."""
         return [n for n in self.left if n not in self.dropped]
 
     @property
     def top(self) -> int:
-        """The largest size that was or will be measured."""
+        """The largest size of the ladder that has not been dropped."""
         return max((n for n in self.sizes if n not in self.dropped), default=self.sizes[0])
 
     @property
@@ -62,12 +67,12 @@ class Rungs:
 
     @property
     def ends(self) -> list[int]:
-        """The smallest, a middle and the largest size."""
+        """The smallest size, a middle one and the top; an empty list if no size is left."""
         return sorted({self.sizes[0], self.middle, self.top}) if self.sizes else []
 
     def next(self) -> list[int]:
-        """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap sizes, then
-        the rest."""
+        """Return the sizes of the next turn: first the smallest and the largest cheap size, then all cheap
+        sizes, then the others."""
         if len(self.left) == len(self.sizes):
             return sorted({self.sizes[0], self._begin} & set(self.rest))
         return [n for n in self.rest if self._is_cheap(n)] or self.rest
@@ -83,8 +88,9 @@ class Rungs:
         return max(op.bytes(params, self.series.dtype) / SLOW_BYTES, seconds) <= CHEAP_S
 
     def at(self, n: int, *, whole: bool) -> Workload:
-        """Return the cases of a size. The CPU is measured at every size; GPUs, copies and cases that decide nothing
-        only at a few. `whole`: take all cases."""
+        """Return the workload of a size with the cases that are worth measuring there. One CPU device is
+        measured at every size. Other CPU devices, variants, copies and cases that do not affect a break-even
+        are measured only at a few. `whole`: take all cases."""
         item, host_alone = self.items[n], len(self._cpu) == len(self._scope.targets)
         cases = tuple(case for case in item.cases if whole or self._stays(case, item, n))
         # Of a CPU alone the answer is about the largest sizes.
@@ -108,7 +114,7 @@ class Rungs:
 
 # ---------------------------------------------------------------- the times so far
 
-Slot = tuple[str, str, str]  # device id, implementation (variants take no part in the search), regime id
+Slot = tuple[str, str, str]  # device id, implementation (the search ignores variants), regime id
 Cell = tuple[str, str]  # device id, regime id
 # Slot -> session -> seconds per launch, a value for each block.
 Row = Mapping[Slot, Mapping[int, Sequence[float]]]
@@ -116,12 +122,13 @@ Rows = Mapping[int, Row]  # by size
 
 
 def slot(case: Case) -> Slot:
-    """Return device, implementation and regime of a case."""
+    """Return the slot of a case."""
     return (case.device_id, case.implementation, case.regime_id)
 
 
 class Points:
-    """The times of each op. `outcomes` returns all outcomes of the run. Call `forget` when an op has new times."""
+    """The times of the series of a run. `outcomes` returns all outcomes so far; `kinds` gives the kind of each
+    device. Call `forget` when a series has new times."""
 
     def __init__(
         self,
@@ -140,7 +147,8 @@ class Points:
         self._fitted: dict[str, dict[Slot, curves.Blocks]] = {}  # the times that these curves were fitted to
 
     def forget(self, key: str) -> None:
-        """Read the times of a series again on next use. Curves with new times are then fitted again."""
+        """Read the times of the series `key` again when they are next used. Curves with new times are then
+        fitted again."""
         self._by_op = None
         for cache in (self._rows, self._times, self._contenders):
             cache.pop(key, None)
@@ -157,7 +165,7 @@ class Points:
         return self._rows[series.key]
 
     def times(self, series: Series) -> Mapping[Slot, Mapping[int, float]]:
-        """Return the typical seconds of each contender by size."""
+        """Return the typical seconds per launch of each slot, by size."""
         if series.key not in self._times:
             times: dict[Slot, dict[int, float]] = {}
             for n, sessions_by_slot in self.rows(series).items():
@@ -167,8 +175,8 @@ class Points:
         return self._times[series.key]
 
     def fit(self, series: Series) -> Mapping[Slot, curves.TimeCurve]:
-        """Return the curve of each contender that has a time. A curve uses the times that related curves had when it
-        was last fitted."""
+        """Return the curve of each slot that has a time. A curve may use the times of related curves as they
+        were when it was last fitted."""
         key, blocks = series.key, {name: item.blocks for (_, name), item in self._of(series).items()}
         before = self._fitted.get(key, {})
         changed = {(key, name) for name, times in blocks.items() if before.get(name) != times}
@@ -180,7 +188,7 @@ class Points:
         return self._curves.get(key, {})
 
     def _of(self, series: Series) -> Mapping[tuple[str, Slot], curves.TimedSizes]:
-        """Return the times of each contender of a series."""
+        """Return the times of each slot of a series as `TimedSizes`, by series and slot."""
         if series.key not in self._contenders:
             blocks: dict[Slot, dict[int, list[Sequence[float]]]] = {}
             for n, sessions_by_slot in self.rows(series).items():
@@ -198,8 +206,8 @@ class Points:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """Return the times of a series by size. Splits, device groups and variants are left out, as they take no part in
-    the search."""
+    """Return the times of a series by size and slot. Splits, device groups and variants are left out, because a
+    search ignores them."""
     times: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -223,12 +231,13 @@ def _middle(block: Block) -> float | None:
 
 
 def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
-    """Return the typical time of a slot at one size."""
+    """Return the median seconds per launch of a slot at one size, over all blocks of all sessions."""
     return stats.median([value for blocks in sessions.values() for value in blocks])
 
 
 def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Cell]:
-    """Return each device and regime that may overtake the CPU, except the devices `without`."""
+    """Return each cell of a GPU that has times. `cpu`: the ids of the CPUs. `without`: the ids of devices to
+    leave out."""
     places = {
         (name[0], name[2]): None
         for times in rows.values()
@@ -239,7 +248,8 @@ def cells(rows: Rows, cpu: Collection[str], without: Collection[str] = ()) -> li
 
 
 def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
-    """Return, by size, the time of the fastest CPU divided by the fastest time of the cell; above 1 the cell wins."""
+    """Return, by size, the fastest time on a CPU divided by the fastest time of the cell. Above 1 the cell
+    wins."""
     ratio = {}
     for n, slots in sorted(rows.items()):
         base = [seconds(times) for name, times in slots.items() if name[0] in cpu]
@@ -251,12 +261,12 @@ def ratios(rows: Rows, cell: Cell, cpu: Collection[str]) -> dict[int, float]:
 
 # ---------------------------------------------------------------- what a launch takes
 
-# A time grows no faster with the size than this power of it: matmul's, whose size is a side.
+# No time grows faster than this power of the size. It is that of matmul, whose size is the side of a matrix.
 STEEPEST = 3.0
 
 
-# No TimeCurve: after each new time one takes 0.3 to 2.5 ms to fit, some 2 s of a default run, and it says nothing of
-# larger sizes, which the ladder asks for.
+# A TimeCurve is not used here: to fit it after each new time takes 0.3 to 2.5 ms, about 2 s of a default run,
+# and it has no value at larger sizes, which the ladder needs.
 def between(times: Mapping[int, float], n: int) -> float | None:
     """Return the seconds at size `n`, interpolated linearly on logarithmic axes between the neighbouring measured
     sizes. Returns None outside the measured sizes."""
@@ -275,7 +285,7 @@ def _power(times: Mapping[int, float], low: int, high: int) -> float:
 
 
 class Pace:
-    """Seconds of a launch by case and size."""
+    """The seconds per launch of each case by size, for predictions at other sizes."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[object, ...], dict[int, float]] = {}
@@ -286,12 +296,12 @@ class Pace:
             self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
 
     def expected_s(self, case: Case) -> float | None:
-        """Return the expected seconds of a launch, rather too high than too low: too few launches for a sample are
-        noticed at little cost.
+        """Return the expected seconds of a launch, rather too many than too few, since a sample with too few
+        launches is corrected at little cost.
 
-        Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of the
-        smallest. Above them it grows from the time of the largest, in proportion to the size or as the last two sizes
-        tell. Returns None if no size was measured.
+        Between measured sizes the time is interpolated on logarithmic axes. Below all of them it is the time of
+        the smallest. Above all of them it grows from the time of the largest, with the slope between the last
+        two sizes, or in proportion to the size if only one was measured. Returns None if no size was measured.
         """
         times = self._seconds.get(self._curve(case))
         if not times:
@@ -305,8 +315,8 @@ class Pace:
         return times[sizes[-1]] * math.pow(n / sizes[-1], power)
 
     def least_s(self, case: Case) -> float:
-        """Return the expected seconds of a launch, rather too low: the nearest size's time in proportion to the size.
-        Returns 0 if no size was measured."""
+        """Return the expected seconds of a launch, rather too few than too many: the time of the nearest
+        measured size, in proportion to the size. Returns 0 if no size was measured."""
         n, times = case.params["n"], self._seconds.get(self._curve(case), {})
         nearest = min(times, key=lambda m: abs(math.log(m / n)), default=n)
         return times.get(nearest, 0.0) * n / nearest
@@ -318,20 +328,21 @@ class Pace:
 
 # ---------------------------------------------------------------- what a step takes
 
-# Before anything is known: seconds of an op in a step, of a case beside its launches, and of a byte of its operands
-# (they are drawn, go up, and are compared).
+# First guesses: seconds of a step, seconds of a case in addition to its launches, and seconds for each byte of
+# its operands, which are drawn, uploaded and compared.
 STEP_S, CASE_S, BYTE_S = 0.08, 0.02, 4e-9
-# Launches of a case with one block: the first one, trials, samples, checks; and seconds and launches of each further
-# block. A reference in float64 takes as long as so many of the slowest launches.
+# Launches of a case with one block (the first one, trials, samples, checks), seconds and launches of each
+# further block, and how many of the slowest launches take as long as the float64 reference.
 LAUNCHES, BLOCK_S, BLOCK_LAUNCHES, REFERENCE_LAUNCHES = 6, 0.005, 2, 4
-# So many steps tell what a case and a byte take.
+# Number of steps from which the seconds of a case and of a byte are estimated.
 REMEMBERED = 9
-# What an op takes beyond the usual, as far as it is believed.
+# Limits of the factor by which the cost of an op may differ from the usual.
 LEAST_SCALE, MOST_SCALE = 0.3, 3.0
 
 
 class CostModel:
-    """The cost model of one session: it learns from steps and predicts the seconds of sizes to come."""
+    """A model of how long steps take. It learns from the steps of a session and predicts the seconds of further
+    ones."""
 
     def __init__(self, points: Points, constraints: Constraints) -> None:
         self._points = points
@@ -347,7 +358,7 @@ class CostModel:
         self._launches: dict[str, tuple[object, dict[tuple[Slot, int], float]]] = {}
 
     def took(self, step: Step, took_s: float) -> None:
-        """Learn from a step whose times are already in the points."""
+        """Learn from a step that took `took_s` seconds. Its times must already be in the points."""
         ops: dict[str, dict[int, set[Slot]]] = {}
         series: dict[str, Series] = {}
         for item in step.workloads:
@@ -374,7 +385,7 @@ class CostModel:
 
     @property
     def known(self) -> bool:
-        """Whether at least one step was learned from."""
+        """Whether the model has learned from at least one step."""
         return bool(self._case_s or self._byte_s)
 
     @property
@@ -388,7 +399,8 @@ class CostModel:
         return stats.median(self._byte_s) if self._byte_s else BYTE_S
 
     def of(self, series: Series, slots: Mapping[int, Collection[Slot]], blocks: int = 1) -> float:
-        """Predict the seconds of a step with these sizes, the contenders at each size, and `blocks` blocks per case."""
+        """Predict the seconds of a step. `slots`: the slots to measure at each size. `blocks`: the number of
+        blocks of each case."""
         total_s = STEP_S
         for n, names in slots.items():
             total_s += len(names) * (self.case_s + (blocks - 1) * BLOCK_S)
@@ -397,7 +409,8 @@ class CostModel:
         return total_s * self._scale.get(series.key, 1.0)
 
     def _launches_s(self, series: Series, n: int, names: Collection[Slot], more: int) -> float:
-        """Return the seconds of all launches at size `n`, including the reference and `more` blocks."""
+        """Return the seconds of all launches at size `n`, with those of the reference. `more`: blocks after the
+        first."""
         times = {name: self._launch_s(series, name, n) for name in names}
         every = math.fsum(launch_s * self._count(name) for name, launch_s in times.items())
         return (LAUNCHES + more * BLOCK_LAUNCHES) * every + REFERENCE_LAUNCHES * max(
@@ -410,15 +423,15 @@ class CostModel:
         )
 
     def _size(self, series: Series, n: int) -> tuple[int, int]:
-        """Return the bytes and the work of a launch."""
+        """Return the bytes and the work (`Series.work`) of a launch."""
         key = (series.key, n)
         if key not in self._sizes:
             self._sizes[key] = (series.op.bytes(series.params(n), series.dtype), series.work(n))
         return self._sizes[key]
 
     def _launch_s(self, series: Series, name: Slot, n: int) -> float:
-        """Return the seconds of a launch: interpolated between measured sizes, and above them in proportion to its work
-        or bytes."""
+        """Return the expected seconds of a launch: interpolated between measured sizes, and above them in
+        proportion to the work or, if data is copied, to the bytes."""
         every = self._points.times(series)
         source, launches = self._launches.get(series.key, (None, {}))
         if source is not every:

@@ -1,7 +1,8 @@
-"""Messages between the parent and a worker: one JSON object per line, with a tag and a request number.
+"""The messages between the parent and a worker: one JSON object per line, with a tag and the number of the
+request.
 
-A worker answers each request with exactly one reply that has the request's number. Before each step it may announce its
-phase, so that a crash or hang can be traced to that phase.
+A worker answers each request with exactly one reply, which has the number of the request. Before each step it
+may announce its phase, so that a crash or a hang can be traced to that phase.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gpubench.result.run import (
 )
 
 PART_SAMPLES = 5
-# Calls of one copy that the last check makes at most.
+# Most calls per copy that the last check makes in the regime `transfer-once`.
 MOST_CHECKED = 2
 
 
@@ -55,94 +56,97 @@ class Reply(Message, frozen=True, kw_only=True):
 
 
 class ListDevices(WorkerRequest, frozen=True):
-    """Request for the devices of a backend. No device is opened."""
+    """Request the devices of a backend, without opening one."""
 
     backend: str  # its name
     host_only: bool = False  # its CPUs do, where they are told sooner
 
 
 class Preload(WorkerRequest, frozen=True):
-    """Import what opening a device needs. Nobody waits for the reply."""
+    """Import the modules that opening a device needs. Nobody waits for the reply."""
 
     backend: str  # of the device
 
 
 class Open(WorkerRequest, frozen=True, kw_only=True):
-    """Open the device."""
+    """Open a device."""
 
     device_id: str  # the device
-    threads: int | None  # of a CPU; None: all
-    seed: int  # of the inputs
-    inputs: str  # how they are drawn
-    scratch: str  # the folder of shared references
-    since: float  # the monotonic start of the session
+    threads: int | None  # threads of a CPU; None: all
+    seed: int  # seed of the inputs
+    inputs: str  # kind of inputs: how they are drawn
+    scratch: str  # the folder of the references that workers share
+    since: float  # monotonic time at which the session started
     autotune: bool = True  # kernels may be chosen by trials
-    page_locked: bool = False  # the caller's arrays are, where a GPU has such memory
-    # Of memory that the host overwrites before every sample; None: caches stay warm.
+    page_locked: bool = False  # keep the caller's arrays in page-locked memory if the GPU has it
+    # Bytes of memory to overwrite before every sample, which empties caches; None: caches stay warm.
     flush_bytes: int | None = None
-    host_bytes: int | None = None  # of the host's memory that the worker may use, if that is known
-    cpus: int | None = None  # that the worker may keep busy, where the parent knows it
-    alike: list[str] = []  # lists of CPUs with the same cores, and of those beside the same memory
-    sample_s: float = 5e-3  # a sample lasts at least so long
-    ops: list[str] = []  # whose tuned implementations are to come
-    dtypes: list[Dtype] = []  # in which these ops come
+    host_bytes: int | None = None  # host memory that the worker may use; None: unknown
+    cpus: int | None = None  # CPUs that the worker may keep busy; None: unknown
+    alike: list[str] = []  # lists of CPUs (`0-7,16-23`) that have the same cores or the same memory node
+    sample_s: float = 5e-3  # least seconds of a sample
+    ops: list[str] = []  # ops whose tuned implementations will be requested
+    dtypes: list[Dtype] = []  # dtypes of these ops
 
 
 class MeasureOverhead(WorkerRequest, frozen=True):
-    """Request for the time of an empty launch and its wait, and for the step of the clock. It is separate from `Open`,
-    because devices are opened side by side but measured one after the other."""
+    """Request the time of an empty launch with its wait, and the step of the clock. It is not part of `Open`,
+    because devices are opened at the same time but measured one after the other."""
 
 
 class PeakRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of one device."""
+    """The peaks to measure on one device."""
 
-    memory: bool  # bytes a second
-    compute: list[Dtype]  # FLOP a second in these dtypes
-    link: bool = False  # bytes a second to the host and back
-    cache_bytes: int  # of its last level of cache
-    memory_bytes: int  # that the arrays may take
-    limit_s: float  # about so long for each of them at most
+    memory: bool  # whether to measure the rate of memory
+    compute: list[Dtype]  # the dtypes in which to measure the rate of arithmetic
+    link: bool = False  # whether to measure the rates of the link to the host
+    cache_bytes: int  # size of the last-level cache
+    memory_bytes: int  # memory that the arrays may take
+    limit_s: float  # about the most seconds for each peak
 
 
 class MeasurePeaks(WorkerRequest, frozen=True):
-    """Request for the best rates of this device."""
+    """Request the peaks of the open device."""
 
-    peaks: PeakRequest  # that are asked for
+    peaks: PeakRequest  # which peaks
 
 
 class Load(WorkerRequest, frozen=True):
-    """Make the inputs of a case. Workers may do this side by side, since nothing is timed meanwhile."""
+    """Make the inputs of a case. Several workers may do this at the same time, since nothing is timed
+    meanwhile."""
 
-    case: Case  # whose inputs are made
-    reference: bool  # its float64 answer is made, too
+    case: Case  # the case
+    reference: bool  # also compute its float64 reference
 
 
 class Build(WorkerRequest, frozen=True):
-    """Build the launch of a case and check its output, beside other workers. Errors are left to `Prepare`."""
+    """Build the launch of a case and check its output, while other workers do the same. Errors are not reported
+    here, but by `Prepare`."""
 
     case: Case  # to build
 
 
 class Choose(WorkerRequest, frozen=True):
-    """Choose the kernel of a case by trials, while all other workers are idle. Errors are left to `Prepare`, which also
-    reports the time of these trials."""
+    """Choose the kernel of a case by trials, while all other workers are idle. Errors and the time of the
+    trials are reported by `Prepare`."""
 
-    case: Case  # whose kernel is chosen
+    case: Case  # the case
 
 
 class Prepare(WorkerRequest, frozen=True):
-    """Prepare a case: inputs, buffers, build, correctness check, times of the parts."""
+    """Prepare a case: inputs, buffers, build, correctness gate, times of the parts of a call."""
 
     case: Case  # to prepare
     session: int  # its index
-    repeat: int | None = None  # launches per sample, as a Block stores it, if that is settled
-    hot_repeat: int | None = None  # the same on the device's clock
-    part_samples: int = PART_SAMPLES  # how often each part is timed; 0 leaves the parts out
-    time_it: bool = True  # samples will follow
-    device_clock: bool = True  # the device's own clock is read beside the wall clock
-    # The GPU's share of a split case, or where the stages of a workload run; None: as it is now.
+    repeat: int | None = None  # launches per sample, as a Block stores them; None: not settled yet
+    hot_repeat: int | None = None  # launches per sample on the device's clock
+    part_samples: int = PART_SAMPLES  # how often each part of a call is timed
+    time_it: bool = True  # whether samples will follow
+    device_clock: bool = True  # also read the device's own clock
+    # The GPU's share of a split case, or the stage assignment of a workload; None: the current one.
     split: float | str | None = None
-    # What a launch takes by other sizes: the first block begins with that count, and corrects it.
+    # Seconds of a launch as predicted from other sizes. The first block begins with a count for them and
+    # corrects it.
     expected_s: float | None = None
 
 
@@ -151,62 +155,63 @@ class Sample(WorkerRequest, frozen=True):
 
     case_id: str  # the case
     session: int  # its index
-    round: int  # the number of the block
-    position: int  # of the block in its round
-    samples: int  # that are taken
-    warmup_s: float  # of work before them
-    limit_s: float  # for all of it
-    # False: the first sample counts, of launches so long that what goes before them is forgotten soon.
+    round: int  # number of the round
+    position: int  # place of the block in its round
+    samples: int  # number of samples to take
+    warmup_s: float  # seconds of work before them
+    limit_s: float  # seconds after which no further sample begins
+    # False if launches are so long that the first sample needs no warm-up.
     warm_up: bool = True
 
 
 class Work(WorkerRequest, frozen=True):
-    """Warm up a prepared case, wait, then work. All workers begin to work at the same moment."""
+    """Warm up a prepared case, wait until `start_at`, then work. All workers begin at the same moment."""
 
     case_id: str  # the case
     start_at: float  # the monotonic time at which work begins
-    warmup_s: float  # of work before that
-    work_s: float  # how long it works
+    warmup_s: float  # seconds of work before that
+    work_s: float  # seconds of work
 
 
 class TimeStages(WorkerRequest, frozen=True):
-    """Time the stages of a prepared workload, or find where they could run."""
+    """Time the stages of a prepared workload, or find the sides on which they could run."""
 
     case_id: str  # the case
     session: int  # its index
-    limit_s: float  # about so long at most
-    assignment_times: bool = False  # tell where they could run
+    limit_s: float  # about the most seconds
+    assignment_times: bool = False  # find the sides on which the stages could run
 
 
 class Finish(WorkerRequest, frozen=True):
-    """Check the output that the last launch left behind."""
+    """Check the output of the last launch of a case."""
 
     case_id: str  # the case
-    # A function is called with other values if that takes no longer; None: it may take its time.
+    # A user's function is also called with other values if this takes no longer; None: no limit.
     limit_s: float | None = None
 
 
 class Reallocate(WorkerRequest, frozen=True):
-    """Free all that is prepared, so that later cases lie in newly allocated memory."""
+    """Free all prepared workloads, so that later cases lie in newly allocated memory."""
 
 
 class Close(WorkerRequest, frozen=True):
-    """Close the device and end."""
+    """Close the device and end the process."""
 
 
 class Phase(Message, frozen=True):
-    """Announcement of the worker's next phase; it gets no reply."""
+    """Announces the next phase of the worker's work. It gets no reply."""
 
-    name: str  # of the phase
+    name: str  # name of the phase
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that a plan needs about a kernel of a backend; the `build` function stays in the worker."""
+    """Properties of a kernel that a backend brings, as far as a plan needs them. Its `build` function stays in
+    the worker."""
 
-    language: str  # in which it is written
+    language: str  # language in which it is written
     variant: str  # its name among the kernels of the op
-    library: bool  # it is a library call
-    dtypes: tuple[str, ...] | None  # that it has; None: those of the op
+    library: bool  # whether it is a library call
+    dtypes: tuple[str, ...] | None  # its dtypes; None: those of the op
 
 
 def _in_worker(*_: object) -> None:
@@ -214,23 +219,23 @@ def _in_worker(*_: object) -> None:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The devices of a backend and its declarations, or the reason why it has no devices."""
+    """The devices of a backend and the properties that it declares, or the reason why it has no devices."""
 
     backend: str  # its name
-    devices: tuple[Device, ...] = ()  # that it has
-    implementations: tuple[str, ...] = ()  # in which it computes
-    version: str | None = None  # of its library
-    default_devices: tuple[str, ...] | None = None  # the only ones that are measured unless a device is named
-    yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs, and come first
-    scripted: tuple[str, ...] = ()  # devices whose sessions have a clock of their own
-    kernels: dict[str, tuple[KernelFacts, ...]] = {}  # that it brings, by op
+    devices: tuple[Device, ...] = ()  # its devices
+    implementations: tuple[str, ...] = ()  # its implementations
+    version: str | None = None  # version of its library
+    default_devices: tuple[str, ...] | None = None  # measure only these unless devices are named; None: all
+    yields_to: tuple[str, ...] = ()  # backends that drive the same GPUs and are preferred
+    scripted: tuple[str, ...] = ()  # devices with a scripted clock
+    kernels: dict[str, tuple[KernelFacts, ...]] = {}  # kernels that it brings, by op
     reason: Reason | None = None  # why it has no devices
-    detail: str = ""  # of that reason
+    detail: str = ""  # a sentence about that reason
     hint: str = ""  # what to do about it
 
     @property
     def brought(self) -> dict[str, tuple[Kernel, ...]]:
-        """The kernels of the backend by op, without a usable `build`."""
+        """The kernels that the backend brings, by op. Their `build` raises NotImplementedError."""
         return {
             op: tuple(Kernel(x.language, _in_worker, x.variant, x.library, x.dtypes) for x in kernels)
             for op, kernels in self.kernels.items()
@@ -238,93 +243,93 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Devices(Reply, frozen=True):
-    """The devices of a backend."""
+    """Reply to ListDevices."""
 
-    listing: Listing  # what it said
+    listing: Listing  # the devices of the backend
 
 
 class Opened(Reply, frozen=True):
-    """The device is open."""
+    """Reply to Open: the device is open."""
 
-    device: Device  # as it is known now
-    record: WorkerRecord  # of this worker, for the file
-    once_s: float = 0.0  # seconds of what the machine remembers from now on
+    device: Device  # with the facts that are known once it is open
+    record: WorkerRecord  # the record of this worker for the file
+    once_s: float = 0.0  # seconds of work that this machine need not do again
 
 
 class MeasuredOverhead(Reply, frozen=True):
-    """The cost of an empty launch, and of the clock."""
+    """Reply to MeasureOverhead."""
 
     overhead_s: list[float]  # seconds of each empty launch with its wait
     clock_step_s: float  # the smallest step of the clock
-    clock_cost_s: float  # of one reading
+    clock_cost_s: float  # seconds of one reading of the clock
 
 
 class MeasuredPeaks(Reply, frozen=True):
-    """The answer to MeasurePeaks."""
+    """Reply to MeasurePeaks."""
 
     peaks: list[Peak]  # each with a rate or with the reason for none
 
 
 class Prepared(Reply, frozen=True, kw_only=True):
-    """The case is correct and ready."""
+    """Reply to Prepare: the case passed its check and can be sampled."""
 
     check: Check  # that it passed
-    answer: list[float] | None = None  # elements of the answer of a function
-    op_hash: str  # changes when the op means something else
-    kernel_hash: str | None  # of the code of the kernel
-    kernel: str | None = None  # its name
+    answer: list[float] | None = None  # some elements of the result of a user's function
+    op_hash: str  # changes when the meaning of the op changes
+    kernel_hash: str | None  # hash of the kernel's code
+    kernel: str | None = None  # name of the kernel
     tune_s: float = 0.0  # seconds of choosing kernels
-    lacks: str | None = None  # why this CPU is not at its best
-    notes: list[RunWarning] = []  # what the worker has found wrong with the cache
-    blas: bool = False  # a BLAS computes it
-    flops: int  # of a launch
-    bytes: int  # that a launch moves
-    output_bytes: int | None = None  # that move to the host
-    input_bytes: int | None = None  # that move to the device; None: all that is read
-    parts: Parts  # seconds of building it, and of the parts of a call
+    lacks: str | None = None  # why the CPU is slower than it could be
+    notes: list[RunWarning] = []  # warnings about the cache
+    blas: bool = False  # whether a BLAS computes it
+    flops: int  # operations of a launch
+    bytes: int  # bytes that a launch moves
+    output_bytes: int | None = None  # bytes that move to the host
+    input_bytes: int | None = None  # bytes that move to the device; None: all inputs
+    parts: Parts  # seconds of building the launch, and of the parts of a call
     staging: Staging  # how bytes travel
-    sets: int | UnsetType = UNSET  # of buffers in flight in a pipeline
+    sets: int | UnsetType = UNSET  # number of sets of buffers of a pipeline
     one_piece: OnePiece | UnsetType = UNSET  # why the GPU's part of a split moves in one piece
-    # The GPU's share of a split case, in whole units; where the stages of a workload on two sides run.
+    # The GPU's share of a split case, rounded to whole units, or the stage assignment of a workload.
     split: float | str | None = None
 
 
 class Sampled(Reply, frozen=True):
-    """One block."""
+    """Reply to Sample: one block."""
 
-    block: Block  # for the file
+    block: Block  # the block for the file
     times_s: list[float] = []  # monotonic times at which it began and at which each entry of `wall_s` ended
-    parts: dict[str, list[float]] = {}  # of the calls that were taken apart between its samples
+    parts: dict[str, list[float]] = {}  # seconds of the parts of calls that were timed between its samples
 
 
 class Worked(Reply, frozen=True):
-    """Times at which the work began and ended, in seconds from `start_at`."""
+    """Reply to Work: when the samples began and ended, in seconds after `start_at`."""
 
-    repeat: int  # launches of a sample
-    begin_s: float  # of the first sample
-    ends_s: list[float]  # of each sample
+    repeat: int  # launches in each sample
+    begin_s: float  # begin of the first sample
+    ends_s: list[float]  # end of each sample
 
 
 class TimedStages(Reply, frozen=True):
-    """The stages of a workload; a field is None if the device cannot measure it."""
+    """Reply to TimeStages. A field is None if it was not requested or the device cannot measure it."""
 
-    times: StageTimes | None = None  # of the stages
-    # their times on both sides and what stage assignments promise
+    times: StageTimes | None = None  # the times of the stages
+    # the times of the stages on both sides, and the predicted times of stage assignments
     assignment_times: AssignmentTimes | None = None
 
 
 class Done(Reply, frozen=True):
-    """The request was carried out."""
+    """Reply: the request was carried out."""
 
     notes: list[RunWarning] = []  # warnings for the user
 
 
 class Undecided(Reply, frozen=True):
-    """The case was not built: its kernel is still to be chosen by trials."""
+    """Reply to Build: the case was not built, because its kernel has to be chosen by trials first."""
 
 
 class Refused(Reply, frozen=True):
-    """The case was not attempted, or the device is not available."""
+    """Reply: the case was not attempted, or the device is not available."""
 
     reason: Reason  # of the list of messages
     detail: str  # why
@@ -332,21 +337,22 @@ class Refused(Reply, frozen=True):
 
 
 class Broke(Reply, frozen=True):
-    """The case was attempted and failed."""
+    """Reply: the case was attempted and failed."""
 
     reason: Reason  # of the list of messages
     detail: str  # why
     hint: str = ""  # what to do
-    phase: str | None = None  # in which it broke
-    check: Check | None = None  # that it failed
-    fatal: bool = False  # only a fresh worker can go on
+    phase: str | None = None  # the phase in which it failed
+    check: Check | None = None  # the check that it did not pass
+    fatal: bool = False  # whether a new worker is needed
 
 
 FromWorker = Phase | Reply
 
 
 def _plain(value: object) -> str | int | float:
-    """Convert a library's own text or number type to the plain Python type (torch's version, a NumPy number)."""
+    """Convert a library's own type of text or number, such as a NumPy scalar, to the plain Python type. Raises
+    TypeError for any other type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, SupportsIndex):

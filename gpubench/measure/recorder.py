@@ -1,4 +1,4 @@
-"""The document of a run, which is empty at first and saved after every block, and the events that a run reports."""
+"""The document of a run, which grows and is saved after every block, and the events that a run reports."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ from gpubench.result.run import (
     fingerprint,
 )
 
-# Keeps the run as it stands; what did not change since the last call is the same object. Raises GpubenchError.
+# Saves the run. Parts that did not change since the last call are the same objects. Raises GpubenchError.
 Save = Callable[[Run], None]
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Progress:
-    """Counts for progress displays: cases begun, finished and planned, and the time left."""
+    """The numbers of cases begun, finished and planned, and a function that returns the seconds left, for
+    displays."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
@@ -62,7 +63,7 @@ class Progress:
 
 
 class Recorder:
-    """The outcomes of a run by case id. `save` writes the document as it is now."""
+    """The document of a run, with its outcomes by case id. `save` is called with the document to write it."""
 
     def __init__(self, run: Run, save: Save) -> None:
         self._run = run
@@ -81,22 +82,24 @@ class Recorder:
         return self._outcomes.get(case_id)
 
     def plan(self, outcomes: list[Outcome]) -> None:
-        """Add planned and skipped cases that are not in the document yet."""
+        """Add outcomes of cases that are not in the document yet."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.id, outcome)
 
     def put(self, outcome: Outcome) -> None:
-        """Set a case's outcome."""
+        """Set the outcome of a case."""
         self._outcomes[outcome.id] = outcome
 
     def add(self, case_id: str, **records: msgspec.Struct) -> None:
-        """Append records to lists of a measurement; each keyword names a list."""
+        """Append records to a measurement. Each keyword is the name of a list field, its value the record to
+        append."""
         measurement = self._measurement(case_id)
         longer = {name: [*(getattr(measurement, name) or ()), record] for name, record in records.items()}
         self._outcomes[case_id] = msgspec.structs.replace(measurement, **longer)
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append times of parts to those of the same session."""
+        """Append times to the Parts of this session. `more`: by the name of a list field, the times to
+        append."""
         if not more:
             return
         measurement = self._measurement(case_id)
@@ -115,7 +118,7 @@ class Recorder:
         self.save()
 
     def clocks(self, clock_of: Mapping[str, DeviceClock]) -> None:
-        """Store the clocks that opened devices report, by device id."""
+        """Store the clocks that devices report once they are open. `clock_of`: by device id."""
         devices = [
             msgspec.structs.replace(device, clock=clock_of.get(device.id, device.clock))
             for device in self._run.devices
@@ -130,7 +133,7 @@ class Recorder:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
     def withdraw(self, warning: RunWarning) -> None:
-        """Remove a warning that is no longer true."""
+        """Remove a warning that is no longer true. It must be the same object that was added."""
         warnings = [other for other in self._run.warnings if other is not warning]
         self._run = msgspec.structs.replace(self._run, warnings=warnings)
 
@@ -139,8 +142,8 @@ class Recorder:
         self._save(self.run)
 
     def finish(self, exit_code: int, exit_reason: str, *, complete: bool) -> Run:
-        """Close the document and save it. If the run is complete, cases that were never reached become skips for lack
-        of time."""
+        """Set how the run ended, save the document and return it. If the run is complete, cases that were never
+        reached become skips with the reason `budget`."""
         if complete:
             self._skip_the_rest()
         self.replace(exit_code=exit_code, exit_reason=exit_reason, complete=complete, finished_at=utc_now())
@@ -162,14 +165,15 @@ class Recorder:
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """Return the time in UTC as ISO 8601, to the second. Sessions use milliseconds to tell them apart."""
+    """Return the current time in UTC as ISO 8601, to the second. Sessions use milliseconds, so that their times
+    differ."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{14,80}")
 
 GIT_LIMIT_S = 5.0
-# Recorded because they change what the libraries do; never interpreted.
+# Environment variables that the file records, because they change what the libraries do.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "WGPU_BACKEND_TYPE",
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
@@ -177,20 +181,21 @@ VARIABLES = (
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a run."""
+    """The origin of a run: its command, its environment and the user's notes."""
 
-    argv: Sequence[str] = ()  # the command
-    versions: Mapping[str, str] = {}  # of what the run uses
+    argv: Sequence[str] = ()  # the command line
+    versions: Mapping[str, str] = {}  # versions of the libraries that the run uses
     label: str | None = None  # the user's name for it
-    tags: Sequence[str] = ()  # the user's words for it
-    context: Mapping[str, str] = {}  # the user's facts about it
+    tags: Sequence[str] = ()  # the user's tags
+    context: Mapping[str, str] = {}  # names and values that the user gave
     environ: Mapping[str, str] = {}  # the environment variables
 
 
 def new_run(
     selection: Selection, settings: Settings, machine: Machine, devices: Sequence[Device], origin: Origin
 ) -> Run:
-    """Return an empty run. It counts as interrupted until it is finished, and names no host, user or path."""
+    """Return a run without outcomes, marked as interrupted until `finish`. It contains no name of a host or
+    user and no path."""
     environ = origin.environ
     tool = {
         "gpubench": __version__,
@@ -218,7 +223,7 @@ def new_run(
 
 
 def without_uuids(document: Document) -> Document:
-    """Return the document with every GPU's uuid replaced by its digest."""
+    """Return the document with each UUID of a GPU replaced by a digest of it."""
     text = msgspec.json.encode(document).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         text = text.replace(uuid_text, uuid_digest(uuid_text))
@@ -235,12 +240,14 @@ def _machine_fields(machine: Machine) -> dict[str, str]:
 
 
 def _gib(count: int | None) -> int | None:
-    """Round to whole GiB, since the kernel's own share of RAM changes from boot to boot."""
+    """Return the bytes in whole GiB, because the kernel's own share of RAM changes from boot to boot. None
+    stays None."""
     return None if count is None else round(count / 2**30)
 
 
 def _base_name(argument: str) -> str:
-    """Cut a path to its last part, since paths name users and hosts. Selectors of cases are not paths and stay."""
+    """Return the last part of an argument that is a path, since paths may name users and hosts. Selectors of
+    cases are no paths and stay as they are."""
     argument = argument.encode("utf-8", "replace").decode()
     has_value = argument.startswith("-") and "=" in argument
     option, equals, value = argument.partition("=") if has_value else ("", "", argument)
@@ -249,7 +256,8 @@ def _base_name(argument: str) -> str:
 
 
 def _git() -> Git | None:
-    """Return commit, branch and state of the checkout in the working folder. Returns None if git fails."""
+    """Return commit, branch and state of the git checkout in the working folder. Returns None if there is
+    none."""
 
     def ask(*arguments: str) -> str:
         ended = processes.run(["git", "--no-optional-locks", *arguments], GIT_LIMIT_S)
@@ -279,7 +287,8 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
 
 
 def _device_of_file(device: Device) -> Device:
-    """Return the device without the fields of detection. A GPU without a clock gets the derived one."""
+    """Return the device as the file stores it, without the identity that detection uses. A GPU without a clock
+    of its own gets the derived clock."""
     clock = device.clock
     if clock is None and device.kind == "gpu" and device.backend != DEVICE_GROUP:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
@@ -290,27 +299,28 @@ def _device_of_file(device: Device) -> Device:
 
 
 def settled_block(measurement: Measurement) -> Block | None:
-    """Return a block with the repeat count and the split that the case keeps; None without such a block. The blocks of
-    a sweep differ in their splits, so they are ignored. The count is that of the last block."""
+    """Return a block with the repeat count and the split that the case keeps in later sessions. Returns None if
+    there is no such block. Blocks of a sweep are ignored, since their splits differ. The repeat count is that
+    of the last block."""
     blocks = [block for block in measurement.blocks if block.phase != "sweep"]
     return msgspec.structs.replace(blocks[0], repeat=blocks[-1].repeat) if blocks else None
 
 
-# The case fails again because of what it is, not because of an accident.
+# After this many failures in a row a case is not tried again: the case itself is the cause, not an accident.
 FAILURES_IN_A_ROW = 2
-# A device that did not come back in one session may do so in the next.
+# Reason of a skip for a lost device, which may come back in the next session.
 DEVICE_LOST = DeviceLost.reason
 WRONG_RESULT = WrongResult.reason
 
 
 def has_samples(outcome: Outcome | None) -> bool:
-    """Whether the outcome holds samples."""
+    """Return whether the outcome is a measurement with at least one block."""
     return isinstance(outcome, Measurement) and bool(outcome.blocks)
 
 
 def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
-    """Return the case's outcome after this failure. `before`: the outcome at the start of this session. Later blocks of
-    this session are dropped, because they were not checked at its end."""
+    """Return the outcome of a case after `failure`. `before`: its outcome at the start of this session. Its
+    blocks of this session are dropped, because they were not checked at the end."""
     failures = [*failures_of(before), failure]
     if isinstance(before, Measurement) and has_samples(before):
         return msgspec.structs.replace(before, failures=failures)
@@ -321,8 +331,8 @@ def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outco
 
 
 def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
-    """Whether this session measures the case. `since`: the first session of this call. A failure in an earlier call is
-    tried again, except a wrong result."""
+    """Return whether this session measures the case. `since`: the index of the first session of this call. A
+    case that failed in an earlier call is tried again, unless its result was wrong."""
     if outcome is None or isinstance(outcome, Planned):
         return True
     if isinstance(outcome, Skip):
@@ -343,8 +353,8 @@ def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
 def verdict(
     run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
 ) -> tuple[ExitCode, str]:
-    """Return the exit code and its reason. `unavailable`: required devices that could not be opened. A failure in an
-    earlier call (a session before `since`) does not count if the case has a measurement."""
+    """Return the exit code of the run and its reason. `unavailable`: required devices that could not be opened.
+    A failure in a session before `since` does not count if the case has a measurement."""
     failures = [o for o in run.outcomes if isinstance(o, Failure)]
     if any(f.reason == WRONG_RESULT for f in failures):
         return ExitCode.FAILED, WRONG_RESULT
@@ -368,18 +378,19 @@ def verdict(
 
 
 def planned_cases(run: Run) -> list[Planned]:
-    """Return the cases that were planned and not reached."""
+    """Return the cases that are planned but were not reached."""
     return [outcome for outcome in run.outcomes if isinstance(outcome, Planned)]
 
 
 def _has_named_size(run: Run, outcome: Outcome) -> bool:
-    """Whether the user named this size. A case that a search left open is no failure; the report mentions it."""
+    """Return whether the user gave the size of this case. If a search left a case of another size open, that is
+    no failure."""
     return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
 
 
 def _too_few(outcome: Measurement, least: int) -> bool:
-    """Whether the measurement lacked time: it has fewer than LEAST_BLOCKS blocks and fewer than `least` samples.
-    Throttled samples count, since throttling is no lack of time."""
+    """Return whether the measurement ran out of time: it has fewer than LEAST_BLOCKS blocks and fewer than
+    `least` samples. Throttled samples count here, since throttling is no lack of time."""
     main = [block for block in outcome.blocks if block.phase == "main"]
     return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
 
@@ -388,18 +399,18 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 class RunStarted(msgspec.Struct, frozen=True):
-    """A run begins."""
+    """Event: the run begins."""
 
-    cases: int  # of the plan so far; a search may add more
-    sessions: int  # that the file will have
-    budget_s: float | None  # of the run, if it has one
+    cases: int  # number of planned cases; a search may add more
+    sessions: int  # number of sessions that the file will have
+    budget_s: float | None  # seconds of the budget; None: there is none
 
 
 class CaseUnderWay(msgspec.Struct, frozen=True):
     """Base of the events about a case that is being measured."""
 
-    id: str  # of the case
-    number: int  # of the case in this run
+    id: str  # id of the case
+    number: int  # number of the case in this run, from 1
     cases: int  # in all, as far as that is known
     session: int  # its index
     sessions: int  # in all
@@ -407,24 +418,24 @@ class CaseUnderWay(msgspec.Struct, frozen=True):
 
 
 class CaseStarted(CaseUnderWay, frozen=True):
-    """A case is being prepared."""
+    """Event: a case is being prepared."""
 
 
 class BlockDone(CaseUnderWay, frozen=True):
-    """The estimate of a case after one more block."""
+    """Event: a case has one more block."""
 
     estimate_s: float  # median seconds per launch
     precision: float | None  # relative half-width of its interval
-    samples: int  # behind it
+    samples: int  # number of samples of the estimate
 
 
 class CaseDone(msgspec.Struct, frozen=True):
-    """The outcome of a case in this session."""
+    """Event: the case is over in this session."""
 
     outcome: Outcome  # as the file has it
     cases: int  # in all, as far as that is known
     session: int  # its index
-    estimate_s: float | None  # seconds per launch; None without a number
+    estimate_s: float | None  # seconds per launch; None if it has no samples
     precision: float | None  # relative half-width of its interval
     remaining_s: float | None  # until the end, if that is known
 
@@ -437,23 +448,23 @@ class CaseDone(msgspec.Struct, frozen=True):
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """A warning that the user should see now."""
+    """Event: a warning that the user should see now."""
 
     warning: RunWarning  # as the file has it
 
 
 class SessionAgain(msgspec.Struct, frozen=True):
-    """A session is measured again, since other programs used the CPUs."""
+    """Event: a session is measured again, because other programs used the CPUs."""
 
-    share: float  # of the CPUs that they took
+    share: float  # share of the CPUs that other programs took
     session: int  # its index
     cases: int  # in all
 
 
 class RunDone(msgspec.Struct, frozen=True):
-    """The run is over and saved."""
+    """Event: the run is over and saved."""
 
-    exit_code: int  # of the program
+    exit_code: int  # exit code of the program
     exit_reason: str  # as the file has it
 
 

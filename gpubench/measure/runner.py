@@ -1,4 +1,4 @@
-"""The run: sessions with fresh workers, sizes that are given or searched, the budget and the exit code."""
+"""The run: its sessions with new workers, its sizes (given or searched), its budget and its exit code."""
 
 from __future__ import annotations
 
@@ -58,21 +58,22 @@ from gpubench.result.run import (
     SessionRecord,
 )
 
-# The search leaves the rest of the budget for peaks, saving, closing workers and the report.
+# The search may use this share of the budget. The rest is for peaks, saving, closing workers and the report.
 SEARCH_SHARE = 0.9
-# Choosing kernels is reported where it took so long.
+# Choosing kernels is reported if it took at least this long.
 WORTH_A_WORD_S = 1.0
-# Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
+# The search leaves this share to overheads and splits if there are any. They come after it, and it can be cut
+# short.
 SHARE_BESIDE_OVERHEADS = 0.5
-# To find devices, to try a user's functions and to start workers counts for so much of the budget at most: an answer
-# needs times, also where libraries take longer to import than the whole budget.
+# Finding devices, trying a user's functions and starting workers counts as at most this share of the budget,
+# since an answer needs times even if the libraries take longer to import than the whole budget.
 START_SHARE = 0.5
-# A session that others disturbed is repeated at most so often.
+# A session that other programs disturbed is repeated at most this often.
 REPEATS = 2
 
 
 def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
-    """Measure everything and return the saved run, complete or not. Ctrl-C and SIGTERM end it early."""
+    """Carry out the run and return its saved document, complete or not. Ctrl-C and SIGTERM end it early."""
     runner = _Runner(spec, sink, save)
     try:
         runner.sessions()
@@ -93,8 +94,7 @@ def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
 
 
 def hold_signals() -> None:
-    """Ignore further signals, so that a second Ctrl-C cannot prevent the file from being saved. The program ends
-    soon."""
+    """Ignore further signals, so that a second Ctrl-C cannot prevent the file from being saved."""
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # SIGHUP is of POSIX, SIGBREAK of Windows
             if hasattr(signal, name):
@@ -102,7 +102,7 @@ def hold_signals() -> None:
 
 
 def _telling(save: Save, sink: Sink) -> Save:
-    """Return `save` with one change: if the disk fails, the user is warned and measuring goes on."""
+    """Return a function like `save` that warns the user if the disk fails, instead of raising GpubenchError."""
 
     def attempt(run: Run) -> None:
         try:
@@ -138,7 +138,7 @@ class _Runner:
             self.progress.sessions = self.first_session
 
     def sessions(self) -> None:
-        """Run all sessions: the first may search for sizes; the others repeat these sizes."""
+        """Run all sessions. The first one may search for sizes; the others repeat its sizes."""
         self.progress.cases *= self._sessions
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         if self.spec.spares is not None:
@@ -176,9 +176,9 @@ class _Runner:
     def _one_session(
         self, steps: Callable[[int, Passes], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
-        """Run one session with fresh workers, step by step, and return its record.
+        """Run one session with new workers, step by step, and return its record.
 
-        With `repeats` the session does not count yet, since an interrupt or the budget may cut it short.
+        `repeats`: the session that this one repeats. It does not count until it is complete.
         """
         before = self.spec.load()
         self._begun += 1
@@ -250,14 +250,14 @@ class _Runner:
         return record
 
     def _finish(self, run: StepRun, search: Passes) -> None:
-        """Wait for the checks of a step."""
+        """Wait for the last checks of a step, and let the search learn from its times."""
         if not run.finish():
             search.note_times(run.step)
         search.took(run.step, run.took_s - run.tuning_s)
 
     def _judge_losses(self, runtime: Runtime) -> None:
-        """Report the workers that ended before their cases were prepared. Such a case is out of time. It fails instead
-        if its worker crashed or hung."""
+        """Report the workers that ended before their cases were prepared. Such a case is out of time; if its
+        worker crashed or hung, the case fails."""
         for device_id, loss in runtime.pool.take_losses(list(runtime.pool.losses)).items():
             gone, case = loss
             outcome = self.recorder.outcome(case.id) if case is not None else None
@@ -275,8 +275,8 @@ class _Runner:
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int, first: Sequence[Workload]) -> None:
-        """Open every device. A GPU is opened after its users are listed, so that none of these is ours. The first
-        workloads are built meanwhile."""
+        """Open every device. A GPU is opened only after its users were listed, so that none of them is ours.
+        Meanwhile the first workloads are built on the devices that are already open."""
         pool.begin([name for name, kind in self._kinds.items() if kind == "cpu"], self.spec.run.selection)
         for warning in monitor.warn_of_users(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, warning)
@@ -301,7 +301,7 @@ class _Runner:
             self.recorder.warn(warning)
 
     def _tell_once(self) -> None:
-        """Report the time that only a machine's first run takes, if it is long enough."""
+        """Report the time of work that only the first run on a machine does, if it is long enough."""
         if self._budget.counted_once_s < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
@@ -315,7 +315,7 @@ class _Runner:
         warn_once(self.recorder, self.sink, warning)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
-        """Repeat sessions that others disturbed, at the end of the run. The least disturbed one of each group
+        """Repeat the sessions that other programs disturbed. The least disturbed session of each group
         counts."""
         if self.spec.check_only or not self.spec.repeats:
             return
@@ -337,8 +337,8 @@ class _Runner:
                     self.recorder.session(msgspec.structs.replace(session, superseded=session is not least))
 
     def _search_left_s(self) -> float:
-        """Return the seconds left to the search: the first session's share of the budget, or the whole budget if its
-        start took that share."""
+        """Return the seconds left to the search: the first session's share of the budget without what comes
+        after the search."""
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or measures_several(
             self.spec.constraints
         )
@@ -347,7 +347,7 @@ class _Runner:
         return self._budget.left_s(share / max(self._sharing, 1))
 
     def _remaining_s(self) -> float | None:
-        """Return the seconds until the end: the rest of the budget, or the mean time per case times the cases left."""
+        """Return the estimated seconds left, by the budget or by the mean time per case. May return None."""
         if self.settings.budget_s is not None:
             return max(0.0, self._budget.left_s())
         if not self.progress.finished:
@@ -362,8 +362,8 @@ class _Runner:
 
 
 class StepRun:
-    """A step under way: all cases of its workloads that this session measures, interleaved. Outcomes go to the
-    recorder."""
+    """A step under way: the cases of its workloads that this session measures, interleaved. Their outcomes go
+    to the recorder."""
 
     def __init__(self, runtime: Runtime, step: Step, companions: Sequence[Companion] = ()) -> None:
         self.step, self._companions = step, companions
@@ -379,11 +379,11 @@ class StepRun:
 
     @property
     def tuning_s(self) -> float:
-        """Seconds of choosing kernels, which is done once per device, not for each size."""
+        """Seconds spent on choosing kernels, which is done once per device and not for each size."""
         return sum(run.prepared.tune_s for run in self._runs if run.prepared is not None)
 
     def sample(self) -> None:
-        """Prepare, check and time the cases, then request their last checks."""
+        """Prepare, check and time the cases, then send the requests for their last checks."""
         began = time.monotonic()
         runtime, runs = self._runtime, self._runs
         runtime.pool.reallocate({run.case.device_id for run in runs if _comes_again(run)}, runtime.budget)
@@ -414,7 +414,7 @@ class StepRun:
         self.took_s = time.monotonic() - began
 
     def finish(self) -> bool:
-        """Wait for the last checks. Returns False if a case failed one."""
+        """Wait for the last checks. Returns False if a case did not pass its check."""
         began = time.monotonic()
         passed = [run.measured for run in self._runs]
         for run in self._runs:
@@ -430,15 +430,15 @@ class StepRun:
 
 
 def _comes_again(run: CaseRun) -> bool:
-    """Whether this session already has a block of a CPU case. Its time depends on the place in memory, so the next
-    block should lie elsewhere."""
+    """Return whether this session already has a block of this CPU case. Its time depends on where the data lies
+    in memory, so its next block should use other memory."""
     blocks = run.before.blocks if isinstance(run.before, Measurement) else []
     here = any(block.session == run.runtime.session for block in blocks)
     return here and run.runtime.kinds[run.case.device_id] == "cpu"
 
 
 def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -> list[Cases]:
-    """Return, for each workload, one case of each implementation by device, the CPU first."""
+    """Return, for each workload, one case of each implementation by device, CPUs first."""
     devices: list[Cases] = []
     for item in workloads:
         if item.op.overhead is not None:
@@ -452,7 +452,7 @@ def _by_device(workloads: Sequence[Workload], kinds: Mapping[str, DeviceKind]) -
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
-    """Take blocks in rounds until each case may stop. The order is seeded; every second round reverses it."""
+    """Take blocks in rounds until each case may stop. The order is random; every second round reverses it."""
     settings = runtime.settings
     shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[CaseRun] = []
@@ -478,8 +478,8 @@ def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
 
 
 def last_checks_s(runs: Sequence[CaseRun]) -> float:
-    """Return the seconds of the last checks of these cases where launches are long. Devices check side by side, and
-    cases with data on the device share one check."""
+    """Return the expected seconds of the last checks of these cases, as far as launches are long. Devices check
+    at the same time, and the cases of a device with data on it share one check."""
     seconds: dict[str, dict[str, float]] = {}
     for run in runs:
         checks = seconds.setdefault(run.case.device_id, {})
@@ -488,7 +488,7 @@ def last_checks_s(runs: Sequence[CaseRun]) -> float:
 
 
 def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
-    """Return the warning that a worker died between two cases: no case is lost or to blame."""
+    """Return the warning that a worker died between two cases, so that no case is lost."""
     return RunWarning(
         code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
         hint=WARNINGS["worker-restarted"].remedy,
@@ -497,24 +497,25 @@ def _restart_warning(device_id: str, detail: str, session: int) -> RunWarning:
 
 # ---------------------------------------------------------------- two sides of a case
 
-# Around the optimum of the model: where the sides slow each other down, the best share lies beside it.
+# Distances from the predicted best share at which splits are tried. If the sides slow each other down, the best
+# share is not the predicted one.
 STEPS = (0.05, 0.1, 0.2)
 
 
 def optimum(cpu_s: float, gpu_s: float) -> float:
-    """Return the GPU's share at which both sides end together, from each side's seconds for all of the work."""
+    """Return the GPU's share with which both sides end together, from the seconds of each side alone."""
     return cpu_s / (cpu_s + gpu_s)
 
 
 def gpu_shares(cpu_s: float, gpu_s: float) -> list[float]:
-    """Return the optimum, then its neighbours from near to far. Each share leaves work for both sides."""
+    """Return the shares to try: the optimum, then its neighbours. Each leaves work for both sides."""
     best = optimum(cpu_s, gpu_s)
     around = [best, *(place for step in STEPS for place in (best - step, best + step))]
     return [place for place in around if 0.0 < place < 1.0]
 
 
 def fastest(times: Mapping[float, float]) -> float | None:
-    """Return the share with the least seconds per launch among those that split the work; None if there is none."""
+    """Return the GPU's share with the least seconds per launch, or None if no share splits the work."""
     split = {share: seconds for share, seconds in times.items() if 0.0 < share < 1.0}
     return min(split, key=split.__getitem__, default=None)
 
@@ -525,10 +526,9 @@ ASSIGNMENT_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the splits of a case and settle on one. Each is checked before it is timed; an error ends the case.
-
-    Each split has the case's whole time limit. If the budget ends, the best split so far is taken, or the model's.
-    """
+    """Try several splits of a case, each with its whole time limit, and settle on the fastest one. Each split
+    is checked before it is timed; an error ends the case. If the budget ends, the best split so far is taken,
+    or the predicted one."""
     if run.prepared is not None and isinstance(run.prepared.split, str):
         _sweep_assignments(run)
     else:
@@ -536,7 +536,7 @@ def sweep(run: CaseRun) -> None:
 
 
 def _sweep_assignments(run: CaseRun) -> None:
-    """Try both sides alone and the predicted best assignment, then settle on the fastest."""
+    """Try each side alone and the stage assignment predicted to be best, then settle on the fastest."""
     left_s = run.left_s
     assignment_times = run.assign_stages(min(ASSIGNMENT_S, run.runtime.budget.left_s()))
     if run.over:
@@ -570,7 +570,7 @@ def _sweep_gpu_shares(run: CaseRun) -> None:
 
 
 def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
-    """Take one block at this split, unless rounding gives a split that was already tried."""
+    """Time one block at this split, unless rounding leads to a split that was already tried."""
     if run.over or run.runtime.budget.over:
         return
     trial = run.trial(SWEEP, split)
@@ -586,7 +586,7 @@ def _try(run: CaseRun, split: Any, times: dict[Any, float]) -> None:
 
 
 def _settle(run: CaseRun, split: float | str | None) -> None:
-    """Prepare the case at `split` and store its check. None keeps the split at which the case was prepared."""
+    """Prepare the case at `split` and store its check. None means the split at which the case was prepared."""
     run.split = split if split is not None or run.prepared is None else run.prepared.split
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared

@@ -1,4 +1,5 @@
-"""The request for a run, and the steps of each session: first the plan, then the search."""
+"""The request for a run (`RunSpec`), and the steps of each session (`Schedule`): first the plan, then the
+search."""
 
 from __future__ import annotations
 
@@ -39,26 +40,27 @@ from gpubench.result.run import Block, Device, Measurement, Outcome, Planned, Ru
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """The request of `run`."""
+    """A complete description of what to measure and how."""
 
     run: Run  # the document to fill
     ops: Mapping[str, Op]  # by name
-    constraints: Constraints  # the scope of the plan
+    constraints: Constraints  # devices, selection and limits of the plan
     began: float  # the monotonic time from which the budget counts
-    # Devices that the user named: if one cannot be opened, that is exit 5.
+    # Devices that the user named. The run ends with exit code 5 if one of them cannot be opened.
     required: frozenset[str] = frozenset()
     check_only: bool = False  # nothing is timed
-    resume: Resume | None = None  # the plan of a file that is gone on with
-    # reads what others do on this machine
+    resume: Resume | None = None  # the plan of the file that is resumed
+    # Returns the CPU times of this machine, from which the use by other programs is computed.
     load: Callable[[], processes.CpuTimes | None] = processes.no_cpu_times
-    spares: Spares | None = None  # workers that import already
-    # By so much at most the budget grows with what a machine's first run takes to choose its kernels.
+    spares: Spares | None = None  # workers that already import libraries
+    # Most seconds by which the budget grows for choosing kernels, which only the first run on a machine does.
     once_s: float = 0.0
-    whole: bool = False  # somebody named the budget, which is used up
-    repeats: bool = True  # a session that others disturbed is measured again
-    # Identical GPUs that the search leaves out, each group behind the one that is measured in its place.
+    whole: bool = False  # the user named the budget, so all of it is used
+    repeats: bool = True  # repeat a session that other programs disturbed
+    # Identical GPUs that the search leaves out. Each group begins with the one that is measured for all of
+    # them.
     left_out: tuple[tuple[Target, ...], ...] = ()
-    equip: Callable[[Op], Op] = lambda op: op  # gives an op the kernels that backends bring along
+    equip: Callable[[Op], Op] = lambda op: op  # adds the kernels that backends bring to an op
 
     @property
     def settings(self) -> Settings:
@@ -67,18 +69,18 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     @property
     def sessions(self) -> int:
-        """Number of sessions to come."""
+        """Number of sessions to run."""
         return self.settings.sessions if self.resume is None else self.resume.count
 
     @property
     def searches(self) -> bool:
-        """Whether there are sizes to search. A check takes no times, so it never searches."""
+        """Whether sizes are searched. A run that only checks takes no times, so it never searches."""
         return not self.check_only and bool(open_curves(self)) and (self.resume is None or self.resume.search)
 
 
 def plan_workloads(spec: RunSpec) -> list[Workload]:
-    """Return the workloads known before measuring: the given sizes, and the ladder of each op without them. A check
-    takes only some sizes of a ladder."""
+    """Return the workloads that are known before measuring: those of the given sizes, and all sizes of the
+    ladder of each other op. A run that only checks takes only some sizes of a ladder."""
     if spec.resume is not None:
         return list(spec.resume.workloads)
     scope = alone(spec.constraints)
@@ -91,12 +93,12 @@ def plan_workloads(spec: RunSpec) -> list[Workload]:
 
 
 def open_curves(spec: RunSpec) -> list[Series]:
-    """Return the curves whose sizes are searched."""
+    """Return the series whose sizes are searched."""
     return open_series(spec.ops, spec.constraints.selection)
 
 
 class Schedule:
-    """The plan, to which a search adds workloads, and the steps of each session."""
+    """The plan, to which the search adds workloads, and the steps of each session."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
         self._spec = spec
@@ -116,7 +118,8 @@ class Schedule:
         return sum(len(item.cases) for item in self.plan)
 
     def first(self, index: int, search: Passes) -> Iterator[Step]:
-        """Yield the plan, then the search. If a file is resumed, yield what an interrupt left of both."""
+        """Yield the steps of the first session: the plan, then the search. If a file is resumed, yield what is
+        missing of both."""
         resume = self._spec.resume
         if resume is not None and not (resume.missing or resume.search):
             yield from self.again(index, search)
@@ -137,13 +140,14 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def beginning(self, search: Passes) -> Sequence[Workload]:
-        """Return the workloads that are measured first, as far as memory holds them; none if a file is resumed."""
+        """Return the first workloads of the first session, as many as memory holds. Returns none if a file is
+        resumed."""
         items = (self.plan or search.beginning()) if self._spec.resume is None else []
         return next(iter(together(items, self._spec.constraints)), ())
 
     def again(self, index: int, search: Passes) -> Iterator[Step]:
-        """Yield the plan again. All sizes that a search chose for an op are measured side by side, so that the blocks
-        of a case lie apart in time."""
+        """Yield the steps of a further session, which repeats the plan. All sizes that a search chose for an op
+        are measured interleaved, so that the blocks of a case lie apart in time."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffle(merge(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
@@ -162,7 +166,7 @@ class Schedule:
             yield step
 
     def _splits(self, search: Passes) -> Iterator[Step]:
-        """Yield steps for splits at sizes where both sides are about as fast, and steps for device groups."""
+        """Yield the steps for splits, at sizes where both sides are about as fast, and for device groups."""
         for curve in open_curves(self._spec):
             workloads = worth_trying(curve, search.rows(curve), self._cpu, self._spec.constraints)
             workloads = [*workloads, *on_groups(curve, search.rows(curve), self._spec.constraints)]
@@ -171,7 +175,8 @@ class Schedule:
                 yield from _each(workloads)
 
     def _announce(self, workloads: Sequence[Workload]) -> None:
-        """Add workloads to the plan and the document, where cases that are never reached stay visible."""
+        """Add workloads to the plan, and their cases to the document, where cases that are never reached stay
+        visible."""
         self.plan += workloads
         planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
         self._recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
@@ -192,24 +197,25 @@ def _each(items: Sequence[Workload]) -> Iterator[Step]:
 # ---------------------------------------------------------------- two sides of a case
 
 _SEVERAL = (*backends.COMPOSED, DEVICE_GROUP)
-# Where one side is slower than this many times the other, both rates added up gain less than a tenth.
+# If one side takes more than this many times as long as the other, a split gains less than a tenth.
 FARTHEST = 10.0
 
 
 def alone(constraints: Constraints) -> Constraints:
-    """Return the constraints without composed devices and device groups, since a search compares single devices."""
+    """Return the constraints without composed devices and device groups, since a search compares single
+    devices."""
     single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
     return msgspec.structs.replace(constraints, targets=single)
 
 
 def measures_several(constraints: Constraints) -> bool:
-    """Whether a composed device or a device group is to be measured."""
+    """Return whether a composed device or a device group is among the targets."""
     return any(target.device.backend in _SEVERAL for target in constraints.targets)
 
 
 def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[Workload]:
-    """Return the workloads of the device groups at each size that the search measured on a member, from large to small.
-    A budget then cuts off the sizes at which several GPUs gain nothing."""
+    """Return the workloads of the device groups at each size that the search measured on a member, from large
+    to small. If the budget ends early, only the small sizes are missing, at which several GPUs gain nothing."""
     inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == DEVICE_GROUP}
     sizes = [n for n, times in rows.items() if any(slot[0].partition(":")[0] in inner for slot in times)]
     workloads: list[Workload] = []
@@ -221,8 +227,8 @@ def on_groups(series: Series, rows: Rows, constraints: Constraints) -> Sequence[
 def worth_trying(
     series: Series, rows: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
-    """Return the split cases of each device and regime, at the largest measured size where both sides are about as
-    fast."""
+    """Return the workloads with the split cases of each GPU and regime, at the largest measured size where both
+    sides are about as fast."""
     sizes: dict[int, set[Cell]] = {}
     for cell in cells(rows, cpu):
         near = [n for n, ratio in ratios(rows, cell, cpu).items() if 1 / FARTHEST <= ratio <= FARTHEST]
@@ -239,29 +245,29 @@ def worth_trying(
 
 # ---------------------------------------------------------------- the plan of a file
 
-# The reason of a skip, a stop or an ending: lack of time, which is no failure.
+# The reason of a skip, of a stop or of the run's end if there was no time left. It is no failure.
 OUT_OF_TIME = "budget"
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """The plan of a file that is resumed."""
+    """The plan for going on with a file."""
 
-    workloads: tuple[Workload, ...]  # of each of the sessions to come
-    blocks: Mapping[str, Block]  # by case, a block whose repeat counts are used unchanged
-    sessions: int  # to come after the first
-    # What an interrupted session did not reach: measured first, in a session of its own.
+    workloads: tuple[Workload, ...]  # the workloads of each further session
+    blocks: Mapping[str, Block]  # by case id: a block whose repeat counts are used unchanged
+    sessions: int  # number of further sessions, without the one for `missing`
+    # Workloads that an interrupted session did not reach. They are measured first, in a session of their own.
     missing: tuple[Workload, ...] = ()
-    search: bool = False  # the interrupt ended the search, which goes on in that session
+    search: bool = False  # whether the interrupt ended the search, which goes on in that session
 
     @property
     def count(self) -> int:
-        """Number of all sessions to come."""
+        """Number of all sessions to run."""
         return self.sessions + bool(self.missing or self.search)
 
 
 def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
-    """Return the plan of a file for `sessions` more sessions. `ops`: those of its selection. `constraints`: its
-    devices."""
+    """Return the plan for measuring the workloads of `run` in `sessions` more sessions. `ops`: the ops of its
+    selection. `constraints`: its devices."""
     return Resume(
         workloads=_workloads([o for o in run.outcomes if _is_of_plan(o)], run, ops, constraints),
         sessions=sessions,
@@ -274,10 +280,10 @@ def repeat_plan(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessi
 def resume_plan(
     run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
 ) -> tuple[Run, Resume]:
-    """Return the file without unfinished work of an interrupted session, and the plan of what is left.
+    """Return the run without the unfinished work of an interrupted session, and the plan of what is missing.
 
-    `sessions`: how many to add. None means as many as the file was to have; for a complete file, as many as one call
-    adds.
+    `sessions`: how many sessions to add. None means as many as the run was to have; if it is complete, as many
+    as one call of the program adds.
     """
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, repeat_plan(run, ops, constraints, sessions or run.settings.sessions)
@@ -294,7 +300,8 @@ def resume_plan(
 
 
 def _is_of_plan(outcome: Outcome) -> bool:
-    """Whether the case belongs to the plan. Sizes that only a search measured do not."""
+    """Return whether the case belongs to the plan of every session. A case that has blocks, but none of the
+    phase `main`, does not."""
     if not isinstance(outcome, Measurement) or not outcome.blocks:
         return True
     return any(block.phase == "main" for block in outcome.blocks)
@@ -305,7 +312,7 @@ def _out_of_time(outcome: Outcome) -> bool:
 
 
 def _finished_sessions(run: Run) -> dict[str, set[int]]:
-    """Return, by workload of the plan, the sessions in which all of its cases finished or failed."""
+    """Return, by workload of the plan, the sessions in which each of its cases was measured or failed."""
     planned = {session.index: session.planned_index for session in run.sessions}
     unused = {session.index for session in run.sessions if session.superseded}
     sessions: dict[str, set[int]] = {}
@@ -323,8 +330,8 @@ def _finished_sessions(run: Run) -> dict[str, set[int]]:
 
 
 def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
-    """Whether the session took enough samples of the case or lost it. A case that the budget stopped needs the least
-    number of samples."""
+    """Return whether the session took enough samples of the case or the case failed in it. A case that the
+    budget stopped needs `least` samples."""
     if any(failure.session == session for failure in failures_of(outcome)):
         return True
     taken = sum(len(b.wall_s) - b.warmup for b in outcome.blocks if b.session == session and b.phase == "main")
@@ -333,8 +340,8 @@ def _has_enough(outcome: Measurement, session: int, least: int) -> bool:
 
 
 def _searching(run: Run) -> bool:
-    """Whether an interrupt came before the search was over. In that case each session went on where the last one ended,
-    and no case was measured in two sessions."""
+    """Return whether the run was interrupted before its search was over. Each session then went on where the
+    last one ended, so that no case was measured in two sessions."""
     if run.complete or any(session.repeats is not None for session in run.sessions):
         return False
     begun = [
@@ -349,8 +356,8 @@ def _searching(run: Run) -> bool:
 
 
 def _drop_last_session(run: Run) -> Run:
-    """Return the run without the last session's measurements of unfinished workloads: all of their cases are measured
-    again. If nothing is left of that session, it is marked as superseded."""
+    """Return the run without the last session's measurements of unfinished workloads, since all of their cases
+    are measured again. If nothing is left of that session, it is marked as superseded."""
     last = max((session.index for session in run.sessions if not session.superseded), default=0)
     least = run.settings.min_samples
     unfinished = {
@@ -390,8 +397,8 @@ def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Ou
 def _workloads(
     outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], constraints: Constraints
 ) -> tuple[Workload, ...]:
-    """Return the workloads of these outcomes, with these cases alone. The device clock is read where it was read
-    before."""
+    """Return the workloads of these outcomes, with only the cases of these outcomes. The device clock is read
+    again where it was read before."""
     ids = {outcome.id for outcome in outcomes}
     clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
     within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
@@ -417,40 +424,40 @@ def _on_device(outcome: Measurement) -> bool:
 
 
 class Occasion(msgspec.Struct, frozen=True):
-    """A session whose cases were measured, as companions see it."""
+    """The session during which a companion measures."""
 
-    pool: WorkerPool  # drives its devices
-    index: int  # of the session
-    first: bool  # of this run
+    pool: WorkerPool  # the workers that drive its devices
+    index: int  # index of the session
+    first: bool  # whether it is the first session of this run
     plan: Sequence[Workload]  # what the run measures
     budget: Budget  # the time that is left
 
 
 class Companion:
-    """Base of a measurement that a wing adds to a run. The base measures nothing."""
+    """Base class of a measurement that a wing adds to a run. The base class measures nothing."""
 
-    # The part of the budget that the search leaves.
+    # Share of the budget that the search leaves to this companion.
     share = 0.0
 
     def __init__(self, spec: RunSpec, recorder: Recorder) -> None:
         self.spec, self.recorder = spec, recorder
 
     def devices(self) -> list[Device]:
-        """Return the devices that are measured in addition to those of the cases."""
+        """Return the devices that are measured in addition to those of the run."""
         return []
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Measure what belongs to a workload while its cases are prepared."""
+        """Measure what belongs to a workload while its cases are prepared. `runs`: these cases."""
 
     def follow_session(self, session: Occasion) -> None:
         """Measure what belongs to a session before its workers end."""
 
     def clean_up(self) -> None:
-        """End everything that the companion started, also if the run is interrupted."""
+        """End everything that the companion started. It is also called if the run is interrupted."""
 
 
 def companions(spec: RunSpec, recorder: Recorder) -> list[Companion]:
-    """Return the companions of all wings; none for a check."""
+    """Return a companion of each wing that brings one. Returns none for a run that only checks."""
     if spec.check_only:
         return []
     return [make(spec, recorder) for make in wings.find_all(wings.brought("companions")).values()]

@@ -1,4 +1,5 @@
-"""The private folder of a run or of our own cluster, and the removal of folders that killed runs left."""
+"""The private folder of a run, or of a cluster that we start, and the removal of folders that killed runs
+left."""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from gpubench.measure.plan import UNKNOWN_MEMORY_BYTES
 from gpubench.result.store import Lock, NoLocks
 
 PREFIX = "gpubench-scratch-"
-# A cluster of our own: its sockets need short paths. Other programs may use these letters too.
+# Prefix for a cluster that we start, whose sockets need short paths. Other programs may use these letters too.
 CLUSTER_PREFIX = "gb-"
-# A folder of ours holds this file, which is locked while its run lives. A folder without it belongs to somebody else.
+# Each of our folders holds this file, which is locked while its run lives.
 MARKER = ".gpubench-scratch-lock"
-# What references may take of the host's free memory, which holds them while they are read.
+# Share of the host's free memory that the files of references may take.
 _REFERENCES_SHARE = 1 / 16
 MEMORY = Path("/dev/shm")
-# A folder of a run that could not lock holds this file: it is not empty, so nobody takes it for an orphan.
+# The folder of a run that could not lock holds this file. The folder is then not empty, so no run removes it.
 _UNLOCKED = ".gpubench-scratch-unlocked"
 
 
 class Scratch:
-    """A fresh folder with a lock that keeps other runs from removing it."""
+    """A new folder with a lock, which keeps other runs from removing it."""
 
     def __init__(self, prefix: str = PREFIX, host_bytes: int | None = None) -> None:
-        """Remove the folders that killed runs left, then make a new one. Raises GpubenchError if that fails.
+        """Remove the folders that killed runs left, then make a new folder. Raises GpubenchError if that fails.
 
-        `host_bytes`: the free memory of the host; references may take a share of it.
+        `host_bytes`: the free memory of the host, of which references may take a share.
         """
         try:
             room = int(_REFERENCES_SHARE * (UNKNOWN_MEMORY_BYTES if host_bytes is None else host_bytes))
@@ -52,8 +53,8 @@ class Scratch:
             ) from error  # fmt: skip
 
     def serve(self, series: Iterable[str]) -> None:
-        """Begin to measure these series. If references take too much room, those of the series that were measured
-        longest ago are removed; they are computed again when needed."""
+        """Note that these series are measured next. If references take too much room, remove those of the
+        series that were measured longest ago; they are computed again when needed."""
         sizes: dict[Path, int] = {}
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
@@ -76,10 +77,11 @@ class Scratch:
 
 
 def _memory(room: int) -> Path | None:
-    """Return the file system in memory, if it has twice `room` free and the user named no temporary folder; else None.
+    """Return the file system in memory (/dev/shm). Returns None if it has less than twice `room` free, or if
+    the user named a folder for temporary files.
 
-    On a disk, the system may write references back while something is timed, and take a CPU from a kernel that uses
-    all.
+    On a disk, the system may write the references back while something is timed, and take a CPU from a kernel
+    that uses all of them.
     """
     named = tempfile.tempdir is not None or any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     with contextlib.suppress(OSError):
@@ -89,9 +91,10 @@ def _memory(room: int) -> Path | None:
 
 
 def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
-    """Return a fresh folder in `place` and the lock of its marker. None means the temporary folder. Raises OSError.
+    """Return a new folder in `place` (None: the folder for temporary files) and the lock of its marker. Raises
+    OSError.
 
-    The folder gets its final name at once, since Windows cannot rename a folder that holds an open file.
+    The folder has its final name from the start, since Windows cannot rename a folder that holds an open file.
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
@@ -110,7 +113,8 @@ def _make_folder(prefix: str, place: Path | None) -> tuple[Path, Lock]:
 
 
 def _discard(folder: Path, lock: Lock) -> None:
-    """Remove a folder, its marker last, so that the next run can finish a removal that was cut short. Never raises."""
+    """Remove a folder and last its marker, so that the next run can finish a removal that was interrupted.
+    Never raises."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name != MARKER and path.is_dir() and not path.is_symlink():
@@ -127,7 +131,7 @@ def _discard(folder: Path, lock: Lock) -> None:
 
 
 def _remove_orphans(temporary: Path) -> None:
-    """Remove the folders of dead runs: references take gigabytes, and `kill -9` leaves them behind."""
+    """Remove the folders of dead runs, since references take gigabytes and `kill -9` leaves them behind."""
     for folder in (path for prefix in (PREFIX, CLUSTER_PREFIX) for path in temporary.glob(f"{prefix}*")):
         marker = folder / MARKER
         with contextlib.suppress(OSError):
@@ -145,7 +149,7 @@ def _remove_orphans(temporary: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether the path is a folder of this user and not a link. Raises OSError."""
+    """Return whether the path is a folder of this user and not a link. Raises OSError."""
     about = path.lstat()
     user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
     return stat.S_ISDIR(about.st_mode) and about.st_uid == user

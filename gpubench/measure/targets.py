@@ -1,4 +1,4 @@
-"""The devices that the backends report, and the choice of those that the user asked for."""
+"""List the devices of the backends, and choose those that the user asked for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubench.result.case import DEVICE_GROUP
 from gpubench.result.machine import Mode
 from gpubench.result.run import Device, Identity, RunWarning
 
-# Longer than a driver without persistence mode takes to load, which has been seen to take more than 25 s.
+# A driver without persistence mode may take more than 25 s to load.
 DEADLINE_S = 45.0
 
 
@@ -35,11 +35,13 @@ def list_devices(
     spares: Spares | None = None,
     threads: int | None = None,
 ) -> list[Listing]:
-    """Return one listing per backend, in the given order; a backend without devices has one, too.
+    """Return one listing for each name of a backend, in the given order. A backend without devices has a
+    listing, too.
 
-    `deadline_s`: the time limit of each backend; None means the user's limit, else `DEADLINE_S`. Raises UsageError for
-    a bad limit. `yielding`: a backend that yields to another one is asked for its GPUs only if the other one has none,
-    since asking may take seconds. `spares` keeps the workers for the listed devices; each worker has `threads` threads.
+    `deadline_s`: the time limit of each backend; None means the limit that the user set, or else `DEADLINE_S`.
+    Raises UsageError if the user's limit is no number. `yielding`: ask a backend that yields to another one for
+    its GPUs only if the other one has none, since asking may take seconds. `spares`: keeps the workers for the
+    listed devices. `threads`: number of threads of each worker.
     """
     if not names:
         return []
@@ -63,13 +65,13 @@ def list_devices(
 
 
 def _before(name: str, names: Sequence[str]) -> list[str]:
-    """Return those of `names` that this backend yields to."""
+    """Return the backends among `names` to which the backend `name` yields."""
     facts = backends.facts(name)
     return [other for other in names if facts and other in facts.yields_to]
 
 
 def _worker(threads: int | None) -> Worker | WorkerGone:
-    """Return a fresh worker, or the reason why it cannot be started."""
+    """Return a new worker, or the error that says why it cannot be started."""
     try:
         return Worker(threads)
     except WorkerGone as gone:
@@ -105,23 +107,23 @@ def _ask(
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """The devices that a user asked for."""
+    """The devices that the user asked for."""
 
-    required: tuple[str, ...] = ()  # backends that have to be there
+    required: tuple[str, ...] = ()  # backends that must be available
     optional: tuple[str, ...] = ()  # backends that may be absent (`cupy?`)
-    devices: tuple[str, ...] = ()  # ids
-    allow_software: bool = False  # software adapters are measured like GPUs
-    mode: Mode | None = None  # the sides that are measured; what it names has to be there
-    lenient: bool = False  # what the mode names may be absent
-    beside: tuple[str, ...] = ()  # backends that are listed, too
-    # Makes further targets of those that are there and of all listings.
+    devices: tuple[str, ...] = ()  # ids of devices
+    allow_software: bool = False  # measure software adapters like GPUs
+    mode: Mode | None = None  # the sides to measure, which must be available
+    lenient: bool = False  # the sides that the mode names may be absent
+    beside: tuple[str, ...] = ()  # backends that are listed in addition
+    # Returns further targets, made from the chosen ones and all listings.
     more: Callable[[Sequence[Target], Sequence[Listing]], list[Target]] | None = None
-    # Of two libraries that drive one GPU the usual one alone is taken, unless the other one was named.
+    # If two libraries drive one GPU, take only the usual one, unless the other one was named.
     yielding: bool = True
 
     @property
     def auto(self) -> bool:
-        """Whether the user named nothing, so that all usable devices are taken."""
+        """Whether the user named no device and no backend, so that all usable devices are taken."""
         return not (self.required or self.optional or self.devices)
 
     @property
@@ -142,9 +144,10 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     """The devices to measure."""
 
     targets: tuple[Target, ...]  # the devices, with the implementations that they have
-    listings: tuple[Listing, ...]  # what every backend answered
-    warnings: tuple[RunWarning, ...]  # what the user should know
-    # GPUs identical to one of the targets, which a search leaves out, each group behind the one that stays.
+    listings: tuple[Listing, ...]  # the listing of every backend
+    warnings: tuple[RunWarning, ...]  # warnings for the user
+    # Identical GPUs that a search leaves out. Each group begins with the target that is measured for all of
+    # them.
     identical: tuple[tuple[Target, ...], ...] = ()
 
     @property
@@ -153,19 +156,19 @@ class DeviceSelection(msgspec.Struct, frozen=True):
 
     @property
     def scripted(self) -> bool:
-        """Whether all devices have a clock of their own that the machine's load does not affect."""
+        """Whether all targets have scripted clocks, which the load of the machine does not affect."""
         scripted = {device_id for listing in self.listings for device_id in listing.scripted}
         return all(target.device.id in scripted for target in self.targets)
 
     def equip(self, op: Op) -> Op:
-        """Return the op with the kernels of the backends."""
+        """Return the op with the kernels that the backends bring."""
         for listing in self.listings:
             op = op.with_kernels(listing.backend, listing.brought.get(op.name, ()))
         return op
 
 
 def plugin_warning(error: BadPlugin) -> RunWarning:
-    """Return the warning about a part of a package that cannot be used."""
+    """Return the warning about an entry point of another package that cannot be used."""
     return RunWarning(code="bad-plugin", message=f"{error.message}: {error.why}", hint=error.hint)
 
 
@@ -177,11 +180,12 @@ def choose(
     threads: int | None = None,
     trial: adapters.Trial | None = None,
 ) -> DeviceSelection:
-    """Ask the backends and apply the request. Raises RequiredUnavailable if a named device or backend is missing.
+    """List the devices of the backends and choose those of the request. Raises RequiredUnavailable if a named
+    device or backend is missing.
 
-    `one_of_each`: take only the first of several equal devices of a backend, unless ids were named. A search for sizes
-    within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one backend lists
-    several times; the fastest is taken. Without a trial the first is taken.
+    `one_of_each`: take only the first of several equal devices of a backend, unless ids were named, because a
+    search within a budget has no time for eight identical GPUs. `trial` times the adapters of a card that one
+    backend lists several times, and the fastest is taken. Without `trial` it is the first.
     """
     yielding = request.auto and request.yielding
     listings = list_devices(request.asked, yielding=yielding, spares=spares, threads=threads)
@@ -230,8 +234,8 @@ def choose(
 
 
 def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
-    """Return the request with full ids: `cupy:*` becomes all devices that the backend lists, `cupy:0-3` becomes
-    four."""
+    """Return the request with full ids. `cupy:*` becomes all devices that the backend lists, and `cupy:0-3`
+    becomes four ids."""
     ids: list[str] = []
     for word in request.devices:
         backend, _, index = word.partition(":")
@@ -249,8 +253,8 @@ def expand_ids(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReq
 def _without_yielding(
     targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest
 ) -> list[Target]:
-    """Return the targets without GPUs that are also driven by a backend to which theirs yields. Named devices and
-    backends stay."""
+    """Return the targets without the GPUs that a preferred backend drives, too. GPUs whose id or backend was
+    named stay."""
     yields = {listing.backend: listing.yields_to for listing in listings}
 
     def has_another_way(device: Device) -> bool:
@@ -271,8 +275,8 @@ def _without_yielding(
 def _one_adapter_each(
     targets: Sequence[Target], request: DeviceRequest, trial: adapters.Trial | None
 ) -> tuple[list[Target], list[RunWarning]]:
-    """Return the targets with one adapter per card and backend, and the warnings about the others. Composed devices
-    keep the same adapter."""
+    """Return the targets with one adapter per card and backend, and the warnings about the others. Composed
+    devices use the same adapter."""
     timed = None if trial is None else functools.cache(trial)
     by_backend: dict[tuple[str, ...], list[Device]] = {}
     for target in sorted(targets, key=lambda target: target.device.composed):
@@ -291,7 +295,8 @@ def _one_adapter_each(
 
 
 def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
-    """Compare two GPUs by UUID, else by address. Each part of a divided GPU has its own UUID."""
+    """Return whether both are the same GPU, by UUID if both have one, or else by PCI address. Each part of a
+    divided GPU has its own UUID."""
     if a is None or b is None:
         return False
     if a.uuid and b.uuid:
@@ -300,7 +305,8 @@ def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
 
 
 def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
-    """Return the devices that were asked for by id, backend or mode. A run fails if one of them cannot be opened."""
+    """Return the ids of the devices that were asked for by id, backend or mode. The run fails if one of them
+    cannot be opened."""
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
@@ -308,7 +314,8 @@ def ids_required_by(request: DeviceRequest, choice: DeviceSelection) -> frozense
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
-    """Keep only the splits of the first backend that has any: other backends drive the same hardware."""
+    """Return the targets with the splits of the first backend that has any, since other backends drive the same
+    hardware."""
     inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
     return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 
@@ -342,7 +349,7 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
 
 
 def _are_identical(first: Target, other: Target) -> bool:
-    """Whether both targets are GPUs with the same name and backend."""
+    """Return whether both targets are GPUs of the same backend with the same name."""
     a, b = first.device, other.device
     return a.kind == b.kind == "gpu" and DEVICE_GROUP != a.backend == b.backend and a.name == b.name
 
@@ -356,7 +363,7 @@ def _left_out_of_search(device: Device) -> RunWarning:
 
 
 def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
-    """Return what the backends know of their GPUs, as records that detection merges with its own findings."""
+    """Return what the backends know of their GPUs, as records that detection merges with its own."""
     return [
         _record(device, device.identity)
         for listing in listings
@@ -389,9 +396,10 @@ def _hexadecimal(number: int | None) -> str | None:
 
 
 def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
-    """Return each device with the memory that its worker may use: its GPU's memory divided by the workers on that GPU.
+    """Return the devices with the memory that the worker of each may use: the memory of its GPU divided by the
+    number of devices on that GPU, since two backends on one GPU hold the same workload at the same time.
 
-    `usable_bytes`: by GPU id. Two backends on one card hold the same workload at the same time.
+    `usable_bytes`: the memory by GPU id.
     """
     sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
     devices_there = []
@@ -404,7 +412,8 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
 
 
 def _is_asked_for(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
-    """Whether the request includes the device. A software adapter must be named, by id or by backend, or be allowed."""
+    """Return whether the request includes the device. A software adapter must be named by id or backend, unless
+    `allow_software` is set."""
     if request.devices and device_id in request.devices:
         return True
     by_backend = listing.backend in (*request.required, *request.optional)

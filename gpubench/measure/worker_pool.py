@@ -1,4 +1,4 @@
-"""The workers of one session: one per device, opened on first use, replaced when they die."""
+"""The workers of a session: one per device, opened on first use and replaced when they die."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ THREAD_VARIABLES = (
 class WorkerGone(Exception):
     """Error: the worker did not answer. It crashed, or it was killed at its deadline.
 
-    `reason`: "worker-crashed" or "timeout". `phase`: the last phase that it announced. `phase_s`: seconds from there to
-    its end.
+    `reason`: "worker-crashed" or "timeout". `phase`: the last phase that it announced. `phase_s`: seconds from
+    that announcement to its end.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One child process. Use it as a context manager, or call `close`. Raises WorkerGone if it cannot be started."""
+    """One worker process. Use it as a context manager, or call `close`. Raises WorkerGone if it cannot be
+    started."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
@@ -77,12 +78,12 @@ class Worker:
 
     @property
     def next_id(self) -> int:
-        """A new request number; each access counts up."""
+        """A new request number. Each access returns the next one."""
         self._number += 1
         return self._number
 
     def ask(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
-        """Send one request and wait for its reply. Raises WorkerGone; the worker is dead after that."""
+        """Send one request and wait for its reply. Raises WorkerGone, after which the worker is dead."""
         self.send(request)
         return self.wait(request, deadline_s)
 
@@ -94,7 +95,7 @@ class Worker:
             raise self._crash() from None
 
     def wait(self, request: protocol.WorkerRequest, deadline_s: float) -> protocol.Reply:
-        """Wait for the reply to a request that was sent. Raises WorkerGone; the worker is dead after that."""
+        """Wait for the reply to a request that was sent. Raises WorkerGone, after which the worker is dead."""
         until = time.monotonic() + deadline_s
         while True:
             try:
@@ -114,14 +115,14 @@ class Worker:
                 return message
 
     def ask_to_close(self) -> None:
-        """Ask the worker to end by itself; `close` waits for that. Never raises."""
+        """Ask the worker to end by itself, without waiting. Never raises."""
         if self._closing is None and self._child.alive:
             self._closing = protocol.Close(id=self.next_id)
             with contextlib.suppress(WorkerGone):  # the wait tells the same
                 self.send(self._closing)
 
     def close(self) -> None:
-        """Ask the worker to end, then kill it if it does not. Never raises."""
+        """Ask the worker to end, and kill it if it does not. Never raises."""
         self.ask_to_close()
         if self._closing is not None and self._child.alive:
             with contextlib.suppress(WorkerGone):
@@ -134,8 +135,8 @@ class Worker:
         self._child.kill(processes.KILL_AFTER_S)
 
     def _crash(self) -> WorkerGone:
-        """Return the error for a worker that stopped talking, mostly because it ended. Its own exit status is read
-        before we kill it."""
+        """Return the error for a worker that closed its output, usually because it ended. Its exit status is
+        read before the worker is killed."""
         status = self._child.wait(processes.KILL_AFTER_S)
         how = "closed its output" if status is None else processes.ending(status)
         limit = name_limit(self._child.stderr_tail())
@@ -151,12 +152,12 @@ class Worker:
         )  # fmt: skip
 
 
-# Workers of a backend that import beside each other, and so many at most: each holds its libraries in memory.
+# Most workers of a backend that import at the same time. Each holds its libraries in memory.
 AHEAD = 5
 
 
 class Spare(NamedTuple):
-    """A worker that already imports the libraries of its backend."""
+    """A worker that imports the libraries of its backend before it is needed."""
 
     backend: str  # its name
     worker: Worker  # the process
@@ -164,30 +165,30 @@ class Spare(NamedTuple):
 
 
 class Spares:
-    """Workers that import libraries ahead, each for one session. Workers that have listed their backend's devices come
-    first."""
+    """Workers that import libraries before they are needed. Each serves one session. Workers that have already
+    listed the devices of their backend are taken first."""
 
     def __init__(self) -> None:
         self._waiting: list[Spare] = []
         self._settled: set[Worker] = set()
 
     def keep(self, backend: str, worker: Worker) -> None:
-        """Start the import in the worker, and keep the worker."""
+        """Start the import of the backend's libraries in the worker, and keep the worker."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # the one that takes it will find out
             worker.send(request)
             self._waiting.append(Spare(backend, worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
-        """Start an import worker per backend for each of the `sessions` to come. Side by side they take the time of
-        one."""
+        """Start workers that import for the `sessions` to come, at most `cpus` for each of the `needed`
+        backends. They import at the same time, so this takes about as long as one import."""
         for backend in needed:
             for _ in range(min(sessions, cpus, AHEAD) - sum(x.backend == backend for x in self._waiting)):
                 with contextlib.suppress(WorkerGone):  # one that is needed tells why
                     self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
-        """Return a worker of the backend; the caller then owns it. Returns None if there is none."""
+        """Return a worker of the backend, which the caller then owns. Returns None if there is none."""
         spare = next((spare for spare in self._waiting if spare.backend == backend), None)
         if spare is None:
             return None
@@ -201,8 +202,8 @@ class Spares:
             spare.worker.kill()
 
     def settle(self) -> None:
-        """Wait until all imports are done, as nothing may run beside a measurement. A dead worker is dropped; a fresh
-        one is started when needed."""
+        """Wait until all imports are done, as nothing may run during a measurement. Dead workers are
+        dropped."""
         for spare in [spare for spare in self._waiting if spare.worker not in self._settled]:
             self._settled.add(spare.worker)
             try:
@@ -216,7 +217,7 @@ class Spares:
 
 
 OPEN_DEADLINE_S = 60.0
-# Beside the time for the peaks themselves: large arrays on a slow host, kernels that are built.
+# Seconds in addition to those of the peaks: for large arrays on a slow host, and for kernels that are built.
 PEAK_DEADLINE_S = 30.0
 # Two failed starts in a row make a device unavailable.
 FAILED_STARTS = 2
@@ -226,8 +227,8 @@ class Start(NamedTuple):
     """A worker that was asked to open a device."""
 
     worker: Worker  # the process
-    request: protocol.Open  # under way
-    ahead: bool  # it had imported before anybody wanted it
+    request: protocol.Open  # the request under way
+    ahead: bool  # whether it was a spare that had imported before
 
 
 class DeviceGone(Exception):
@@ -244,14 +245,15 @@ class Loss(NamedTuple):
     """A worker that ended before its cases were prepared."""
 
     gone: WorkerGone  # how it ended
-    case: Case | None  # that it was at
+    case: Case | None  # the case that it worked on
 
 
-Cases = Mapping[str, Sequence[Case]]  # those of a workload, by device
+Cases = Mapping[str, Sequence[Case]]  # the cases of a workload by device
 
 
 class WorkerPool:
-    """The workers by device, and a count of failed starts. `gone`: the lost devices, which outlive the session."""
+    """The workers of a session by device, with the number of failed starts. `gone`: the devices that cannot be
+    opened, which outlives the session."""
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
@@ -262,7 +264,7 @@ class WorkerPool:
         since = time.perf_counter()
         self._spares = spares or Spares()
         self.once_s = 0.0
-        self.losses: dict[str, Loss] = {}  # by device, as long as nobody was told
+        self.losses: dict[str, Loss] = {}  # by device, until they are reported
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, Start] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
@@ -285,7 +287,7 @@ class WorkerPool:
         self.monitor = of_session(devices, machine, since)
 
     def worker(self, device_id: str) -> Worker:
-        """Return the open worker of this device; open the device if needed. Raises DeviceGone."""
+        """Return the open worker of this device, and open the device if needed. Raises DeviceGone."""
         if device_id in self._gone:
             raise self._gone[device_id]
         while device_id not in self.workers:
@@ -303,7 +305,8 @@ class WorkerPool:
         return self.workers[device_id]
 
     def begin(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
-        """Ask workers to open these devices, without waiting. `selection`: what will be measured on them."""
+        """Ask workers to open these devices, without waiting. `selection`: the ops and dtypes that will be
+        measured on them."""
         if selection is not None and "tuned" in selection.implementations:
             opening = msgspec.structs.replace(self._opening, ops=selection.ops, dtypes=selection.dtypes)
             self._opening = opening
@@ -316,11 +319,11 @@ class WorkerPool:
         self, device_ids: Sequence[str], selection: Selection | None = None, first: Sequence[Cases] = (),
         budget: Budget = ENDLESS,
     ) -> None:  # fmt: skip
-        """Open all devices at once before the first case, since nothing is timed meanwhile. Then measure their
-        overheads, one device after the other.
+        """Open all devices at the same time, since nothing is timed meanwhile. Then measure their overheads one
+        after the other.
 
-        `first`: cases to build on devices that are already open, while slower libraries that only stand beside others
-        are still imported.
+        `first`: cases to build on devices that are already open, while the libraries of backends that yield to
+        others are still imported.
         """
         self.begin(device_ids, selection)
         self._spares.keep_only({_backend(device_id) for device_id in device_ids})
@@ -336,7 +339,8 @@ class WorkerPool:
                 self.worker(device_id)
 
     def _wait_until_open(self, device_ids: Sequence[str]) -> None:
-        """Wait for these devices. A lost device is remembered: each of its cases becomes a Skip with the reason."""
+        """Wait until these devices are open. A device that cannot be opened is remembered, and its cases become
+        skips."""
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 try:
@@ -346,14 +350,15 @@ class WorkerPool:
                     self._count(device_id, gone)
 
     def _build_ahead(self, first: Sequence[Cases], budget: Budget) -> None:
-        """Build cases on the open devices. A device whose worker dies is opened again."""
+        """Build cases on the open devices. A device whose worker dies is opened again later."""
         self.workers = {device_id: worker for device_id, (worker, _) in self._opened.items()}
         self.load(first, budget, choosing=False)
         self._opened = {name: opened for name, opened in self._opened.items() if name in self.workers}
         self.workers = {}
 
     def measure_peaks(self, requests: Mapping[str, protocol.PeakRequest]) -> None:
-        """Ask each device for its peaks. If its worker dies, the device gets no peak and a fresh worker."""
+        """Have each device measure its peaks. If its worker dies, the device has no peaks and gets a new
+        worker."""
         for device_id, what in requests.items():
             deadline_s = PEAK_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
             try:
@@ -372,11 +377,11 @@ class WorkerPool:
                 self._peaks.append(Peak(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def load(self, workloads: Sequence[Cases], budget: Budget = ENDLESS, *, choosing: bool = True) -> None:
-        """Have the workers make inputs, then build and check the cases, all side by side.
+        """Have the workers make the inputs, then build and check the cases, all at the same time.
 
-        The first device of each workload also makes the reference. With `choosing`, devices that must choose a kernel
-        by trials do that one after the other, then build. An error shows again when the case is prepared, and is
-        reported there. Nothing is waited for after the budget is over.
+        The first device of each workload also makes the reference. With `choosing`, devices that must choose a
+        kernel by trials do that one after the other, then build. An error is not reported here, but when the
+        case is prepared. Waiting ends with the budget.
         """
         inputs: dict[str, list[protocol.WorkerRequest]] = {}
         for cases in workloads:
@@ -403,7 +408,7 @@ class WorkerPool:
             self._build(undecided, budget)
 
     def _build(self, cases: Cases, budget: Budget) -> dict[str, list[Case]]:
-        """Build these cases side by side. Returns the cases that still need trials."""
+        """Build these cases at the same time. Returns the cases whose kernels must be chosen by trials."""
         requests = {
             device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in built]
             for device_id, built in cases.items()
@@ -422,8 +427,8 @@ class WorkerPool:
     def _ask_all(
         self, requests: Mapping[str, Sequence[protocol.WorkerRequest]], budget: Budget = ENDLESS
     ) -> dict[str, list[protocol.Reply]]:
-        """Send requests to the workers, wait while the budget lasts, and return the replies. A worker that dies is
-        dropped and noted as a loss."""
+        """Send the requests to the workers, wait while the budget lasts, and return the replies by device. A
+        worker that dies is dropped and noted as a loss."""
         replies: dict[str, list[protocol.Reply]] = {}
         workers = [(device_id, self.workers[device_id], batch) for device_id, batch in requests.items()]
         for _, worker, batch in workers:
@@ -442,7 +447,7 @@ class WorkerPool:
         return replies
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
-        """Whether this worker still drives the device."""
+        """Return whether this worker still drives the device."""
         return worker is not None and self.workers.get(device_id) is worker
 
     def drop(self, device_id: str) -> None:
@@ -452,7 +457,7 @@ class WorkerPool:
             worker.kill()
 
     def reallocate(self, device_ids: Collection[str], budget: Budget = ENDLESS) -> None:
-        """Have the workers of these devices place what comes next in fresh memory."""
+        """Have the workers of these devices use newly allocated memory from now on."""
         requests = {
             device_id: [protocol.Reallocate(id=worker.next_id)]
             for device_id, worker in self.workers.items()
@@ -465,7 +470,7 @@ class WorkerPool:
         return {name: self.losses.pop(name) for name in sorted(device_ids) if name in self.losses}
 
     def enter_into(self, record: SessionRecord) -> SessionRecord:
-        """Return the session's record with all reports of its workers and its monitor so far."""
+        """Return the session's record with the records of its workers, its peaks and its telemetry so far."""
         return msgspec.structs.replace(
             record,
             workers=list(self.records),
@@ -474,7 +479,7 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End all workers side by side, since giving back a GPU takes a while."""
+        """End all workers at the same time, since giving back a GPU takes a while."""
         for worker in self.workers.values():
             worker.ask_to_close()
         self.monitor.close()
@@ -483,7 +488,7 @@ class WorkerPool:
         self.workers.clear()
 
     def kill(self) -> None:
-        """End all workers at once, as an interrupt does."""
+        """Kill all workers, as an interrupt requires."""
         self.monitor.close()
         self._spares.end()
         starting = (start.worker for start in self._starting.values())
@@ -493,7 +498,8 @@ class WorkerPool:
         self.workers.clear()
 
     def _measure(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
-        """Return the record with the overhead of an empty launch. Raises WorkerGone."""
+        """Return the record with the overhead of an empty launch and the facts of the clock. Raises
+        WorkerGone."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
         if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
@@ -505,7 +511,8 @@ class WorkerPool:
         )
 
     def _asked_to_open(self, device_id: str) -> Start:
-        """Return a worker that was asked to open the device. It dies with the calling thread. Raises WorkerGone."""
+        """Return a worker that was asked to open the device, a spare if there is one. The worker dies with the
+        calling thread. Raises WorkerGone."""
         spare = self._spares.take(_backend(device_id))
         worker = spare or Worker(self._settings.threads)
         request = msgspec.structs.replace(self._opening, id=worker.next_id, device_id=device_id)
@@ -514,7 +521,8 @@ class WorkerPool:
         return Start(worker, request, ahead=spare is not None)
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
-        """Return the worker and its record once the device is open. Raises WorkerGone or DeviceGone."""
+        """Wait until the device is open, and return its worker and its record. Raises WorkerGone or
+        DeviceGone."""
         if device_id not in self._starting:
             self._starting[device_id] = self._asked_to_open(device_id)
         worker, request, ahead = self._starting[device_id]
@@ -541,7 +549,7 @@ class WorkerPool:
         raise self._gone[device_id]
 
     def _count(self, device_id: str, gone: WorkerGone) -> None:
-        """Count one more failed start. Raises DeviceGone after too many in a row."""
+        """Count a failed start of the device. Raises DeviceGone after FAILED_STARTS in a row."""
         self._opened.pop(device_id, None)
         self._failed[device_id] = self._failed.get(device_id, 0) + 1
         if self._failed[device_id] >= FAILED_STARTS:
@@ -560,7 +568,7 @@ def alike_cpus(machine: Machine) -> list[str]:
 
 
 def stands_beside(backend: str) -> bool:
-    """Whether the backend yields to other backends, which may take its place."""
+    """Return whether the backend yields to other backends."""
     facts = backends.facts(backend)
     return facts is not None and bool(facts.yields_to)
 

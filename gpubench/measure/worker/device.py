@@ -40,13 +40,14 @@ from gpubench.result.run import Device, Parts
 from gpubench.result.store import cache
 
 Made = TypeVar("Made")
-# What a CPU's worker may keep of the memory that the planner's guard allows: references and other workers need some.
+# Share of the memory that a plan may fill that a CPU's worker may keep. References and other workers need the
+# rest.
 _HOST_SHARE = 0.5
 
 
 def kept_bytes(device: Device, host_bytes: int | None) -> int:
-    """Return how many bytes a device may hold by the planner's limit. `host_bytes`: this worker's share of the host's
-    memory. A split or a device group holds none, since its memory belongs to other devices."""
+    """Return how many bytes of workloads the device may keep. A composed device or a device group keeps none,
+    since its memory belongs to other devices. `host_bytes`: the host memory that this worker may use."""
     if device.composed or device.backend == DEVICE_GROUP:
         return 0
     on_host = device.kind in ("cpu", "software")
@@ -56,36 +57,36 @@ def kept_bytes(device: Device, host_bytes: int | None) -> int:
 
 
 class PreparedWorkload:
-    """An op, a size and a dtype on an open device, with everything built for its cases."""
+    """A workload on an open device: its data, and its launches and timers by case."""
 
     def __init__(self, workspace: Workspace | None, size: int = 0) -> None:
         self._workspace = workspace
         self.bytes = size
         self.checked: dict[str, CheckedLaunch] = {}  # by implementation, or by case where a case is split
         self.parts: dict[str, Times] = {}  # by implementation
-        self.tuned_s: dict[str, float] = {}  # by implementation: seconds of trials that no case has told yet
-        self.splits: dict[str, float | str] = {}  # by case of two sides: what runs where
+        self.tuned_s: dict[str, float] = {}  # by implementation: seconds of trials that were not reported yet
+        self.splits: dict[str, float | str] = {}  # by case on two sides: GPU share or stage assignment
         self.timers: dict[str, Timed] = {}  # by case
 
     @property
     def workspace(self) -> Workspace:
-        """Inputs, buffers and reference. A workload that times calls of the session has none."""
+        """Inputs, buffers and reference. An overhead, which times calls of the session, has none."""
         assert self._workspace is not None
         return self._workspace
 
     @property
     def holds(self) -> bool:
-        """Whether the workload has inputs and buffers."""
+        """Whether it has inputs and buffers."""
         return self._workspace is not None
 
     def set_timer(self, case_id: str, timer: Timed) -> None:
-        """Use this timer for the case from now on; release its earlier timer."""
+        """Set the timer of the case, and release its earlier timer."""
         if case_id in self.timers:
             self.timers[case_id].release()
         self.timers[case_id] = timer
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         for timed in self.timers.values():
             timed.release()
         if self._workspace is not None:
@@ -93,8 +94,8 @@ class PreparedWorkload:
 
 
 class Kept:
-    """The workloads of an open device, in order of last use, and the inputs that they share. Workloads of the current
-    step are never released."""
+    """The workloads that an open device keeps, in the order of their last use, and the inputs that they share.
+    Workloads of the current step are never released."""
 
     def __init__(self, session: Session, opening: protocol.Open) -> None:
         self.session, self.opening = session, opening
@@ -114,7 +115,7 @@ class Kept:
         self.suspects = Suspects()
 
     def begin(self) -> None:
-        """Begin a new step if the last one was finished; its workloads become idle."""
+        """Begin a new step if the last one has ended. The workloads of the last step may then be released."""
         if self._finished:
             self._in_use, self._finished = set(), False
             if not self._most_bytes:
@@ -136,16 +137,16 @@ class Kept:
         return workload
 
     def find(self, case: Case) -> PreparedWorkload | None:
-        """Return the workload of a case, or None if there is none."""
+        """Return the workload with which the case is prepared, or None."""
         return self._workloads.get(case.prepared_with)
 
     def of_case(self, case_id: str) -> PreparedWorkload:
-        """Return the workload of a prepared case."""
+        """Return the workload of a case that was prepared."""
         return self._cases[case_id]
 
     def make_room(self, most_bytes: int) -> bool:
-        """Release idle workloads, least recently used first, until the rest fits. Returns False if there was none to
-        release."""
+        """Release idle workloads, least recently used first, until the rest takes at most `most_bytes`. Returns
+        False if none was idle."""
         idle = [
             name for name, workload in self._workloads.items() if name not in self._in_use and workload.holds
         ]
@@ -156,7 +157,7 @@ class Kept:
         return bool(idle)
 
     def with_room(self, make: Callable[[], Made]) -> Made:
-        """Return what `make` returns. If memory is short, release idle workloads and try once more."""
+        """Return `make()`. If it raises DeviceOutOfMemory, release all idle workloads and try once more."""
         try:
             return make()
         except DeviceOutOfMemory:
@@ -165,7 +166,7 @@ class Kept:
             return make()
 
     def release(self, name: str) -> None:
-        """Release a workload with everything built on it."""
+        """Release a workload."""
         self.suspects.look()
         self.suspects.passed.clear()
         workload = self._workloads.pop(name)
@@ -180,8 +181,8 @@ class Kept:
             self._in_place.popitem()[1].close()
 
     def session_of(self, op: Op, case: Case) -> Session:
-        """Return the session that runs the case. Raises Unsupported if the device cannot use this kind of host
-        memory."""
+        """Return the session that runs the case. Raises Unsupported if the device cannot use the case's kind of
+        host memory."""
         if case.memory is None:
             return functions.session_of(self.session, op)
         if case.memory not in self._in_place:
@@ -193,7 +194,7 @@ class Kept:
         self._shared.forget_buffers()
 
     def _make(self, op: Op, case: Case) -> PreparedWorkload:
-        """Make a workload after making room for it. Idle workloads of other series release their host arrays."""
+        """Make a workload, after releasing idle ones. Idle workloads of other series drop their host arrays."""
         for name, other in self._workloads.items():
             if other.holds and name not in self._in_use and other.workspace.case.series != case.series:
                 other.workspace.rest()
@@ -210,7 +211,7 @@ class Kept:
 
 
 class Suspects:
-    """The cases that were sampled since their shared inputs were last compared, and the cases that changed one."""
+    """The cases sampled since the shared inputs were last compared, and the cases that changed one."""
 
     def __init__(self) -> None:
         self._sampled: dict[str, Timer] = {}
@@ -224,8 +225,8 @@ class Suspects:
             self._sampled[case_id] = timed
 
     def look(self) -> None:
-        """Compare the inputs of the sampled cases. If one was changed, run each case alone to find the culprit; if none
-        changes it again, all are held guilty."""
+        """Compare the inputs of the sampled cases. If one was changed, run each case alone to find out which
+        case did it. If none changes it again, all of them count as guilty."""
         sampled, self._sampled = self._sampled, {}
         workspaces = {id(timed.workspace): timed.workspace for timed in sampled.values()}.values()
         if not [workspace for workspace in workspaces if workspace.restore_inputs()]:
@@ -249,14 +250,14 @@ class Suspects:
 
 
 class CpuTurns:
-    """The CPUs like the one this thread is on, in random order: each comes once before any comes again.
+    """The CPUs of the same kind as the one of this thread, in random order. Each comes once before any comes
+    again.
 
-    Each block of a GPU begins on another CPU, so that blocks are independent. Virtual machines may have CPUs of two
-    speeds, and a thread that is not moved stays on one for a second or more
-    (docs/decisions/0020-blocks-begin-on-other-cpus.md). Kernels of the CPU are left alone: a pool runs them, and a
-    thread of it that is moved takes another's CPU. `seed` sets the order. Each turn has another order; in a fixed one a
-    case could meet the same CPU in each round. `alike`: lists of CPUs (`0-7,16-23`) with the same cores or memory;
-    leaving them would change the result.
+    Each block of a GPU begins on another CPU, so that blocks are independent: virtual machines may have CPUs of
+    two speeds, and a thread that is not moved stays on one for seconds
+    (docs/decisions/0020-blocks-begin-on-other-cpus.md). CPU kernels are not moved, since a thread of their pool
+    would take another's CPU. The order differs by turn, so a case does not meet the same CPU in each round.
+    `alike`: lists of CPUs (`0-7,16-23`) with the same cores or memory node, which are never left.
     """
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:
@@ -268,8 +269,8 @@ class CpuTurns:
         self._next: list[int] = []
 
     def next(self) -> None:
-        """Move this thread to the next CPU, then let the system move it again, as another thread may need that CPU.
-        Does nothing on a system that cannot move threads, or with one CPU."""
+        """Move this thread to the next CPU, then allow all CPUs again, as another thread may need that one.
+        Does nothing on a system that cannot move threads, or with a single CPU."""
         if len(self._cpus) < 2:
             return
         cpu = self._draw()
@@ -289,7 +290,7 @@ class CpuTurns:
 
 
 def current_cpu() -> int | None:
-    """Return the CPU that this thread runs on. Returns None if the C library cannot tell."""
+    """Return the number of the CPU that this thread runs on, or None if the C library cannot tell."""
     try:
         cpu = int(ctypes.CDLL(None).sched_getcpu())
     except (OSError, AttributeError, TypeError):
@@ -299,7 +300,7 @@ def current_cpu() -> int | None:
 
 # ---------------------------------------------------------------- requests
 
-# The GPU's share of a split until the parent names one.
+# The GPU's share of a split until the parent sets one.
 EVEN = 0.5
 
 
@@ -326,13 +327,13 @@ class OpenDevice:
         )
 
     def measure_peaks(self, request: protocol.MeasurePeaks) -> protocol.MeasuredPeaks:
-        """Measure the peaks after all cases; first free the device's memory that the cases hold."""
+        """Measure the peaks after all cases. First free the memory that the cases hold."""
         self._kept.release_all()
         self._announce("peaks")
         return protocol.MeasuredPeaks(id=request.id, peaks=hardware.measure_peaks(self._session, request.peaks))
 
     def load(self, request: protocol.Load) -> None:
-        """Make the inputs now, and the reference if asked, so that other workers find it."""
+        """Make the inputs of a case. If requested, also make the reference, which other workers then read."""
         self._kept.begin()
         workspace = self._workload(request.case).workspace
         if request.reference:
@@ -361,8 +362,8 @@ class OpenDevice:
                 workload.tuned_s[case.implementation_id] = choose(workload.workspace, case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
-        """Return whether to build the case ahead: it runs here, is not built yet and is no split (each share is
-        checked)."""
+        """Return whether to build the case now: it can run here, is not built yet, and is no split, whose
+        launch depends on the share."""
         op, workload = self._op(case.op), self._kept.find(case)
         session = self._kept.session_of(op, case)
         built = workload is not None and case.implementation_id in workload.checked
@@ -419,7 +420,7 @@ class OpenDevice:
         )  # fmt: skip
 
     def _split(self, workload: PreparedWorkload, request: protocol.Prepare) -> float | str | None:
-        """Return the split of a case of two sides, as requested or as before. Returns None for a case of one side."""
+        """Return the requested or current split of a case on two sides; None for a case on one side."""
         case, session = request.case, workload.workspace.session
         chosen = request.split if request.split is not None else workload.splits.get(case.id)
         split: float | str | None = None
@@ -437,8 +438,8 @@ class OpenDevice:
     def _right(
         self, workload: PreparedWorkload, case: Case, split: float | str | None
     ) -> tuple[CheckedLaunch, float]:
-        """Return the checked launch of the case, and the seconds spent now on choosing kernels. For a stage assignment,
-        each side alone is checked first, because it is timed beside it."""
+        """Return the checked launch of the case, and the seconds spent on choosing kernels. For a stage
+        assignment, each side alone is checked first, since it is timed as well."""
         if not isinstance(split, str):
             return self._check(workload, case, case.implementation_id if split is None else case.id)
         session, tune_s = workload.workspace.session, 0.0
@@ -458,7 +459,7 @@ class OpenDevice:
         return checked, checked.tune_s
 
     def _timer(self, workload: PreparedWorkload, case: Case, launch: Launch) -> Timer:
-        """Return the timer of the case; the earlier one if its launch is the same."""
+        """Return the timer of the case. It is the earlier timer if the launch is the same."""
         timed = workload.timers.get(case.id)
         if not isinstance(timed, Timer) or timed.launch is not launch:
             timed = self._make_timer(workload.workspace, case, launch)
@@ -467,21 +468,21 @@ class OpenDevice:
         return timed
 
     def _make_timer(self, workspace: Workspace, case: Case, launch: Launch) -> Timer:
-        """Make a timer. If a timer with its own buffers finds no room, idle workloads are released."""
+        """Return a new timer. If the buffers of a pipeline find no room, release idle workloads."""
         if case.regime != STREAMED:
             return Timer(workspace, case, launch)
         most = count_sets(workspace.op, case, workspace.session.device, self._host_bytes)
         return self._kept.with_room(lambda: PipelineTimer(workspace, case, launch, most))
 
     def _time_sides(self, timed: Timer, count: int) -> dict[str, list[float]]:
-        """Return how much the sides of a split slow each other down, or the time of each rank of a device group."""
+        """Return the seconds of each side of a split, or of each rank of a device group."""
         if not count:
             return {}
         self._announce("parts")
         return time_sides(timed, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
-        """Prepare an overhead like any other case: check it, then calibrate. It times a call of the session."""
+        """Prepare a case of an overhead, which times a call of the session: check it, then calibrate it."""
         case = request.case
         workload = self._workload(case)
         kind = wings.for_op("timers", op) or OverheadTimer
@@ -501,9 +502,9 @@ class OpenDevice:
         return self._kept.workload(self._op(case.op), case, self._announce)
 
     def _time_parts(self, workload: PreparedWorkload, timed: Timer, count: int) -> dict[str, Any]:
-        """Time the parts of a launch once per implementation, as they do not depend on the regime. Returns nothing for
-        a CPU. The stages of a pipeline are timed at every call. The steps of a `transfer-always` case are read from its
-        own samples."""
+        """Return the seconds of the parts of a launch, timed once per implementation, as they do not depend on
+        the regime. Returns an empty dict for a CPU. The stages of a pipeline are timed each time. A
+        `transfer-always` case gets its steps from its own samples."""
         timed.steps = None
         if not count or timed.session.device.kind == "cpu" or timed.case.memory:
             return {}
@@ -555,8 +556,8 @@ class OpenDevice:
         return protocol.TimedStages(id=request.id, times=times)
 
     def finish(self, request: protocol.Finish) -> protocol.Done | None:
-        """Check the output of the last launch and that of one more. Regimes with data on the device share a launch,
-        which is checked once."""
+        """Check the output of the last launch, and that of one more. Regimes with data on the device share a
+        launch, so it is checked only once."""
         timed, suspects = self._timer_of(request.case_id), self._kept.suspects
         self._kept.end()
         suspects.judge(request.case_id)
@@ -572,7 +573,7 @@ class OpenDevice:
         return protocol.Done(id=request.id, notes=notes)
 
     def reallocate(self, request: protocol.Reallocate) -> None:
-        """Free all memory, so that later cases lie in newly allocated memory."""
+        """Free all memory, so that later cases use newly allocated memory."""
         self._announce("release")
         self._kept.release_all()
         self._kept.forget_buffers()
@@ -592,7 +593,7 @@ class OpenDevice:
 
 
 def equip(name: str, used: Sequence[Backend]) -> Op:
-    """Return the op with the kernels of these backends."""
+    """Return the op of this name with the kernels that these backends bring."""
     op = loading.load(name) if "." in name else kernels.load_without_trial(name)
     for backend in used:
         op = op.with_kernels(backend.name, backend.kernels.get(name, ()))

@@ -1,7 +1,9 @@
-"""Child side: inputs, reference and comparison of a user's function of any objects, instead of an op's arrays.
+"""Child side: inputs, reference and comparison for a user's function of any objects, in place of an op's
+arrays.
 
-A function must compute at each call. To check this, it is called with other values in the same arrays. Each result must
-fit these values, and a call with new values must not take much longer than the next call with the same values.
+A function must compute at each call. To check this, it is called with other values in the same arrays. Each
+result must fit these values, and a call with new values must not take much longer than the next call with the
+same values.
 """
 
 from __future__ import annotations
@@ -39,39 +41,40 @@ from gpubench.result.case import Case
 from gpubench.result.run import Check, RunWarning
 
 _WRONG = "mend the function, or say how its results are compared: tolerance= or same="
-# Functions whose answer takes longer are called with other values at their first size alone.
+# If the answer takes longer than this, a function is called with other values only at its first size.
 SHORT_ANSWER_S = 0.05
-# To call it with other values takes about so many times as long.
+# Calling it with other values takes about this many times as long as its answer.
 FRESH_ANSWERS = 8
 
 
 def kinds_of(op: Op) -> tuple[type[Operands], type[Workspace]]:
-    """Return the classes of an op's operands and workspace. A user's function of any objects has its own."""
+    """Return the classes of operands and workspaces for the op. A user's function of any objects has its
+    own."""
     return (Operands, kind_of(op)) if op.calls is None else (CallOperands, CallWorkspace)
 
 
 class CallOperands(Operands):
-    """The inputs of a function and its reference: what it returns on NumPy in float64."""
+    """The inputs of a function, and its reference: the result that it returns on NumPy in float64."""
 
     _made_at: tuple[str, list[Any]] | None = None
-    false: Wrong | None = None  # why its results or times are none of its calls
+    false: Wrong | None = None  # the error if its results or times are not those of its calls
     _others: tuple[str, list[tuple[list[Any], tuple[Any, Allowed]]]] | None = None
 
     def inputs(self, case: Case) -> list[Any]:
-        """Return the host objects that the user's `inputs` makes."""
+        """Return the host objects that the user's `inputs` makes for the case."""
         if self._made_at is None or self._made_at[0] != case.workload:
             self._made_at = case.workload, self.make(case)
         return self._made_at[1]
 
     def make(self, case: Case, others: int = 0) -> list[Any]:
-        """Return the inputs of a case. `others` above 0 gives other values for each number."""
+        """Make the inputs of a case. Each value of `others` above 0 gives other values."""
         names = [operand.name for operand in self.op.inputs]
         with Translated(self.op.calls):
             return make_inputs(self.op.calls, names, case.params["n"], case.dtype, self._seed + others)
 
     def others(self, case: Case) -> list[tuple[list[Any], tuple[Any, Allowed]]]:
-        """Return other inputs with their answers; after the first size an empty list if the answer takes long. Raises
-        Unsupported."""
+        """Return other inputs, each with its answer. If the answer takes long, the list is empty after the
+        first size. Raises Unsupported."""
         if self._others is not None and self.answer(case)[2] > SHORT_ANSWER_S:
             return []
         if self._others is None or self._others[0] != case.workload:
@@ -80,8 +83,9 @@ class CallOperands(Operands):
         return self._others[1]
 
     def answer(self, case: Case) -> tuple[Any, Allowed, float]:
-        """Return the reference result, the allowed relative errors, and the seconds that it took. The result is that of
-        NumPy in float64; for a pair of programs, that of the CPU's program."""
+        """Return the reference result, the allowed relative errors, and the seconds that the reference took.
+        The result is that of NumPy in float64, or of the CPU's program if the function is a pair of
+        programs."""
         file = self._scratch / f"{self.op.digest}-{self._key(case).replace('/', '_').replace(' ', '_')}.pickle"
         if file.exists():
             with file.open("rb") as stream:
@@ -104,18 +108,18 @@ class CallWorkspace(Workspace):
 
     @functools.cached_property
     def host_outputs(self) -> list[Any]:
-        """One place to download to, whatever the function returns."""
+        """One object to download the result into, whatever the function returns."""
         return [ObjectBuffer()]
 
     def rest(self) -> None:
-        """Keep the objects, since objects that are made again may differ."""
+        """Keep the inputs, since inputs that are made again may differ."""
 
     def make_reference(self) -> None:
         """Compute the answer, or read it from its file."""
         self._operands.answer(self.case)
 
     def answer_samples(self) -> list[float]:
-        """Return elements of the answer; an empty list if it is not numeric."""
+        """Return some elements of the answer, or an empty list if it is not numeric."""
         with contextlib.suppress(Unreadable):
             return samples_of([on_host(leaf) for _, leaf in leaves(self._operands.answer(self.case)[0])])
         return []
@@ -130,12 +134,12 @@ class CallWorkspace(Workspace):
         self.host_outputs[0].value = None
 
     def spoil(self, buffer: Buffer, operand: Any) -> None:
-        """Drop an object of the device."""
+        """Free the object on the device."""
         self.session.free(buffer)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
-        """Check that the inputs are unchanged, then compare the result. Raises Unsupported for changed inputs, and
-        Wrong for a wrong result."""
+        """Check that the inputs are unchanged, then compare the result. Raises Unsupported if an input was
+        changed, and Wrong if the result is wrong."""
         for operand, host, buffer in zip(self.op.inputs, self.inputs, self.buffers, strict=True):
             if not self.op.calls.same and not equal(plain(host), buffer.value):
                 raise Unsupported(
@@ -150,8 +154,8 @@ class CallWorkspace(Workspace):
         return result.value
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Call the function with other values; judge the results and their times. Raises Wrong. Returns a warning if
-        `limit_s` is too short for that."""
+        """Call the function with other values, and judge its results and times. Raises Wrong. If this would
+        take longer than `limit_s`, returns a warning instead."""
         operands = self._operands
         answer_s = operands.answer(self.case)[2]
         if limit_s is not None and answer_s > SHORT_ANSWER_S and FRESH_ANSWERS * answer_s > limit_s:
@@ -202,7 +206,7 @@ class CallWorkspace(Workspace):
         return self._compare(self.host_outputs[0].value)
 
     def _compare(self, got: Any, reference: tuple[Any, Allowed] | None = None) -> Check:
-        """Compare a result on the host with the answer, or with `reference`. Raises Wrong."""
+        """Compare a result on the host with the answer, or with `reference` if it is given. Raises Wrong."""
         function: UserFunction = self.op.calls
         want, allowed = reference or self._operands.answer(self.case)[:2]
         if function.same is not None:
@@ -228,11 +232,13 @@ class CallWorkspace(Workspace):
 
 # ---------------------------------------------------------------- calls with other values
 
-# Sets of other values; and as many more where the times of these say that a function keeps its results.
+# Number of sets of other values, and how many more are tried if their times suggest that a function keeps its
+# results.
 OTHERS, MORE_OTHERS = 2, 4
-# A call with new values takes so many times as long as one with the same, and so much longer, if results are kept.
+# A function keeps its results if a call with new values takes at least this many times, and this much longer
+# than, a call with the same values.
 KEPT_TIMES, KEPT_S = 8.0, 1e-3
-# To read a result may take so long beside its bytes, at this rate, and no more than so many calls.
+# Reading a result may take this long in addition to its bytes at this rate, or as long as this many calls.
 READING_S, READING_BYTES_PER_S, READING_CALLS = 5e-3, 2e7, 4
 
 Values = Sequence[Any]
@@ -241,26 +247,26 @@ Values = Sequence[Any]
 class Round(NamedTuple):
     """Calls in a row with the same new values."""
 
-    results: tuple[Any, Any]  # of the first and of the last call
-    first_s: float  # of the first call
-    again_s: float  # of the fastest other call
-    reading_s: float  # that it took to read the first result
+    results: tuple[Any, Any]  # results of the first and of the last call
+    first_s: float  # seconds of the first call
+    again_s: float  # seconds of the fastest other call
+    reading_s: float  # seconds of reading the first result
 
     @property
     def slower(self) -> float:
-        """How many times as long the first call took as the fastest other; 1 if the difference is too small to
-        count."""
+        """How many times as long the first call took as the fastest other one. It is 1 if they differ by KEPT_S
+        or less."""
         return self.first_s / self.again_s if self.first_s - self.again_s > KEPT_S else 1.0
 
     @property
     def is_late(self) -> bool:
-        """Whether the result was computed only when it was read."""
+        """Whether the result seems to have been computed only when it was read."""
         usual_s = sum(size(value) for _, value in leaves(self.results[0])) / READING_BYTES_PER_S
         return self.reading_s - usual_s > max(READING_S, READING_CALLS * self.first_s)
 
 
 class Caller:
-    """A launch and the objects that it reads, whose values can be replaced."""
+    """A launch with the buffers that it reads, whose values can be replaced."""
 
     def __init__(self, session: CallSession, launch: Launch, buffers: Sequence[ObjectBuffer]) -> None:
         self._session, self._launch, self._buffers = session, launch, buffers
@@ -273,8 +279,8 @@ class Caller:
         return self._seconds()
 
     def rounds(self, several: Sequence[Values]) -> Iterator[Round]:
-        """Yield one round of calls for each set of values. The number of calls varies, since a function may skip every
-        second call. Results may be views of the values, which the next round replaces."""
+        """Yield one round of calls for each set of values. Results may be views of the values, which the next
+        round replaces. The number of calls alternates, since a function may skip every second call."""
         self._seconds()
         for i, values in enumerate(several):
             yield self._round(values, 2 + i % 2)
@@ -300,8 +306,8 @@ class Caller:
 
 
 def find_false_time(rounds: Sequence[Round], more: Callable[[], Iterable[Round]]) -> str:
-    """Return why the times of a function do not measure its work, or an empty string if they do. `more` runs calls with
-    more new values, which rules out a busy machine: it interrupts now and then, but not each time."""
+    """Return why the times of a function do not measure its work, or an empty string if they do. `more` returns
+    rounds with more values. These rule out a busy machine, which interrupts now and then but not each time."""
     late, slower = all(each.is_late for each in rounds), min((each.slower for each in rounds), default=1.0)
     if not rounds or not (late or slower > KEPT_TIMES):
         return ""

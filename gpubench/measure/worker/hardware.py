@@ -1,13 +1,12 @@
-"""Child side: the peaks of a device and the overheads of a session's calls.
+"""Child side: the peaks of a device, and the overheads of a session's calls.
 
-The peaks come from kernels that are measured only for this purpose.
+Peaks come from kernels that are measured only for this purpose. Memory: `copy` and `dot` of arrays far larger
+than a cache. Arithmetic: `matmul` of random matrices whose side is doubled until the rate hardly rises, or
+chains of multiply-adds if the session offers them. Link to the host: transfers from and to page-locked memory,
+which the host does not copy again. A peak that is too low would make true results look implausible. So a peak
+that cannot be found in the given time is left out, with the reason.
 
-Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, doubled until the
-rate hardly rises, or chains of multiply-adds if the session offers them. Link to the host: transfers from and to
-page-locked memory, which the host does not copy again. A peak that is too low would make true results look implausible.
-So a peak that cannot be found in the given time is left out, with the reason.
-
-`OverheadTimer` is for an overhead what `Timer` is for an op that computes: it is checked first, then timed.
+`OverheadTimer` checks and times an overhead, as `Timer` does for an op that computes.
 """
 
 from __future__ import annotations
@@ -49,28 +48,28 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
 # Two arrays of this size are more than four times the last-level cache of nearly any GPU so far.
 ARRAY_BYTES = 128 << 20
-# A last doubling that gained less leaves what is still to come within the 10 % that are granted to every case.
+# If doubling the side gains less than this, the rate is within the 10 % of its peak that every case is allowed.
 RISE = 0.08
-# Of launches that last, the second is as long as the fifth.
+# Number of timings, and of timings of launches longer than LONG_S, which hardly differ from each other.
 TIMINGS, TIMINGS_OF_LONG, LONG_S = 5, 2, 0.02
 TIMED_S = 1e-3
 # Long enough for the full rate of any link, short enough to be page-locked at once.
 LINK_ARRAY_BYTES = 64 << 20
-# Of multiply-adds: so long, and at most so often, because a GPU that rested raises its clock as it works.
+# Seconds and most timings of multiply-adds, because a GPU that rested raises its clock while it works.
 RAMP_S, MOST_TIMINGS = 0.05, 20
-FARTHEST = 64  # as many times the rounds at once
+FARTHEST = 64  # most times by which the number of rounds grows at once
 
 
 Rate = TypeVar("Rate")
 
 
 class _NoPeak(Exception):
-    """Error: the device has no peak of a kind; the text says why."""
+    """Error: the device has no peak of this kind. Its text is the reason."""
 
 
 def measure_peaks(session: Session, request: PeakRequest) -> list[Peak]:
-    """Return the requested peaks, each with its rate or the reason why it has none. Never raises if a device cannot
-    measure one."""
+    """Return the requested peaks, each with its rate or with the reason why it has none. Errors of the device
+    become such reasons."""
     if isinstance(session, KnownPeaks):
         return session.peaks(memory=request.memory, compute=request.compute, link=request.link)
     peaks: list[Peak] = []
@@ -109,10 +108,11 @@ def _try(rate: Callable[[], Rate | None]) -> tuple[Rate | None, str | None]:
 
 
 def _memory_rate(session: Session, request: PeakRequest) -> float:
-    """Return bytes/s: the better of copying and, on a GPU, of reading alone.
+    """Return the rate of memory in bytes/s: that of copying or, on a GPU, that of reading alone if it is
+    higher. Raises _NoPeak.
 
-    A CPU reads each line before it writes it, so a copy moves 1.5 times its payload. An op that writes less may exceed
-    the payload rate.
+    A CPU reads each cache line before it writes it, so a copy moves 1.5 times its payload. An op that writes
+    less may exceed the payload rate.
     """
     size = max(ARRAY_BYTES, 2 * request.cache_bytes)
     if 4 * size > request.memory_bytes:
@@ -123,7 +123,7 @@ def _memory_rate(session: Session, request: PeakRequest) -> float:
 
 
 def _stream(session: Session, name: str, size: int) -> float:
-    """Return the payload per second of one op on arrays of `size` bytes."""
+    """Return the bytes/s of the op `name` on arrays of `size` bytes. Raises _NoPeak."""
     trial = _Trial(session, name, "float32", size // ITEMSIZE["float32"])
     try:
         seconds = trial.seconds()
@@ -136,7 +136,8 @@ def _stream(session: Session, name: str, size: int) -> float:
 
 
 def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
-    """Return bytes/s to the device and back, each the best of five."""
+    """Return the rates in bytes/s to the device and back, each from the best of TIMINGS transfers. Raises
+    _NoPeak."""
     if request.memory_bytes < 4 * LINK_ARRAY_BYTES:
         raise _NoPeak(f"arrays of {LINK_ARRAY_BYTES} bytes take too much of the memory")
     way = session.transfers("tuned")
@@ -164,8 +165,8 @@ def _link_rates(session: Session, request: PeakRequest) -> tuple[float, float]:
 
 
 def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of a product so large that twice its size hardly raises the rate. Raises _NoPeak if memory or
-    time ends before that."""
+    """Return the FLOP/s of a matrix product so large that doubling its side hardly raises the rate. Raises
+    _NoPeak if memory or time ends before that."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
     began = best = 0.0
     while True:
@@ -193,8 +194,8 @@ def _matmul_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
-    """Return the FLOP/s of multiply-adds alone, for a device that offers them because its product is chosen by trials
-    at each size."""
+    """Return the FLOP/s of multiply-adds alone. Used for a device that offers them because its matrix product
+    is chosen by trials at each size. Raises _NoPeak."""
     assert isinstance(session, MultiplyAdds)
     began, rounds = 0.0, 1
     while not began or time.perf_counter() - began < request.limit_s / 2:
@@ -218,7 +219,7 @@ def _chain_rate(session: Session, dtype: Dtype, request: PeakRequest) -> float:
 
 
 class _Trial:
-    """One kernel with its own buffers."""
+    """One kernel with buffers of its own."""
 
     def __init__(self, session: Session, name: str, dtype: Dtype, n: int) -> None:
         op: Op = gpubench.kernels.load(name)
@@ -243,8 +244,8 @@ class _Trial:
             raise
 
     def seconds(self) -> float:
-        """Return the shortest of some timings, each of at least a millisecond of launches. Uses the device's clock if
-        it has one."""
+        """Return the shortest of several timings in seconds per launch, each of at least about a millisecond of
+        launches. Uses the device's clock if it has one."""
         once = launch_seconds(self._session, self._launch, 1)
         repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
         count = TIMINGS if once < LONG_S else TIMINGS_OF_LONG
@@ -255,28 +256,27 @@ class _Trial:
         return _answer(self._session, self._launch, self._shape, self._dtype)
 
     def release(self) -> None:
-        """Give the buffers back."""
+        """Free the buffers."""
         for buffer in self._taken:
             self._session.free(buffer)
         self._taken = []
 
 
 def launch_seconds(session: Session, launch: Launch, repeat: int) -> float:
-    """Return seconds per launch, by the device's clock if it has one."""
+    """Return the seconds per launch, by the device's clock if it has one."""
     seconds = device_seconds(session, launch, repeat)
     return (wall_s(session, launch, repeat) if seconds is None else seconds) / repeat
 
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
-    """Return the output of the last launch."""
     answer = nan_array(shape, dtype)
     session.download(launch.output, answer)
     return answer
 
 
 def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
-    """Return a case of the first implementation that the device supports. Raises _NoPeak if there is none, or if the
-    product's kernel is chosen by trials at each size, which would take too long; a copy is tried at one size."""
+    """Return a case of the first implementation that the device supports. Raises _NoPeak if there is none, or
+    if the kernel of a matrix product is chosen by trials at each size, which would take too long."""
     refusal: BackendError | None = None
     for implementation in IMPLEMENTATIONS:
         case = Case(
@@ -293,15 +293,17 @@ def _case_of(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> 
 
 # ---------------------------------------------------------------- the calls of a session
 
-# Launches that may be under way before the host waits, outside the timed region: drivers block at about a thousand.
+# Launches that are enqueued before the host waits outside the timed region. Drivers block at about a thousand.
 QUEUE = 256
 OPEN_DEADLINE_S = 60.0
 
 
 class OverheadTimer(Timed):
-    """A timer of one overhead: `seconds(repeat)` makes the call and returns seconds per call.
+    """A timer of one overhead. `seconds(repeat)` makes the call `repeat` times and returns the seconds per
+    call.
 
-    Raises Unsupported if the session offers no memory past its pool, and Wrong if data does not come back as sent.
+    Raises Unsupported if the session offers no memory outside its pool, and Wrong if data does not come back as
+    it was sent.
     """
 
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
@@ -327,7 +329,7 @@ class OverheadTimer(Timed):
         self._opened_once = False
 
     def seconds(self, repeat: int) -> float:
-        """Wall seconds per call of one sample."""
+        """Return the wall seconds per call of one sample."""
         calls: dict[str, Callable[[int], float]] = {
             "open": self._open, "launch": self._launch, "roundtrip": self._roundtrip, "sync": self._sync,
             "allocate": self._allocate, "upload": self._upload, "download": self._download,
@@ -335,7 +337,8 @@ class OverheadTimer(Timed):
         return calls[self._call](repeat)
 
     def verify(self) -> Check:
-        """Make the call once. For transfers and memory, every byte must come back as it was sent. Raises Wrong."""
+        """Make the call once. If it is a transfer or an allocation, every byte must come back as it was sent.
+        Raises Wrong."""
         if self._call in ("upload", "download"):
             self._prepare_arrays(self.case.implementation)
             if self._buffer is None:
@@ -354,7 +357,7 @@ class OverheadTimer(Timed):
         return Check(ok=True, max_error=0.0, limit=0.0, scale="value")
 
     def release(self) -> None:
-        """Give back the memory on the device and on the host."""
+        """Free the memory on the device and on the host."""
         if self._buffer is not None:
             self.session.free(self._buffer)
         self._buffer = self._host = self._host_output = None
@@ -362,7 +365,8 @@ class OverheadTimer(Timed):
     # ---------------------------------------------------------------- the calls
 
     def _open(self, repeat: int) -> float:
-        """Return the seconds of importing the library and opening the device, each time in a new process."""
+        """Return the mean seconds of importing the library and opening the device, each time in a new
+        process."""
         total = 0.0
         for _ in range(repeat):
             with Worker(self._opening.threads) as child:
@@ -427,7 +431,8 @@ class OverheadTimer(Timed):
 
     @functools.cached_property
     def _memory(self) -> ReadyBuffers:
-        """The pool for the tuned implementation, or the driver's memory for the library implementation."""
+        """Allocates and frees buffers: from the pool in the tuned implementation, from the driver in the
+        library implementation."""
         if self._fresh is None:
             return self.session.ready_buffers(self._shape, self.case.dtype)
         take = partial(self._fresh.allocate_fresh, self._shape, self.case.dtype)
@@ -441,7 +446,7 @@ class OverheadTimer(Timed):
             random_bytes(self._host, self.case.workload)
 
     def _there_and_back(self, buffer: Buffer, transfers: Transfers) -> Array:
-        """Send the array and fetch it, over device and host memory that held other values."""
+        """Upload the array and download it again, into memory of device and host that held other values."""
         self._host_output.fill(-7)
         self.session.upload(buffer, self._host_output)
         transfers.upload(buffer, self._host)
@@ -451,13 +456,13 @@ class OverheadTimer(Timed):
 
 
 def _expect(got: Array, want: Array) -> None:
-    """Check that the arrays are equal byte for byte. Raises Wrong with the first element that differs."""
+    """Raise Wrong with the index of the first word that differs, unless the arrays are equal byte for byte."""
     differs = got.view("uint32") != want.view("uint32")
     if differs.any():
         raise Wrong(Check(ok=False, max_error=None, limit=0.0, scale="value", index=[int(differs.argmax())]))
 
 
 def overhead_hash(op: Op) -> str:
-    """Return twelve digits that change when the op's meaning changes."""
+    """Return twelve hexadecimal digits that change when the meaning of the overhead changes."""
     assert op.overhead is not None
     return hashlib.sha256(f"{op.name} {op.overhead.call}".encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """The child process that drives one device: `python -m gpubench.measure.worker.main`.
 
-It answers requests from stdin in a loop. Replies are framed messages on a private copy of stdout; output of libraries
-goes to stderr. End-of-file on stdin ends the process at once.
+It answers requests from stdin in a loop. Replies go to a private copy of stdout, and output of libraries goes
+to stderr. End-of-file on stdin ends the process at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ RECORDED = (
 
 
 class DeviceWorker:
-    """The worker's answers to requests: it lists devices, opens one, and passes further requests to it."""
+    """Answers the parent's requests: it lists devices, opens one, and passes further requests to the open
+    device."""
 
     def __init__(self, messages: SupportsWrite[bytes]) -> None:
         self._messages = messages
@@ -60,7 +61,7 @@ class DeviceWorker:
         self._device: OpenDevice | None = None
 
     def answer(self, request: protocol.WorkerRequest) -> protocol.Reply:
-        """Carry out one request. Expected errors become replies."""
+        """Carry out one request and return the reply. Expected errors become replies, too."""
         try:
             return self._carry_out(request)
         except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
@@ -94,8 +95,8 @@ class DeviceWorker:
         return reply or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.WorkerRequest, error: BaseException) -> protocol.Reply:
-        """Return the reply to any other error, which is a defect or a limit of the system. The case fails, and the type
-        of the error is shown."""
+        """Return the reply to an error that nobody expected: a defect, or a limit of the system. The case
+        fails, and the reply names the type of the error."""
         limit = find_limit(error)
         detail = f"{error_text(error)}: {limit}" if limit else error_text(error)
         return protocol.Broke(id=request.id, reason="error", detail=detail, phase=self._phase)
@@ -143,8 +144,8 @@ class DeviceWorker:
 
 
 def list_devices(request: protocol.ListDevices) -> protocol.Devices:
-    """Return the devices of a backend, or the reason why it has none. Raises BackendError if a device belongs to
-    another backend."""
+    """Return the devices of a backend, or the reason why it has none. Raises BackendError if a device has the
+    id of another backend."""
     backend = gpubench.backends.load(request.backend)
     devices, refused = list[Device](), {}
     try:
@@ -173,8 +174,8 @@ def list_devices(request: protocol.ListDevices) -> protocol.Devices:
 
 
 def describe_error(error: BackendError) -> dict[str, Any]:
-    """Return reason, detail and hint of an error. A reason that is not in the list of messages moves to the detail; the
-    reason of the error's class takes its place."""
+    """Return `reason`, `detail` and `hint` of an error. A reason that is not in the list of messages is moved
+    to the detail, and the reason of the error's class takes its place."""
     reasons, detail = get_args(Reason), error.detail
     if error.reason not in reasons:
         detail = f"{error.reason}: {detail}"
@@ -184,7 +185,8 @@ def describe_error(error: BackendError) -> dict[str, Any]:
 
 
 def _version(backend: str) -> str | None:
-    """Return the version of the library: of the imported module, else of the installed package."""
+    """Return the version of a library: that of the imported module, or else of the installed package. None if
+    it is unknown."""
     version = getattr(sys.modules.get(backend), "__version__", None)
     if version is None and backend in gpubench.backends.built_in():
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -202,7 +204,8 @@ _ASKED: dict[type, Callable[[OpenDevice, Any], protocol.Reply | None]] = {
 
 
 def _line(reply: protocol.Reply) -> bytes:
-    """Return the encoded reply. Raises BackendError if a backend returned something that the parent could not read."""
+    """Return the reply as one line. Raises BackendError if it contains something from a backend that the parent
+    could not read."""
     try:
         line = protocol.encode(reply)
         protocol.decode_reply(line)

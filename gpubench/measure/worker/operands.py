@@ -1,7 +1,8 @@
-"""Child side: data that the workloads of a device share: plain inputs, weights, references and outputs that passed.
+"""Child side: data that the workloads of a device share: inputs, weights, references and outputs that passed
+the check.
 
-All ops that read plain values of one kind and dtype read the beginning of the same few arrays. A worker draws each
-array once and uploads it once.
+All ops whose inputs are plain (drawn alike and written by nobody) read the beginning of the same few arrays. A
+worker draws each of these arrays once and uploads it once.
 """
 
 from __future__ import annotations
@@ -23,27 +24,29 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Dtype, Op, Operand, Sh
 from gpubench.result.case import REGIMES, Case, SeriesKey
 from gpubench.result.run import Check, Device
 
-# Elements behind the longest input: a launch that writes behind its input writes into them.
+# Elements after the longest input. A launch that writes past the end of its input writes into them.
 GUARD = 64
-# Larger operands are not shared: the same on every device, because they decide the values.
+# Larger operands are not shared. The limit is the same on every device, because shared operands have other
+# values.
 SHARED_BYTES = 256 * 2**20
-# The device holds each array twice. A few of them leave most of what the memory guard keeps free to other things.
+# Share of the device's memory for one shared array, of which the device holds two copies.
 _SHARED_SHARE = 0.02
 
 
 def _at_most(device: Device, share: float, most: int) -> int:
-    """Return this share of a device's memory, but at most `most` bytes."""
+    """Return `share` of the device's memory in bytes, but at most `most`. Returns `most` if the memory is
+    unknown."""
     return most if device.usable_bytes is None else min(most, int(share * device.usable_bytes))
 
 
 def shared_bytes(device: Device) -> int:
-    """Return the size of the largest array that a device stores once for all ops."""
+    """Return the most bytes of an array that a device stores once for all ops."""
     return _at_most(device, _SHARED_SHARE, SHARED_BYTES)
 
 
 class SharedArray:
-    """A flat host array. Once an op has bound it, it has a copy on the device. A device that is not the host holds a
-    second copy for comparison."""
+    """A flat host array that ops share. Once an op binds it, it is also on the device. A device that can
+    compare buffers holds a second copy for the comparison."""
 
     def __init__(self, array: Array, dtype: Dtype) -> None:
         array.flags.writeable = False
@@ -53,8 +56,8 @@ class SharedArray:
         self._sharing: SharesBuffers | None = None
 
     def load(self, session: Session, sharing: SharesBuffers) -> None:
-        """Upload the array unless it is on the device. `sharing` is the same object as `session`. Raises
-        DeviceOutOfMemory."""
+        """Upload the array unless it is on the device. `sharing`: the session again, typed as SharesBuffers.
+        Raises DeviceOutOfMemory."""
         if self.buffer is None:
             buffer = session.allocate(self.array.shape, self.dtype)
             session.upload(buffer, self.array)
@@ -64,13 +67,13 @@ class SharedArray:
             self.buffer, self._sharing = buffer, sharing
 
     def beginning(self, shape: Shape) -> Buffer:
-        """Return the first elements on the device, in this shape."""
+        """Return a buffer with the first elements on the device in this shape."""
         assert self._sharing is not None
         return self._sharing.beginning(self.buffer, shape)
 
     def restore(self, session: Session, count: int) -> bool:
-        """Return whether the first `count` elements, or a few behind them, were changed. If so, upload the array
-        again."""
+        """Return whether the first `count` elements, or the GUARD elements after them, were changed. If so,
+        upload the array again."""
         session.sync()
         shape = ((count + GUARD) // 4 * 4,)  # devices compare whole words
         part = self.beginning(shape)
@@ -89,9 +92,10 @@ class SharedArray:
 
 
 class SharedInputs:
-    """The shared arrays of one worker, by kind of values, number among the op's inputs of that kind, and dtype.
+    """The shared arrays of one worker. The key is the kind of values, the number among the op's inputs of that
+    kind, and the dtype.
 
-    An array is drawn again when a larger size is asked for. Inputs bound to the shorter array keep it.
+    An array is drawn again if a larger size is needed. Inputs that are bound to the shorter array keep it.
     """
 
     def __init__(self, seed: int, kind: str, most_bytes: int) -> None:
@@ -99,7 +103,7 @@ class SharedInputs:
         self._arrays: dict[tuple[Any, ...], SharedArray] = {}
 
     def holds(self, op: Op, operand: Operand, case: Case) -> bool:
-        """Return whether the operand is a shared one."""
+        """Return whether the operand of this case is a shared array."""
         written = any(output.name == operand.name for output in op.outputs)
         size = (math.prod(operand.shape(case.params)) + GUARD) * ITEMSIZE[case.dtype]
         return is_plain(operand) and not written and size <= SHARED_BYTES
@@ -110,8 +114,8 @@ class SharedInputs:
         return self._array(op, operand, case).array[: math.prod(shape)].reshape(shape)
 
     def bind(self, session: Session, op: Op, operand: Operand, case: Case) -> SharedArray | None:
-        """Return the array on the device that begins with the operand. Returns None if the session's buffers have no
-        parts, or if the array is too large. Raises DeviceOutOfMemory."""
+        """Return the shared array that begins with the operand, uploaded. Returns None if the session cannot
+        share buffers or the array is too large. Raises DeviceOutOfMemory."""
         shared = self._array(op, operand, case)
         if not isinstance(session, SharesBuffers) or shared.array.nbytes > self._most_bytes:
             return None
@@ -119,7 +123,7 @@ class SharedInputs:
         return shared
 
     def forget_buffers(self) -> None:
-        """Make the next ops bind newly allocated copies."""
+        """Forget the copies on the device, so that the next ops use newly allocated ones."""
         self._arrays = {key: SharedArray(shared.array, shared.dtype) for key, shared in self._arrays.items()}
 
     def _array(self, op: Op, operand: Operand, case: Case) -> SharedArray:
@@ -146,7 +150,7 @@ class ChangedInput(WrongResult):
 
 # ---------------------------------------------------------------- outputs that passed
 
-# Smaller outputs are fetched and compared on the host: a kernel that compares them would take as long.
+# Smaller outputs are downloaded and compared on the host, since a kernel that compares them would take as long.
 LEAST_BYTES = 2**20
 # Copies take at most this share of a device's memory, and no more bytes.
 _COPIES_SHARE, _COPIES_BYTES, _COPIES_BYTES_UNKNOWN = 0.05, 2**31, 2**28
@@ -156,27 +160,27 @@ Implementation = tuple[SeriesKey, str]
 
 
 class Copy(NamedTuple):
-    """A copy of outputs of one size that passed the check."""
+    """A copy, on the device, of the outputs of one size that passed the check."""
 
-    case: Case  # whose outputs they are
+    case: Case  # the case that made the outputs
     buffers: tuple[Buffer, ...]  # on the device
-    size: int  # in bytes, of all of them
-    check: Check  # that they passed
+    size: int  # bytes of all buffers
+    check: Check  # the check that the outputs passed
 
 
 def copies_bytes(device: Device) -> int:
-    """Return how many bytes of passed outputs may stay on a device."""
+    """Return how many bytes of outputs that passed the check may stay on a device."""
     return _at_most(
         device, _COPIES_SHARE, _COPIES_BYTES_UNKNOWN if device.usable_bytes is None else _COPIES_BYTES
     )
 
 
 class Passed:
-    """Copies of outputs that passed the whole comparison; the most recently used ones stay.
+    """Copies of outputs that passed the whole comparison. The most recently used copies stay.
 
-    An output is right if its bits equal a copy. It is also right if its bits equal the beginning of a larger copy, for
-    ops whose outputs begin alike. Sizes that are always compared whole are excepted: the lowest, a middle and the top
-    one.
+    An output is right if its bits equal those of a copy, or those of the beginning of a larger copy if the op's
+    outputs of different sizes begin alike. Outputs of the lowest, a middle and the top size of the ladder are
+    compared with the reference all the same.
     """
 
     def __init__(self, session: Session, most_bytes: int) -> None:
@@ -185,7 +189,7 @@ class Passed:
         self._landing: Array | None = None
 
     def recall(self, op: Op, case: Case, outputs: Sequence[Buffer]) -> Check | None:
-        """Return the check of a copy with the same bits as these outputs. Returns None if there is no such copy."""
+        """Return the check of a copy with the same bits as these outputs, or None if there is none."""
         if op.written_bytes(case.params, case.dtype) < LEAST_BYTES:
             return None
         implementation, n, whole = _implementation(case), case.params["n"], op.sizes.ends(op.sizes.rungs())
@@ -204,7 +208,7 @@ class Passed:
         return None
 
     def keep(self, op: Op, case: Case, outputs: Sequence[Buffer], check: Check) -> None:
-        """Copy outputs that passed, in place of an earlier copy of this size."""
+        """Copy outputs that passed the check, in place of an earlier copy of this size."""
         size, session = op.written_bytes(case.params, case.dtype), self._session
         if (
             not LEAST_BYTES <= size <= self._most_bytes
@@ -230,8 +234,8 @@ class Passed:
             self._free(buffers)
 
     def landing(self, op: Op, case: Case) -> list[Array]:
-        """Return host arrays for the outputs, page-locked if the device has such memory. All cases share these
-        arrays."""
+        """Return host arrays to download the outputs into, page-locked if the device has such memory. All cases
+        share these arrays."""
         shapes = [
             (operand.shape(case.params), host_dtype(operand.stored_dtype(case.dtype))) for operand in op.outputs
         ]
@@ -276,7 +280,7 @@ def _implementation(case: Case) -> Implementation:
 
 # ---------------------------------------------------------------- weights, and the operands of an op
 
-# What weights that nobody reads may take of a device: a quarter of what the memory guard leaves free, and no more bytes
+# Share of the device's memory for weights that no case uses, and the most bytes of them.
 _WEIGHTS_SHARE, _WEIGHTS_BYTES = 0.05, 128 * 2**20
 
 Key = tuple[Any, ...]
@@ -288,7 +292,7 @@ def spare_bytes(device: Device) -> int:
 
 
 class Weight:
-    """A weight on the host. Once an op has borrowed it, it is also on the device."""
+    """A weight on the host. Once an op has borrowed it, it is on the device, too."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -300,7 +304,8 @@ class Weight:
 class Weights:
     """Weights by op, name, shape and dtype. Each is drawn once and uploaded once for all sizes of the op.
 
-    Up to `spare` bytes of weights that no case uses stay, the most recently used ones.
+    Weights that no case uses stay as long as they take at most `spare` bytes, the most recently used ones
+    first.
     """
 
     def __init__(self, seed: int, kind: str, spare: int = 0) -> None:
@@ -325,19 +330,20 @@ class Weights:
         return weight.buffer
 
     def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
-        """Return the bytes of all weights of the op and the seconds of their upload. The seconds are None if a weight
-        is not on the device, or if there are none."""
+        """Return the bytes of all weights of the op and the seconds of their upload. The seconds are None if
+        the op has no weights or not all of them are on the device."""
         weights = [self._weight(op, operand, case) for operand in op.inputs if operand.role == "weight"]
         times = [weight.load_s for weight in weights if weight.load_s is not None]
         size = sum(weight.array.nbytes for weight in weights)
         return size, math.fsum(times) if weights and len(times) == len(weights) else None
 
     def give_back(self, op: Op, operand: Operand, case: Case) -> None:
-        """Note that one reader of the weight has ended."""
+        """Note that one borrower no longer uses the weight."""
         self._known[_key(op, operand, case)].readers -= 1
 
     def make_room(self, session: Session) -> None:
-        """Free the weights that nobody reads, oldest first, until at most `spare` bytes of them are left."""
+        """Free unused weights, least recently used first, until the rest of them takes at most `spare`
+        bytes."""
         idle = [key for key, weight in self._known.items() if not weight.readers]
         size = sum(self._known[key].array.nbytes for key in idle)
         for key in idle:
@@ -358,7 +364,7 @@ class Weights:
 
 
 def weights_of(session: Session, seed: int, kind: str) -> Weights:
-    """Return the data that all ops of a session share: its weights and its passed outputs."""
+    """Return the weights of a session, with the outputs that passed, which all its workspaces share."""
     # A split keeps weights on the device once for each regime.
     spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
     weights = Weights(seed, kind, spare)
@@ -371,10 +377,10 @@ def _key(op: Op, operand: Operand, case: Case) -> Key:
 
 
 class Operands:
-    """The inputs of one op and their float64 answer. They are made at the largest size that was asked for. If the op
-    can be cut along its first dimension, smaller sizes use their first part."""
+    """The inputs of one op and their float64 reference. They are made at the largest size that was asked for so
+    far. If the op can be split along its first dimension, smaller sizes use the beginning of them."""
 
-    page_locked = False  # the caller's arrays are, where the device has such memory
+    page_locked = False  # keep the caller's arrays in page-locked memory, if the device has it
 
     def __init__(
         self, op: Op, seed: int, kind: str, scratch: Path, weights: Weights | None = None,
@@ -388,18 +394,18 @@ class Operands:
         self._own: dict[str, Array] = {}
 
     def sibling(self, number: int) -> Operands:
-        """Return operands with other inputs and the same weights."""
+        """Return operands with the same weights and other inputs. Each number gives other inputs."""
         return type(self)(self.op, self._seed + number, self._kind, self._scratch, self.weights)
 
     def inputs(self, case: Case) -> list[Array]:
-        """Return a C-contiguous array for each operand."""
+        """Return a C-contiguous host array for each input of the case."""
         made = self._made
         if made is None or made.series != case.series or not self._holds(made, case):
             self._made, self._own = case, {}
         return [self._input(operand, case) for operand in self.op.inputs]
 
     def references(self, case: Case) -> tuple[Reference, ...]:
-        """Return the answer of each output. Workers share answers by files."""
+        """Return the reference of each output of the case. Workers share references through files."""
         inputs, source = self.inputs(case), self._made
         split = self.op.split_at(case.params)
         if source is None or source.params == case.params or split is None or split.join is not None:
@@ -408,14 +414,14 @@ class Operands:
         return (whole.beginning(self.op.output.shape(case.params)[0]),)
 
     def bind(self, session: Session, operand: Operand, case: Case) -> SharedArray | None:
-        """Return the shared array on the device that begins with the operand. Returns None if the operand has its own
-        buffer. Raises DeviceOutOfMemory."""
+        """Return the shared array that begins with the operand, uploaded. Returns None if the operand needs a
+        buffer of its own. Raises DeviceOutOfMemory."""
         if self._shared is None or not self._shared.holds(self.op, operand, case):
             return None
         return self._shared.bind(session, self.op, operand, case)
 
     def rest(self) -> None:
-        """Drop the arrays that no other op reads. They are drawn again when needed."""
+        """Drop the arrays that are not shared. They are made again when needed."""
         self._own = {}
 
     def _input(self, operand: Operand, case: Case) -> Array:
@@ -438,7 +444,8 @@ class Operands:
         return self.op.begins(case.params, made.params) and self._sharing(made) == self._sharing(case)
 
     def _sharing(self, case: Case) -> list[bool]:
-        """Return, for each input, whether it is shared. Shared inputs have other values than unshared ones."""
+        """Return, for each input, whether it is a shared array. Shared arrays have other values than unshared
+        ones."""
         shared = self._shared
         return [shared is not None and shared.holds(self.op, operand, case) for operand in self.op.inputs]
 

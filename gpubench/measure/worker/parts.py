@@ -1,4 +1,5 @@
-"""Child side: measurements beside the samples: the parts of a call's time, and quantities of the device."""
+"""Child side: measurements in addition to the samples: the parts of a call's time, and quantities of the
+device."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 Times = dict[str, list[float]]  # seconds of each part of a call
 
-# The sides of a split explain a time, they do not estimate it.
+# Most seconds for the sides of a split, which only explain a time.
 SIDES_LIMIT_S = 0.5
 
 
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
-    """Return the seconds per launch of each side of a split alone, and of the CPU's side while the GPU works
-    (`TimesSides.sides`)."""
+    """Return the seconds per launch of each side of a split alone, and of the CPU's side while the GPU works.
+    See `TimesSides.sides`."""
     session = timer.session
     assert isinstance(session, TimesSides)
     host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
@@ -30,8 +31,8 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 
 
 def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limit_s: float) -> Times:
-    """Return the parts of `count` calls, after `warm_up` calls that do not count. Stops after `limit_s`, but returns at
-    least one call."""
+    """Return the seconds of each part of `count` calls, after `warm_up` calls that do not count. Stops after
+    `limit_s` seconds, but returns at least one call."""
     parts: Times = {}
     began = time.perf_counter()
     for number in range(count + warm_up):
@@ -44,20 +45,20 @@ def _repeat(call: Callable[[], dict[str, float]], count: int, warm_up: int, limi
     return parts
 
 
-# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
+# Most seconds for the parts of a call, which only explain a time.
 PARTS_LIMIT_S = 0.06
-# What is thrown away first: the steps of a call are quicker when they have just been made.
+# Number of calls that do not count. The steps of a call are faster if they have just been made.
 PARTS_WARM_UP = 2
 
 
 def time_parts(timer: Timer, count: int) -> Times:
-    """Return the seconds of each part of `count` calls, or as many as fit `PARTS_LIMIT_S`. A few calls before them do
-    not count."""
+    """Return the seconds of each part of `count` calls, or of as many as fit `PARTS_LIMIT_S`."""
     return _repeat(lambda: parts_of_call(timer), count, PARTS_WARM_UP, PARTS_LIMIT_S)
 
 
 def fenced_launch(timer: Timer) -> dict[str, list[float]]:
-    """Return the seconds of one launch with its wait, and of a wait without a launch."""
+    """Return the seconds of one launch with its wait (`single_s`), and of a wait without a launch
+    (`sync_s`)."""
     session, steps = timer.session, dict[str, float]()
     session.sync()
     with _clock(session, steps, "single_s"):
@@ -69,24 +70,25 @@ def fenced_launch(timer: Timer) -> dict[str, list[float]]:
 
 
 def mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    """Return the mean seconds of each step. The step that fetches the result includes the wait for the kernel."""
+    """Return the mean seconds of each step. `calls`: six clock readings of each call. `result_s` includes the
+    wait for the kernel."""
     means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
     taking, upload, launch, result, giving = means
     return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
 
 
 def add_parts(parts: Times, call: dict[str, float]) -> None:
-    """Append the parts of one more call."""
+    """Append the seconds of one more call to `parts`."""
     for name, seconds in call.items():
         parts.setdefault(name, []).append(seconds)
 
 
 def parts_of_call(timer: Timer) -> dict[str, float]:
-    """Return the seconds of each part of one `transfer-always` call, with a fence before and after each step.
+    """Return the seconds of each part of one `transfer-always` call, with a wait before and after each step.
 
-    The steps follow each other as in the real call, because a step alone took up to three times as long: the
-    interpreter had waited for the device, and the caches held other data. The upload ends with its own fence, whose
-    time is that of `sync_s` and is subtracted.
+    The steps follow each other as in a real call. A step that was timed alone took up to three times as long,
+    because the interpreter had waited for the device and the caches held other data. The upload ends with a
+    wait of its own, whose seconds (`sync_s`) are subtracted.
     """
     session, workspace, transfers = timer.session, timer.workspace, timer.transfers
     steps: dict[str, float] = {}
@@ -118,7 +120,7 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds of the block to those of the part."""
+    """Add the seconds of the `with` block to `into[name]`."""
     start = session.clock()
     yield
     into[name] = into.get(name, 0.0) + session.clock() - start
@@ -128,20 +130,20 @@ def _clock(session: Session, into: dict[str, float], name: str) -> Iterator[None
 
 
 class Observer(Protocol):
-    """A reader of one quantity. It is never called while something is timed."""
+    """Reads one quantity of the device. It is never called while something is timed."""
 
     def begin(self) -> None:
-        """Reset, because a block begins."""
+        """Start again, because a block begins."""
 
     def read(self) -> None:
-        """Read once, after each sample that counts."""
+        """Read the quantity once. It is called after each sample that counts."""
 
     def end(self) -> Mapping[str, object]:
-        """Return the fields to store in the block that ended."""
+        """Return fields to store in the block that ended."""
 
 
 class CoreClockObserver:
-    """The clock of the cores in cycles per second, read once after each sample."""
+    """Observes the clock of the cores in Hz."""
 
     def __init__(self, device: CoreClock) -> None:
         self._device = device
@@ -154,16 +156,17 @@ class CoreClockObserver:
         self._hertz.append(self._device.core_hz())
 
     def end(self) -> Mapping[str, object]:
-        """Return the clocks if the device reported one after every sample."""
+        """Return `{"clock_hz": [...]}`, or an empty mapping if the device did not report a clock after every
+        sample."""
         return {"clock_hz": self._hertz} if self._hertz and None not in self._hertz else {}
 
 
 def observe_core_clock(session: Session) -> Observer | None:
-    """Return the observer of a device that counts cycles, else None."""
+    """Return an observer of the core clock, or None if the device does not count cycles."""
     return CoreClockObserver(session) if isinstance(session, CoreClock) else None
 
 
-# Each makes the observer of a quantity, or returns None for a device that has nothing to read.
+# Functions that return the observer of a quantity, or None if the device does not report it.
 MAKERS: list[Callable[[Session], Observer | None]] = [observe_core_clock]
 
 

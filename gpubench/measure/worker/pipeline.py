@@ -1,7 +1,8 @@
-"""Child side: independent calls in a row, with one wait. Each call in flight has its own set of buffers and queue.
+"""Child side: independent calls in a row with one wait. Each call in flight has a set of buffers and a queue of
+its own.
 
-The sets have different inputs, and after each turn every set gets the inputs of the next. So a mixed-up buffer, or a
-queue that does not wait, gives a wrong answer.
+The sets have different inputs, and after each turn every set gets the inputs of the next one. So a launch that
+uses the wrong buffer, or a queue that does not wait, gives a wrong result.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from gpubench.result.run import PIPELINE_STAGES, Staging
 
 
 class BufferSet:
-    """The page-locked inputs and outputs, the device buffers and the queue of a call. Raises DeviceOutOfMemory."""
+    """The page-locked inputs and outputs, the device buffers and the queue of one call in flight. Raises
+    DeviceOutOfMemory."""
 
     def __init__(self, workspace: Workspace, case: Case, streams: Streams) -> None:
         session, op = workspace.session, workspace.op
         self.workspace, self.case, self.stream = workspace, case, streams.stream()
-        self.sent = {}  # arrays by the place of the input
+        self.sent = {}  # host arrays by the index of the input
         workspace.upload_inputs()
         output = workspace.output(case)
         self.launch: Launch = workspace.compile(case, workspace.buffers, output)
@@ -44,12 +46,12 @@ class BufferSet:
         self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
 
     def call(self, inputs: BufferSet, stages: Sequence[str]) -> None:
-        """Enqueue a call, or some stages of it, on the inputs of a set."""
+        """Enqueue a call, or only some of its stages. It uploads the inputs of the set `inputs`."""
         fetched = {i: self.workspace.host_outputs[i] for i in self.fetched}
         self._queued.enqueue(inputs.sent, fetched, stages)
 
     def spoil(self) -> None:
-        """Fill everything that a call writes with sentinels."""
+        """Fill all memory that a call writes with sentinels."""
         workspace = self.workspace
         if workspace.output(self.case) is None:
             self.launch.output = None
@@ -58,24 +60,25 @@ class BufferSet:
         workspace.spoil_host_output()
 
     def verify(self, inputs: BufferSet) -> None:
-        """Compare all outputs with the answer for these inputs. Raises Wrong."""
+        """Compare all outputs with the reference for the inputs of the set `inputs`. Raises Wrong."""
         workspace = self.workspace
         workspace.fetch(self.launch.output, workspace.session, travels=False)
         inputs.workspace.verify_arrays(workspace.host_outputs, self.case.precision)
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self.stream.close()
         self.workspace.release()
 
 
 class PipelineTimer(Timer):
-    """A timer of the regime `streamed`. Raises DeviceOutOfMemory if there is no room for LEAST_SETS sets."""
+    """A timer of the regime `streamed`. Raises DeviceOutOfMemory if there is no room for LEAST_SETS sets of
+    buffers."""
 
     def __init__(self, workspace: Workspace, case: Case, launch: Launch, most_sets: int) -> None:
         super().__init__(workspace, case, launch)
         self.sets: list[BufferSet] = []
-        self.last_inputs: list[int] = []  # by set, whose inputs its last call had; empty: there was none
+        self.last_inputs: list[int] = []  # by set: the set whose inputs its last call had
         # What stays on the device belongs to its set: only inputs that travel can move on.
         self._rotates = all(operand.travels or operand.role == "weight" for operand in workspace.op.inputs)
         assert isinstance(self.session, Streams)
@@ -101,7 +104,8 @@ class PipelineTimer(Timer):
         return self.sets[0].stream.staging
 
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per call of one sample: `repeat` rows of calls, with a wait after each row."""
+        """Return the wall seconds per call of one sample, which is `repeat` rows of calls with a wait after
+        each row."""
         if self.flush is not None:
             self.flush()
         clock = self.session.clock
@@ -111,7 +115,8 @@ class PipelineTimer(Timer):
         return (clock() - start) / (repeat * self.calls)
 
     def stage_times(self, count: int) -> Times:
-        """Return the seconds per call of each stage alone, in rows of calls. The longest stage bounds the pipeline."""
+        """Return the seconds per call of each stage alone, measured in rows of calls. The longest stage is the
+        bound of the pipeline."""
         self._row(self.calls)
         clock, times = self.session.clock, Times()
         began = time.perf_counter()
@@ -136,8 +141,8 @@ class PipelineTimer(Timer):
             used.stream.wait()
 
     def verify(self) -> None:
-        """Check the outputs of the last row. Then run one turn of the sets over sentinels and check it. Raises
-        Wrong."""
+        """Check the outputs of the last row. Then run each set once over sentinels and check the outputs again.
+        Raises Wrong."""
         if not self.last_inputs:
             self._row(2 * len(self.sets))
         self.verify_sets()

@@ -1,4 +1,4 @@
-"""Child side: overheads, repeat counts, warm-up, the regimes, and the steps of a call."""
+"""Child side: take samples of calls in each regime, and find how many launches make a sample."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from gpubench.measure.worker.workspace import Workspace
 from gpubench.result.case import MANAGED, MAPPED, QUEUED, RESIDENT, WAITED, Case
 from gpubench.result.run import Block, Check, Staging
 
-# On the device clock, whose steps are of half a microsecond, a sample this long does.
+# Least seconds of a sample on the device clock, whose steps are half a microsecond.
 HOT_SAMPLE_S = 0.25e-3
 LONGEST_REPEAT = 1 << 20
-# Of launches so long, what explains their time comes in turns.
+# If a launch takes longer than this, hot and cold device samples are taken in turns.
 IN_TURNS_S = 0.25
 LONGEST_HOT_REPEAT = 1 << 11
-# So many launches in a row hide what the first of them takes longer.
+# In a row of this many launches, the longer time of the first one does not matter.
 QUEUED_LAUNCHES = 128
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
@@ -41,8 +41,8 @@ CLOCK_READINGS = 10_000
 # size predicted it, or the prediction was off. The first such samples may be slow. A count that was settled is left
 # alone for longer, since all sessions use the same: it may have been found while the machine was busy.
 TOO_SHORT, FAR_TOO_SHORT, MOST_RAISES = 0.5, 0.2, 6
-# The launch that is thrown away is slow, but not by more than this: a predicted count that needs longer is far too
-# high.
+# The launch before the samples is at most this many times slower than later ones. So a predicted count that
+# would need longer is too high.
 SLOW = 10
 # Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case. Between its
 # samples, because a machine is not the same a second later.
@@ -50,25 +50,25 @@ DEVICE_SAMPLES = 1
 
 
 class Timed:
-    """Base of timers. By itself: a call of a session, whose repeat count is found once and then stays."""
+    """Base class of timers. As it is, it times a call of a session with a repeat count that is found once."""
 
-    case: Case  # that is sampled
-    session: Session  # that runs it
+    case: Case  # the case that is sampled
+    session: Session  # the session that runs it
     repeat = 1
-    hot_repeat: int | None = None  # launches of a sample on the device's clock, if any are
-    single = False  # there is nothing to warm up
-    adjusts = False  # a block may correct the count
-    settled = True  # a block has confirmed the count
-    flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
-    steps: Times | None = None  # where the seconds of each step of a copying call are noted, if anywhere
-    sides: Mapping[str, Callable[[], float]] = {}  # by its name what samples each side alone
+    hot_repeat: int | None = None  # launches of a sample on the device's clock
+    single = False  # nothing has to be warmed up
+    adjusts = False  # a block may correct the repeat count
+    settled = True  # a block has confirmed the repeat count
+    flush: Callable[[], None] | None = None  # called before every sample, which is then one launch
+    steps: Times | None = None  # collects the seconds of each step of calls that copy; None: they are not timed
+    sides: Mapping[str, Callable[[], float]] = {}  # by name of a side: samples that side alone
     observers: Sequence[Observer] = ()  # read beside each block
-    gpu_pieces: int | UnsetType = UNSET  # in which a split's GPU part moves
-    resident_launch: Launch | None = None  # what other regimes with data on the device share
+    gpu_pieces: int | UnsetType = UNSET  # number of pieces of a split's GPU share
+    resident_launch: Launch | None = None  # the launch that all regimes with data on the device share
 
     @abstractmethod
     def seconds(self, repeat: int) -> float:
-        """Return the wall seconds per launch of one sample of `repeat` launches."""
+        """Return the wall seconds per launch of one sample, which is `repeat` launches."""
 
     @abstractmethod
     def verify(self) -> Check | None:
@@ -79,7 +79,7 @@ class Timed:
         """Free the timer's memory."""
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
-        """Set the repeat count: that of an earlier session, or one found by trials."""
+        """Set the repeat count to that of an earlier session, or to one found by trials."""
         if request.repeat is not None:
             self.repeat = max(1, request.repeat // (request.case.calls or 1))
         else:
@@ -87,11 +87,11 @@ class Timed:
             self.repeat = calibrate(self, target_s)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Add samples of the device's clock, if there is one."""
+        """Append samples of the device's clock to `hot_s` and `cold_s`, if there is such a clock."""
 
 
 class Timer(Timed):
-    """A timer of one case: `seconds(repeat)` runs it and returns seconds per launch."""
+    """A timer of one case of an op that computes."""
 
     adjusts = True
 
@@ -102,7 +102,7 @@ class Timer(Timed):
         self.session: Session = workspace.session
         self.transfers = self.session.transfers(case.implementation)
         self.calls, self.settled = case.calls or 1, False
-        # What each side does, where that changes between samples.
+        # The split of a case on two sides. It changes between samples.
         self.split: float | str | None = None
         self.observers = observers_of(self.session)
         self.resident_launch = launch if case.resident else None
@@ -124,7 +124,7 @@ class Timer(Timed):
         return self.transfers.staging
 
     def seconds(self, repeat: int) -> float:
-        """Wall seconds per launch of one sample in this case's regime."""
+        """Return the wall seconds per launch of one sample in the regime of the case."""
         regime = {
             RESIDENT: self._sample_in_queue, QUEUED: self._sample_in_queue, WAITED: self._sample_with_wait,
             "transfer-once": self._transfer_once, "transfer-always": self._transfer_always, MAPPED: self._in_place,
@@ -137,7 +137,7 @@ class Timer(Timed):
         return regime(repeat)
 
     def _place(self, split: float | str) -> None:
-        """Divide later calls between the two sides as `split` says."""
+        """Set the split of later calls between the two sides."""
         if isinstance(split, str):
             assert isinstance(self.session, AssignsStages)
             self.session.assign(split)
@@ -146,7 +146,7 @@ class Timer(Timed):
             self.session.divide(self.workspace.op, self.case, split)
 
     def _seconds_at(self, split: float | str, repeat: int) -> float:
-        """Return the result of `seconds` at another split."""
+        """Return `seconds(repeat)` at another split."""
         before, self.split = self.split, split
         try:
             if isinstance(split, float):  # another workload may have taken the buffers of its pieces
@@ -156,7 +156,7 @@ class Timer(Timed):
             self.split = before
 
     def calibrate_at(self, sides: Mapping[str, float | str], target_s: float) -> None:
-        """Set how many calls make a sample of each side alone."""
+        """Find how many calls make a sample of each side alone, and store what samples it in `sides`."""
         chosen = self.split
         for name, split in sides.items():
             self.split = split
@@ -164,14 +164,14 @@ class Timer(Timed):
         self.split = chosen
 
     def verify_alone(self, sides: Mapping[str, float | str]) -> None:
-        """Check the results with all work on each side, then at the split that is timed. Raises Wrong."""
+        """Check the results with all work on each side, then at the current split. Raises Wrong."""
         shared = self.split
         for self.split in (*sides.values(), shared):
             self.verify()
 
     def calibrate(self, request: protocol.Prepare, target_s: float, announce: Callable[[str], None]) -> None:
-        """Set the counts: those of an earlier session, or a prediction from other sizes that the first block corrects.
-        Only the count on the device's clock is found by trials."""
+        """Set the repeat counts to those of an earlier session, or to a prediction that the first block
+        corrects. Only the count on the device's clock is found by trials."""
         if request.repeat is not None:
             super().calibrate(request, target_s, announce)
             self.settled, self.hot_repeat = True, request.hot_repeat
@@ -184,8 +184,8 @@ class Timer(Timed):
             self.hot_repeat = calibrate_hot(self)
 
     def read_device(self, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
-        """Take a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a flush). Long
-        launches take one kind per block, in turns.
+        """Append a hot sample (`hot_repeat` launches with warm caches) and a cold one (one launch after a
+        flush). If launches are long, `turn` is a number and only one of the two is taken.
 
         Without a device clock, the hot sample is derived and there is no cold one.
         """
@@ -217,8 +217,8 @@ class Timer(Timed):
         return (clock() - start) / repeat
 
     def _in_place(self, repeat: int) -> float:
-        """Time calls on the host's memory. Before each call the CPU touches the data, which is not timed. The call ends
-        when the host can read the result."""
+        """Time calls that compute in the host's memory. Before each call the CPU touches the data, which is not
+        timed. The call ends when the host can read the result."""
         session, clock, seconds = self.session, self.session.clock, 0.0
         assert isinstance(session, InPlaceSession)
         memory, inputs = session.host_memory, [self.workspace.buffers[i] for i in self.sent]
@@ -247,8 +247,8 @@ class Timer(Timed):
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
-        """Time calls that copy. The clock is read between steps and nothing waits there, so the steps add up to the
-        whole call."""
+        """Time calls that copy. The clock is read between the steps without waiting, so that the steps add up
+        to the whole call."""
         clock, noted, inputs = self.session.clock, self.steps is not None, self.workspace.inputs
         steps = []
         start = clock()
@@ -274,8 +274,8 @@ class Timer(Timed):
         return seconds
 
     def verify(self) -> None:
-        """Check the results of this case: a resident output as it is, then one more sample over sentinels on device and
-        host. Raises Wrong."""
+        """Check the results of this case: an output on the device as it is, then one more sample over sentinels
+        on device and host. Raises Wrong."""
         resident = self.case.resident or self.case.memory is not None
         if resident:
             self.workspace.verify(self.launch, self.case)
@@ -296,7 +296,7 @@ class Timer(Timed):
         self.workspace.verify_host_output(self.case.precision)
 
     def _spoil(self) -> None:
-        """Overwrite earlier results, so that none of them passes for the next answer."""
+        """Overwrite earlier results, so that none of them passes for the next result."""
         if self._fresh:
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
         if self.case.regime != "transfer-always":
@@ -316,8 +316,8 @@ class Timer(Timed):
         self.workspace.spoil_host_output()
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
-        """Return buffers for the inputs and, in the tuned implementation, the outputs. Operands that travel get them
-        from the warm pool; the others use those of the workspace or of this timer."""
+        """Return buffers for the inputs and, if the kernel does not make its own, for the outputs. Operands
+        that travel get buffers from the pool; the others use those of the workspace or of this timer."""
         op = self.workspace.op
         buffers = list(self.workspace.buffers)
         for i, memory in self._input_memory:
@@ -343,7 +343,7 @@ class Timer(Timed):
         )
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
-        """Undo `take`."""
+        """Return the buffers of `take` to the pool."""
         for i, memory in self._input_memory:
             memory.give_back(buffers[i])
         if output is not None:
@@ -352,7 +352,7 @@ class Timer(Timed):
                 self._output_memory[i].give_back(outputs[i])
 
     def release(self) -> None:
-        """Free the buffers that stay between calls; the workspace frees the others."""
+        """Free the buffers of this timer. The workspace frees the others."""
         for buffer in self._staying.values():
             self.session.free(buffer)
         self._staying = {}
@@ -365,7 +365,7 @@ class Timer(Timed):
 
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
-    """Return (smallest step seen, mean cost of one reading) of a clock, in seconds."""
+    """Return the smallest step of a clock that was seen, and the mean cost of one reading, in seconds."""
     count = 2000
     readings = [clock() for _ in range(count)]
     steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
@@ -373,7 +373,7 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
 
 
 def measure_overhead(session: Session, times: int = 100) -> list[float]:
-    """Return the seconds of an empty launch and its wait, `times` values after a short warm-up."""
+    """Return `times` measurements of an empty launch with its wait, in seconds, after a short warm-up."""
     empty = session.empty_launch()
     values = []
     for i in range(times + 10):
@@ -391,8 +391,8 @@ def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, cloc
 
 
 def calibrate(timer: Timed, target: float) -> int:
-    """Return launches (or transfer cycles) per sample of about `target` seconds: count up from one until a sample is
-    long enough. Of two samples the shorter is used, as an interruption only makes a sample longer."""
+    """Return how many launches (or cycles of transfers) make a sample of about `target` seconds, found by
+    trials. Each trial takes the shorter of two samples, as an interruption only makes a sample longer."""
     repeat = 1
     for _ in range(MOST_RAISES):
         cycle_s = min(timer.seconds(repeat), timer.seconds(repeat)) * (timer.case.calls or 1)
@@ -408,19 +408,19 @@ def count(target: float, seconds: float) -> int:
 
 
 def keep_queue(timer: Timed) -> None:
-    """Raise the launches per device-clock sample to those on the wall clock, if these are more."""
+    """Raise the launches per sample on the device's clock to those on the wall clock, if these are more."""
     if timer.hot_repeat is not None and not derives(timer.session):
         timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
 
 
 def _no_fewer(timer: Timed, hot_repeat: int) -> int:
-    """Return `hot_repeat`, or more if the wall clock has more: launches in a long queue take less time each."""
+    """Return `hot_repeat`, or the launches of a wall sample if these are more: a longer queue is faster."""
     return max(hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Return launches per device-clock sample that lasts HOT_SAMPLE_S. For a GPU without a clock, return the result of
-    `launches`; for other devices None."""
+    """Return how many launches make a sample of HOT_SAMPLE_S on the device's clock. For a GPU without a clock
+    it is the result of `launches`; for other devices without one it is None."""
     repeat = 1
     while True:
         seconds = device_seconds(timer.session, timer.launch, repeat)
@@ -437,11 +437,9 @@ def calibrate_hot(timer: Timer) -> int | None:
 def sample_block(
     timer: Timed, request: protocol.Sample, since: float, target_s: float = 0.0
 ) -> protocol.Sampled:
-    """Take one block: run one launch that does not count, or warm up, then take samples of `target_s` seconds.
-
-    If launches are queued, device samples follow wall samples; calls of `transfer-always` note their steps. If the
-    device counts cycles, its clock is read after each sample. `since`: the monotonic time of the session's start.
-    """
+    """Take one block: warm up, or run one launch that does not count, then take samples of about `target_s`
+    seconds. If launches are queued, device samples follow wall samples; calls of `transfer-always` note their
+    steps. The observers read after each sample. `since`: the monotonic time at which the session started."""
     began = time.perf_counter()
     times, wall = [began], list[float]()
     cold_s: list[float] = []
@@ -494,12 +492,12 @@ def sample_block(
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=of_calls)
 
 
-# Of a piece of work: enough for rates of parts of it, and few enough for a file.
+# Samples of one `work`: enough to compute rates of parts of it, and few enough for a file.
 WORK_SAMPLES = 100
 
 
 def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
-    """Take samples from `start_at` on, each about a hundredth of the work."""
+    """Take samples from `request.start_at` on, each of about a hundredth of the work."""
     _warm_up(timer, request.warmup_s, lambda: timer.seconds(timer.repeat))
     repeat = calibrate(timer, request.work_s / WORK_SAMPLES)
     clock, ends = timer.session.clock, list[float]()
@@ -513,7 +511,7 @@ def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
 
 
 def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target: float) -> None:
-    """Warm up for `warmup_s`, or by one launch. That launch lowers a predicted count that is far too high."""
+    """Warm up for `warmup_s` seconds, or by one launch, which lowers a predicted count that is far too high."""
     if warmup_s > 0:
         _warm_up(timer, warmup_s, take)
         return
@@ -525,8 +523,8 @@ def _begin_block(timer: Timed, warmup_s: float, take: Callable[[], None], target
 def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
     """Raise the repeat counts if a sample with `launch_s` per launch was far shorter than `target`.
 
-    Returns False if the counts stay. They always stay for an overhead, and if caches are flushed before each sample,
-    which is then one launch.
+    Returns False if the counts stay. They always stay for an overhead, and if caches are flushed before each
+    sample, which is then one launch.
     """
     if not timer.adjusts or timer.flush is not None:
         return False
@@ -541,8 +539,8 @@ def _raise_count(timer: Timed, launch_s: float, target: float) -> bool:
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], object]) -> None:
-    """Work for `warmup_s` on the session's clock, but no longer than that on the host's: a scripted clock may stand
-    still."""
+    """Call `take` for `warmup_s` seconds of the session's clock, but no longer than that of the host's, since a
+    scripted clock may stand still."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
     start = clock()
     take()
@@ -561,17 +559,18 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-# Twice as long are the launches that the difference leaves: an interruption of 50 us is 1 % of them.
+# Seconds of r launches for `derived_hot_s`. Their difference lasts twice as long, of which an interruption of
+# 50 us is 1 %.
 SPAN_S = 2.5e-3
 
 
 def derives(session: Session) -> bool:
-    """Whether the device's hot time is derived: it is a GPU without a clock."""
+    """Return whether the device's hot time is derived from wall times: it is a GPU without a clock."""
     return session.device.kind == "gpu" and session.device.clock is None
 
 
 def launches(session: Session, launch: Launch, most: int) -> int:
-    """Return r, the number of launches that last `SPAN_S` (at most `most`), for `derived_hot_s`."""
+    """Return how many launches last `SPAN_S` (at most `most`, a power of two), for `derived_hot_s`."""
     repeat = 1
     while repeat < most and wall_s(session, launch, repeat) < SPAN_S:
         repeat *= 2
@@ -579,15 +578,15 @@ def launches(session: Session, launch: Launch, most: int) -> int:
 
 
 def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None:
-    """Return seconds per launch: the wall time of 3r launches less that of r, over 2r (r is `repeat`). Returns None if
-    an interruption made the shorter one last longer."""
+    """Return seconds per launch: the wall time of 3r launches minus that of r, over 2r, where r is `repeat`.
+    Returns None if the difference is not positive."""
     short_s = wall_s(session, launch, repeat)
     seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
     return seconds if seconds > 0 else None
 
 
 def device_seconds(session: Session, launch: Launch, repeat: int, *, cold: bool = False) -> float | None:
-    """Return the seconds of launches on the device's own clock. Returns None if it has no clock."""
+    """Return the seconds of `repeat` launches on the device's own clock. Returns None if it has no clock."""
     return session.time(launch, repeat, cold=cold) if isinstance(session, LaunchClock) else None
 
 

@@ -1,4 +1,4 @@
-"""Child side: the inputs, buffers and reference of one workload, and the check that comes before timing."""
+"""Child side: the inputs, buffers and reference of one workload, and the correctness gate before timing."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let
 
 
 class Wrong(WrongResult):
-    """Error: the output is wrong. `check`: the size and place of the error. `element`: the values there. `hint`: what
-    to do."""
+    """Error: the output is wrong. `check`: size and place of the largest error. `element`: text about the
+    values there. `hint`: what to do."""
 
     def __init__(
         self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy, detail: str = ""
@@ -57,7 +57,7 @@ class Wrong(WrongResult):
         self.check = check
 
 
-# By the id of an op, which is kept with its hash: to compute a layer for it may take seconds.
+# Hashes by the id of the op object. Computing one may take seconds for a layer.
 _hashes: dict[int, tuple[Op, str]] = {}
 
 
@@ -87,12 +87,13 @@ class Workspace:
         self._shared: dict[int, SharedArray] = {}  # by the place of the input that is its beginning
 
     def sibling(self, number: int) -> Workspace:
-        """Return a workspace of the same case with other inputs and the same weights."""
+        """Return a workspace of the same case with the same weights and other inputs. Each number gives other
+        inputs."""
         operands = self._operands.sibling(number)
         return type(self)(self.session, operands.op, self.case, *operands.drawn, operands)
 
     def make_reference(self) -> None:
-        """Compute the float64 answer before the first output is checked."""
+        """Compute the float64 references now, before the first output is checked."""
         _ = self.answers
 
     @functools.cached_property
@@ -106,37 +107,40 @@ class Workspace:
 
     @functools.cached_property
     def answers(self) -> tuple[Reference, ...]:
-        """The float64 answer of each output."""
+        """The float64 reference of each output."""
         return self._operands.references(self.case)
 
     def answer_samples(self) -> list[float]:
-        """Return elements of the answer, always from the same places, to compare two versions of a function."""
+        """Return elements of the references, always from the same places, so that two versions of a function
+        can be compared."""
         return samples_of([answer.want for answer in self.answers])
 
     @functools.cached_property
     def sentinel(self) -> float:
-        """The value of elements that were not written."""
+        """The value of elements that no launch has written. It does not occur in the references."""
         return next(
             (value for reference in self.answers if (value := sentinel_for(reference.odd)) == value), math.nan
         )
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """The place where a reference is not finite although the op declares no such output; empty if there is none."""
+        """The index of an element of a reference that is not finite although the op declares no such output. It
+        is empty if there is none."""
         if self.op.not_finite:
             return []
         return next((place for reference in self.answers if (place := not_finite(reference, self.inputs))), [])
 
     @functools.cached_property
     def host_outputs(self) -> list[Array]:
-        """The arrays that a timed call downloads into; they begin full of sentinels."""
+        """The arrays that a timed call downloads into. They are filled with sentinels at first."""
         return [
             self._caller_array(operand, sentinels(*self._kind(operand), self.sentinel))
             for operand in self.op.outputs
         ]
 
     def _caller_array(self, operand: Operand, array: Array) -> Array:
-        """Return the array as a caller would hold it: in page-locked memory if that was requested."""
+        """Return the array in the memory in which a caller holds it: page-locked if that was requested, else as
+        it is."""
         if not self._operands.page_locked:
             return array
         host = self.session.host_array(*self._kind(operand), "tuned")
@@ -147,7 +151,8 @@ class Workspace:
         return operand.shape(self.case.params), operand.stored_dtype(self.case.dtype)
 
     def upload_inputs(self) -> None:
-        """Allocate and fill the device's inputs once, all or none. Raises DeviceOutOfMemory."""
+        """Allocate and fill the device's input buffers, unless that was done. Raises DeviceOutOfMemory, and
+        then no buffer stays."""
         if self.buffers:
             return
         try:
@@ -164,7 +169,7 @@ class Workspace:
             raise
 
     def _upload(self, operand: Operand, host: Array) -> Buffer:
-        """Return a buffer with the input. A weight's buffer is shared by all sizes of the op."""
+        """Return a buffer with the input. The buffer of a weight is shared by all sizes of the op."""
         if operand.role == "weight":
             return self._operands.weights.borrow(self.session.home, self.op, operand, self.case)
         if operand.role == "host":
@@ -174,7 +179,8 @@ class Workspace:
         return buffer
 
     def loading(self) -> tuple[int, float | None]:
-        """Return the bytes of the weights and the seconds of loading them (None: not loaded)."""
+        """Return the bytes of the weights and the seconds of uploading them. The seconds are None if they were
+        not uploaded."""
         return self._operands.weights.loading(self.op, self.case)
 
     @property
@@ -184,7 +190,7 @@ class Workspace:
 
     @property
     def input_bytes(self) -> int | None:
-        """Bytes of the inputs that move between host and device; None if everything that is read moves."""
+        """Bytes of the inputs that move between host and device; None if all that is read moves."""
         plain = self.op.traffic is None and all(operand.travels for operand in self.op.operands)
         return None if plain else self._travelling(self.op.inputs)
 
@@ -202,7 +208,7 @@ class Workspace:
         self.buffers, self._shared = [], {}
 
     def restore_inputs(self) -> list[str]:
-        """Upload the shared inputs that a launch changed again, and return their names."""
+        """Upload again the shared inputs that a launch changed. Returns their names."""
         return [
             self.op.inputs[i].name
             for i, shared in self._shared.items()
@@ -211,7 +217,8 @@ class Workspace:
 
     @contextlib.contextmanager
     def guard_inputs(self) -> Iterator[None]:
-        """Restore the shared inputs after the launches inside. Raise ChangedInput if one was changed."""
+        """Restore the shared inputs after the launches in the `with` block. Raises ChangedInput if one was
+        changed."""
         try:
             yield
         finally:
@@ -220,14 +227,14 @@ class Workspace:
             raise ChangedInput(", ".join(changed))
 
     def rest(self) -> None:
-        """Drop host arrays that can be made again; data on the device stays."""
+        """Drop host arrays that can be made again. Data on the device stays."""
         for name in ("inputs", "answers", "host_outputs"):
             self.__dict__.pop(name, None)
         self._operands.rest()
 
     def output(self, case: Case) -> Buffer | None:
-        """Return the output buffer of a tuned kernel, full of sentinels; each variant has one. Returns None for a case
-        that makes its output each time."""
+        """Return the output buffer of a tuned kernel, filled with sentinels. Each variant has its own. Returns
+        None for a library case, which makes its output at each call."""
         if calls_library(self.op, case):
             return None
         if case.implementation_id not in self.outputs:
@@ -243,7 +250,7 @@ class Workspace:
         return self.outputs[case.implementation_id]
 
     def tune(self, case: Case) -> None:
-        """Let the session choose the kernels of the case."""
+        """Have the session choose the kernels of the case."""
         if isinstance(self.session, Tunes):
             self.session.tune(self.op, case, self.buffers)
 
@@ -253,44 +260,46 @@ class Workspace:
 
     @staticmethod
     def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
-        """Return why the session cannot run the case, or None."""
+        """Return why the session cannot run the case, or None if it can."""
         return session.supports(op, case)
 
     # ---------------------------------------------------------------- what a wing may add to one launch
 
-    # On two sides: the stage assignment of each side alone, by its name.
+    # The stage assignment of each side alone, by the name of the side.
     sides: Mapping[str, str] = {}
 
     def chain(self, case: Case) -> Any:
-        """Return the stages that the case runs. Returns None for one op or one expression."""
+        """Return the stages that the case runs. Returns None unless the case is a chain."""
         return None
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Check the intermediate results of a launch. Raises Wrong."""
+        """Check the results that stages of a launch hand on. Raises Wrong."""
 
     def spoil_between(self, case: Case) -> None:
-        """Fill the intermediate results of a launch with sentinels."""
+        """Fill the results that stages hand on with sentinels."""
 
     def release_between(self) -> None:
-        """Free the buffers of the intermediate results."""
+        """Free the buffers of the results that stages hand on."""
 
     def time_stages(self, timed: Any, session: int, limit_s: float) -> StageTimes | None:
-        """Return the times of the stages of a timer's launch. Returns None if it has none."""
+        """Return the times of the stages of a timer's launch. Returns None if it has no stages."""
         return None
 
     def assign_stages(self, timed: Any, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Return where the stages of a timer's launch could run. Returns None if it has none."""
+        """Return the times of the stages of a timer's launch on both sides. Returns None if it has no
+        stages."""
         return None
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
-        """Download the outputs of a launch. `travels` selects only outputs that travel, or only those that do not."""
+        """Download the outputs of a launch. `travels`: True downloads only outputs that travel, False only the
+        others, None all."""
         for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
             if travels is None or operand.travels == travels:
                 way.download(buffer, host)
 
     def verify(self, launch: Launch, case: Case | None = None) -> Check:
-        """Compare all outputs of a launch. If a passed copy on the device has the same bits, its check is returned.
-        `case`: None means the workspace's own. Raises Wrong."""
+        """Compare all outputs of a launch with the references. If an earlier output that passed has the same
+        bits, its check is returned. `case`: None means the workspace's own. Raises Wrong."""
         case = case or self.case
         outputs = each(launch.output)
         earlier = self._passed.recall(self.op, case, outputs)
@@ -301,13 +310,14 @@ class Workspace:
         return check
 
     def require_fresh(self, limit_s: float | None) -> list[RunWarning]:
-        """Check that a function does not return earlier results. Raises Wrong if it does; returns a warning if the
-        check would take longer than `limit_s`. Other ops need no check: they write over sentinels."""
+        """Check that a user's function does not return earlier results. Raises Wrong if it does. Returns a
+        warning if the check would take longer than `limit_s`. Other ops need no check, since they write over
+        sentinels."""
         return []
 
     def _on_host(self, outputs: Sequence[Buffer]) -> list[Array]:
-        """Return the outputs as host arrays: the device's own memory if the host can read it, else arrays downloaded
-        over sentinels."""
+        """Return the outputs as host arrays: the device's own memory if the host can read it, or else arrays
+        that they were downloaded into."""
         kinds = [self._kind(operand) for operand in self.op.outputs]
         if isinstance(self.session, HostReadable):
             own = [self.session.memory(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
@@ -321,8 +331,8 @@ class Workspace:
         return arrays
 
     def spoil_host_output(self) -> None:
-        """Fill the arrays of timed calls with sentinels, so that an output that is not downloaded fails. New arrays are
-        already filled."""
+        """Fill the arrays that timed calls download into with sentinels, so that an output that is not
+        downloaded fails its check."""
         if "host_outputs" in vars(self):
             for array, operand in zip(self.host_outputs, self.op.outputs, strict=True):
                 fill(array, sentinel_of(operand.stored_dtype(self.case.dtype), self.sentinel))
@@ -333,14 +343,14 @@ class Workspace:
         self.session.fill(buffer, shape, stored, sentinel_of(stored, self.sentinel))
 
     def verify_host_output(self, precision: str) -> Check:
-        """Compare the outputs that a timed call downloaded. Raises Wrong."""
+        """Compare the outputs that a timed call downloaded with the references. Raises Wrong."""
         return self.verify_arrays(self.host_outputs, precision)
 
     def verify_arrays(self, outputs: Sequence[Array], precision: str) -> Check:
-        """Compare host arrays with the reference, with the tolerance of `precision`. Raises Wrong.
+        """Compare host arrays with the references, with the tolerance of `precision`, and return the check of
+        the output that is nearest to its limit. Raises Wrong.
 
-        A reference that is not finite, although the op declares no such output, is itself wrong, so any output fails.
-        The returned check is that of the output nearest to its limit.
+        Any output is wrong if a reference is not finite although the op declares no such output.
         """
         checks = [
             self._judge(self.op.tolerance_of(operand), precision, got, answer)
@@ -363,7 +373,8 @@ class Workspace:
         return judge(tolerance, precision, got, answer.want, answer.scale, errors)
 
     def _element(self, got: Array, index: Sequence[int], number: int) -> str:
-        """Describe one element of an output: the value got, the value wanted, and the inputs of that shape."""
+        """Describe one element of an output: its value, the value of the reference, and the values of inputs of
+        the same shape."""
         place, want = tuple(index), self.answers[number].want
         of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""
         if got.shape != want.shape:
@@ -391,19 +402,19 @@ class Workspace:
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
-    """Return a key that sorts checks by nearness to their limits; failed checks are the nearest."""
+    """Return a sort key: failed checks are the largest, then those nearest to their limits."""
     if check.max_error is None:
         return not check.ok, math.inf
     return not check.ok, check.max_error / check.limit if check.limit else 0.0
 
 
 def kind_of(op: Op) -> type[Workspace]:
-    """Return the class of the workspaces of an op, which a wing may bring."""
+    """Return the class of the op's workspaces. A wing may bring one."""
     return wings.for_op("workspaces", op) or Workspace
 
 
 def no_library(op: Op) -> Unsupported | None:
-    """Return the error if the host lacks the library that the op calls, else None."""
+    """Return an error if the op calls a library that is not installed on the host, else None."""
     if op.host is None or importlib.util.find_spec(op.host.name) is not None:
         return None
     why = f"{op.name} calls {op.host.name}, which is not installed"
@@ -411,7 +422,7 @@ def no_library(op: Op) -> Unsupported | None:
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why the case cannot run here, or None."""
+    """Return why the session cannot run the case, or None if it can."""
     if op.host is not None and session.device.kind != "cpu":
         return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
     if case.regime == STREAMED and not isinstance(session, Streams):
@@ -423,18 +434,18 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
-    """A launch whose output was right."""
+    """A launch whose output passed the check."""
 
-    launch: Launch  # of the session
-    check: Check  # that it passed
-    compile_s: float  # of building it
-    first_launch_s: float  # of its first run
-    tune_s: float = 0.0  # of choosing its kernel
+    launch: Launch  # the launch
+    check: Check  # the check that it passed
+    compile_s: float  # seconds of building it
+    first_launch_s: float  # seconds of its first run
+    tune_s: float = 0.0  # seconds of choosing its kernel
 
 
 def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> float:
-    """Choose the kernels of the case on its inputs, by trials if none are remembered. Returns the seconds of choosing.
-    Raises DeviceOutOfMemory."""
+    """Choose the kernels of the case on its inputs, by trials unless the machine remembers the choice. Returns
+    the seconds that it took. Raises DeviceOutOfMemory."""
     announce("upload")
     workspace.upload_inputs()
     began = workspace.session.clock()
@@ -445,9 +456,11 @@ def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) ->
 
 
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
-    """Build the implementation's launch, run it once on an output full of sentinels and compare all of it.
+    """Build the launch of the implementation, run it once on an output full of sentinels, and compare the whole
+    output.
 
-    All regimes of the implementation share the launch. Raises BuildError, Wrong, ChangedInput or DeviceOutOfMemory.
+    All regimes of the implementation share the launch. Raises BuildError, Wrong, ChangedInput or
+    DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
     with workspace.guard_inputs():
