@@ -1,9 +1,9 @@
-"""Backends, which drive devices: open a session, take memory, launch, read a clock. Each library has one file or folder
-here, and a backend has the name of its file.
+"""Backends. A backend drives the devices of one library: it opens a session, allocates memory, launches kernels
+and reads a clock. Each one is a file or folder here with the backend's name.
 
-Only workers load a backend; the parent process asks this module for names. No backend imports another. `hidden` holds
-backends that are not listed, `shared` holds code that backends have in common. Another package brings a backend by an
-entry point.
+Only workers load a backend; the parent process asks this module for names. No backend imports another one.
+`hidden` holds backends that are not listed, and `shared` holds code that backends have in common. Another
+package brings a backend through an entry point.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gpubench.result.run import Device, DeviceKind
 
 
 class Facts(NamedTuple):
-    """Facts about a backend that the parent process knows without a worker: the attributes of `Backend` with these
-    names."""
+    """Facts about a backend that the parent process knows without loading it. The fields are the attributes of
+    `Backend` with the same names."""
 
     implementations: tuple[Implementation, ...]  # that it has
-    kinds: tuple[DeviceKind, ...]  # of its devices
+    kinds: tuple[DeviceKind, ...]  # the kinds of its devices
     yields_to: tuple[str, ...] = ()  # backends whose devices are preferred
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # of ops, by the op's name
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by the name of the op
 
 
-# In the order in which devices are listed and measured: the baseline first. The table spares the parent their modules;
-# of a built-in one that is missing here the module tells the same.
+# In the order in which devices are listed and measured, the baseline first. With this table the parent does not
+# have to import the modules. A built-in backend that is missing here is imported instead.
 KNOWN = {
     "numpy": Facts(("library", "tuned"), ("cpu",)),
     "cupy": Facts(("library", "tuned"), ("gpu",)),
@@ -51,7 +51,7 @@ def names() -> tuple[str, ...]:
 
 
 def hidden_names() -> tuple[str, ...]:
-    """List the backends that nothing lists: a user has to name them."""
+    """List the hidden backends. They are used only if the user names them."""
     return tuple(sorted(_files(f"{__path__[0]}/hidden")))
 
 
@@ -61,7 +61,7 @@ def _files(folder: str) -> frozenset[str]:
 
 
 def built_in() -> tuple[str, ...]:
-    """List the built-in backends without the composed ones and without device groups."""
+    """List the built-in backends, except the composed ones and device groups."""
     return tuple(name for name in names() if name not in (*COMPOSED, DEVICE_GROUP))
 
 
@@ -70,28 +70,30 @@ def _ours() -> tuple[str, ...]:
 
 
 def foreign() -> tuple[str, ...]:
-    """The backends of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
+    """List the backends of installed packages, sorted by name, without importing their modules. This takes 30
+    to 60 ms."""
     from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in _ours())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return why backends of installed packages cannot be used: another backend has the same name. The keys are the
-    names."""
+    """Return an error for each backend of an installed package that cannot be used, because another backend has
+    its name. The keys are the names."""
     from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.BACKENDS, _ours())
 
 
 def usual() -> tuple[str, ...]:
-    """List the backends that `auto` tries: all except the composed ones."""
+    """List the backends that are tried if the user names none: all except the composed ones and device
+    groups."""
     return (*built_in(), *foreign())
 
 
 def facts(name: str) -> Facts | None:
-    """Return the facts of a built-in backend without importing its library. Returns None for a backend of another
-    package: only a worker may load it."""
+    """Return the facts of a built-in backend without importing its library. Returns None for a backend of
+    another package, which only a worker may load."""
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
@@ -99,8 +101,7 @@ def facts(name: str) -> Facts | None:
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:
-    """Return the first backend that drives each GPU, by the GPU's model. Later backends in the list drive the same
-    hardware."""
+    """Return, by the model name of each GPU, the first backend in the list of `gpus` that drives it."""
     backends: dict[str, str] = {}
     for gpu in gpus:
         backends.setdefault(gpu.name, gpu.backend)
@@ -108,7 +109,7 @@ def drivers(gpus: Iterable[Device]) -> dict[str, str]:
 
 
 def may_drive_cpu(name: str) -> bool:
-    """Return False if the backend is known to have no CPU."""
+    """Return whether the backend may have a CPU. A backend of another package may."""
     facts_of = facts(name)
     return facts_of is None or "cpu" in facts_of.kinds
 
@@ -119,8 +120,8 @@ def is_hidden(device_id: str) -> bool:
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """List the backends that take part in a device: its own backend and, for a composed device or a device group, the
-    backends of the devices inside."""
+    """List the backends of a device: its own, and for a composed device or a device group those of the devices
+    inside."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
     if own == DEVICE_GROUP:
         return (own, device_id.split(":")[1])
@@ -128,8 +129,8 @@ def names_of(device_id: str) -> tuple[str, ...]:
 
 
 def has(name: str) -> bool:
-    """Return whether `load` would find the backend. Entry points are looked up only for a foreign name, and are not
-    loaded."""
+    """Return whether `load` would find the backend. It looks at entry points only for a name that is not built
+    in, and loads none."""
     if name in _ours():
         return True
     from gpubench.base import plugins
@@ -138,10 +139,9 @@ def has(name: str) -> bool:
 
 
 def load(name: str) -> Backend:
-    """Load the backend of that name: a file here, else an entry point of the group `gpubench.backends`.
+    """Load the backend of that name: a file here, or else an entry point of the group `gpubench.backends`.
 
-    Raises KeyError if there is no such backend, BackendError if it is broken. Reading entry points costs 30 to 60 ms,
-    so this happens only for a foreign name.
+    Raises KeyError if there is no such backend, and BackendError if it is broken.
     """
     if name in _ours():
         folder = __name__ if name in names() else f"{__name__}.hidden"

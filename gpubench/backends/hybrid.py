@@ -1,9 +1,10 @@
-"""hybrid: one op split over a GPU and the CPU, which work at the same time (`hybrid:cupy:0`). A wing's session runs
-workloads, with each stage on one of the two.
+"""hybrid: one op split over a GPU and the CPU, which work at the same time (`hybrid:cupy:0`). A wing's session
+runs workloads, with each stage on one of the two.
 
-The GPU takes the first units of the op's outer dimension, the CPU takes the others, in the caller's own arrays. In
-`resident` the GPU's part of the data is on the device already, and each side keeps its own output. In the transfer
-regimes all data starts and ends in host memory: a second thread moves the GPU's part while the calling thread computes.
+The GPU takes the first units of the op's outer dimension, and the CPU takes the others, in the caller's own
+arrays. In `resident` the GPU's share of the data is on the device already, and each side keeps its own output.
+In the transfer regimes all data starts and ends in host memory: a second thread moves the GPU's share while the
+calling thread computes.
 """
 
 from __future__ import annotations
@@ -40,24 +41,25 @@ from gpubench.kernels.contract.op import Array, Implementation, Op, Shape, Store
 from gpubench.result.case import RESIDENT, Case
 from gpubench.result.run import Device, OnePiece, Staging
 
-# The share of the GPU until somebody says another.
+# The GPU's share until `divide` sets another one.
 EVEN = 0.5
-# Launches that the GPU is sent before the CPU computes as many: one submit serves several, and the driver's queue
-# never fills up, which would make this thread wait.
+# Launches that are enqueued on the GPU before the CPU computes as many. One submit serves several, and the
+# driver's queue never fills up, which would make this thread wait.
 CHUNK = 8
-# Of fewer threads none is left over for moving data.
+# With fewer threads, none is reserved for moving data.
 FEWEST_THREADS = 3
 # Seconds that the choice of the CPU's implementation may take.
 TUNING_S = 0.4
-# Bound CPU parts that are kept: a few operands and host outputs take turns.
+# Most bound CPU shares that are kept, since a few operands and host outputs take turns.
 _KEPT = 32
-# Numbers of pieces that the GPU's part is tried in, the default first. To enqueue one takes the CPU some 20 us.
+# Numbers of pieces that are tried for the GPU's share, the default first. Enqueueing a piece takes the CPU
+# about 20 us.
 PIECES = ("1", "4", "8")
 
 
 def gpu_units(units: int, gpu_share: float) -> int:
-    """Return the GPU's part of `units` for a share from 0 to 1. In a real split each side gets at least half a step,
-    which the six digits of a file still tell from nothing."""
+    """Return how many of `units` the GPU gets for a share from 0 to 1. In a real split each side gets at least
+    half a step of rounding, so that the six digits of a share in a file still differ from 0 and 1."""
     if gpu_share <= 0.0 or gpu_share >= 1.0:
         return units if gpu_share >= 1.0 else 0
     step = granule(units)
@@ -66,19 +68,19 @@ def gpu_units(units: int, gpu_share: float) -> int:
 
 
 class SplitLaunch(DividedLaunch):
-    """A launch with some units on the GPU and all others on the CPU."""
+    """A launch that runs some units on the GPU and all others on the CPU."""
 
     def __init__(
         self, op: Op, case: Case, operands: Sequence[DividedBuffer], sides: tuple[Session, Session], on_gpu: int
     ) -> None:
-        """Divide the launch between the GPU and the CPU of `sides`; the last of `operands` is the output."""
+        """Divide the launch between the GPU and the CPU of `sides`. The last operand is the output."""
         super().__init__(op, case, operands[:-1], operands[-1])
         gpu, self.cpu = sides
         self.units = op.units(case.params)
         self.on_gpu, self.on_cpu = on_gpu, self.units - on_gpu
         self.gpu = DeviceShare(self, gpu, 0, on_gpu) if on_gpu else None
         self.staging: Staging = self.gpu.way.staging if self.gpu else "pageable"
-        # Host memory for the partial result of the CPU, where the op joins them.
+        # Host memory for the partial result of the CPU, if the op joins partial results.
         self.partial: Array | None = None
         # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
         self.fills_host = False
@@ -88,12 +90,12 @@ class SplitLaunch(DividedLaunch):
             self.movers = reserved_cores(self.cpu.threads or 1, several=self.gpu.way.copies)
 
 
-# So many launches of the CPU's part.
+# Runs the CPU's share that many times.
 CpuPart = Callable[[int], None]
 
 
 def cpu_arrays(launch: SplitLaunch) -> list[Array]:
-    """Return views of the last `on_cpu` units of each input. A copy costs as much as a split saves."""
+    """Return views of the last `on_cpu` units of each input. A copy would cost as much as a split saves."""
     return [
         split_array(operand, buffer.host, launch.split, launch.on_gpu, launch.units)
         for operand, buffer in zip(launch.op.inputs, launch.inputs, strict=True)
@@ -101,7 +103,7 @@ def cpu_arrays(launch: SplitLaunch) -> list[Array]:
 
 
 def cpu_case(launch: SplitLaunch) -> Case:
-    """Return the CPU's part as a case of its own."""
+    """Return the CPU's share as a case of its own."""
     params = launch.case.params
     if launch.on_gpu:
         params = dict(launch.split.part(params, launch.on_cpu))
@@ -109,8 +111,8 @@ def cpu_case(launch: SplitLaunch) -> Case:
 
 
 def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
-    """Bind the CPU's part to its views of the inputs and to its place in `whole`. For an op that joins results, `whole`
-    is the CPU's partial result."""
+    """Return a function that runs the CPU's share on its views of the inputs and writes to its place in
+    `whole`. For an op that joins partial results, `whole` is the CPU's partial result."""
     hosts = [buffer.host for buffer in launch.inputs]
     arrays, cpu = cpu_arrays(launch), launch.cpu
     target = whole if launch.split.join else whole[launch.on_gpu :]
@@ -128,7 +130,7 @@ def bind_cpu(launch: SplitLaunch, whole: Array) -> CpuPart:
 
 
 class Sides:
-    """A GPU's session and the CPU that works with it. `cpu_s`: the sum of the seconds of the CPU's parts."""
+    """A GPU's session and the CPU that works with it. `cpu_s`: the seconds of all runs of the CPU's share."""
 
     def __init__(self, gpu: Session) -> None:
         self.gpu = gpu
@@ -140,7 +142,7 @@ class Sides:
         self.pieces = HeldPieces()
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
-        """Run with all data in place: enqueue a few launches, compute as many on the CPU meanwhile, and repeat."""
+        """Run with all data in place: enqueue a few launches, compute as many on the CPU, and repeat."""
         self.share_cores(launch, travels=False)
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             launch.gpu.came_in_pieces = False
@@ -156,10 +158,10 @@ class Sides:
     def together(
         self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
     ) -> None:
-        """Compute on this thread while the second thread moves the GPU's data and runs its kernel. This thread moves
-        small data itself: waking the second thread would take longer.
+        """Compute on this thread while a second thread moves the GPU's data and runs its kernel. This thread
+        moves small data itself, since waking the second thread would take longer.
 
-        `host_output` gets the whole result. `again`: send all inputs that travel, even unchanged ones.
+        `host_output` gets the whole result. `again`: send all inputs that travel, even if they are unchanged.
         """
         self.share_cores(launch, travels=True)
         if launch.gpu is not None and launch.on_cpu:
@@ -183,8 +185,8 @@ class Sides:
             host_output[...] = self._join(launch)
 
     def _start(self, gpu: DeviceShare, repeat: int, host_output: Array | None, *, again: bool) -> Work | None:
-        """Enqueue the GPU's part if little is sent, or if the device moves the data by itself. Returns a function that
-        waits and fetches the result. Returns None if another thread has to move the data."""
+        """Enqueue the GPU's share if little data is sent, or if the device moves the data by itself. Returns a
+        function that waits and fetches the result. Returns None if another thread has to move the data."""
         wait = self.pieces.start(gpu, repeat, host_output)
         if wait is not None:
             return wait
@@ -197,7 +199,7 @@ class Sides:
         return partial(gpu.fetch, host_output)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
-        """Reserve cores for the threads that move the GPU's data; without such threads the CPU gets all cores.
+        """Reserve cores for the threads that move the GPU's data. Without such threads the CPU gets all cores.
 
         If every core computes, each thread that wakes up for a chunk waits milliseconds for a time slice.
         """
@@ -220,10 +222,9 @@ class Sides:
         again: bool = False,
         rest: bool = False,
     ) -> None:
-        """Run the GPU's side alone: send changed inputs, run, and with `host_output` fetch the GPU's part of the
-        result.
+        """Run the GPU's share alone: send changed inputs, run, and with `host_output` fetch its result.
 
-        `rest`: wait for the kernel asleep, because the CPU has no core to spare for a spinning wait.
+        `rest`: wait for the kernel without spinning, because the CPU has no core to spare.
         """
         assert launch.gpu is not None
         wait = self.pieces.start(launch.gpu, repeat, host_output)
@@ -241,8 +242,8 @@ class Sides:
         self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
-        """Download the GPU's part of a finished launch to `host` and copy the CPU's part. Compute again what only the
-        caller has, and all if the GPU's data came in pieces."""
+        """Download the GPU's share of the last result to `host`, and copy the CPU's share. Shares that only an
+        array of the caller holds are computed again; if the GPU's data came in pieces, everything is."""
         self.gpu.sync()
         if launch.gpu is not None and launch.gpu.came_in_pieces:
             self.together(launch, 1, host, again=True)
@@ -267,7 +268,7 @@ class Sides:
         self.pieces.close()
 
     def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
-        """Return the CPU's part, bound to the current inputs and to the place of its result."""
+        """Return the CPU's share, bound to the current inputs and to the place of its result."""
         import numpy as np
 
         launch.fills_host = host_output is not None
@@ -298,14 +299,14 @@ class Sides:
 
 
 def reserved_cores(threads: int, *, several: bool) -> int:
-    """Return how many cores move data while the others compute. `several`: several threads move it, not one call of the
-    driver."""
+    """Return how many cores move data while the others compute. `several`: several threads move the data, not
+    one call of the driver."""
     return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
 class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tunes):
-    """A session that drives a GPU's session and the CPU's. `other` opens another CPU session, which may be faster, or
-    returns None."""
+    """A session that uses a GPU's session and a CPU's session. `other` opens another CPU session, which may be
+    faster, or returns None."""
 
     def __init__(
         self, device: Device, gpu: Session, cpu: Session, other: Callable[[], Session | None], autotune: bool
@@ -324,7 +325,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         self._two_sided: dict[str, Any] = {}
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot be split: it is not plain tuned, the op cannot be divided, or a side refuses."""
+        """Return why the case cannot be split: it is not plain tuned, the op is whole, or a side refuses."""
         if case.implementation != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only implementation is tuned"
             return Unsupported(why, reason="no-implementation")
@@ -334,7 +335,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
     def for_op(self, op: Op) -> Session:
-        """Return the wing's session for a workload, and this session for any other op."""
+        """Return the wing's session for a workload, or this session for any other op."""
         two_sided = wings.for_op("two_sides", op)
         if two_sided is None:
             return self
@@ -344,31 +345,31 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return session
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an array of the GPU's session: the CPU computes in page-locked memory too."""
+        """Return an array of the GPU's session, since the CPU can compute in page-locked memory."""
         return self.gpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> DividedBuffer:
-        """Return an operand. It takes device memory when a launch needs the GPU's part."""
+        """Return an operand. Device memory is allocated when a launch needs the GPU's share."""
         return DividedBuffer(shape, dtype)
 
     def free(self, buffer: DividedBuffer) -> None:
-        """Give the operand's device memory back to the GPU's pool."""
+        """Return the operand's device memory to the GPU's pool."""
         self._flush()
         buffer.free()
 
     def forget(self) -> None:
-        """Drop the CPU's parts, which refer to the caller's arrays."""
+        """Drop the bound CPU shares, which refer to the caller's arrays."""
         self._sides.forget()
         for two_sided in self._two_sided.values():
             two_sided.forget()
 
     def upload(self, buffer: DividedBuffer, host: Array) -> None:
-        """Keep a reference to the array. The next launch, which knows the GPU's part, uploads that part."""
+        """Keep a reference to the array. The next launch knows the GPU's share and uploads it."""
         self._flush()
         buffer.hold(host)
 
     def download(self, buffer: DividedBuffer, host: Array) -> None:
-        """Run a postponed launch of this output, with the CPU's part directly in `host`; else copy both parts."""
+        """Copy the result to `host`. A postponed launch of it runs now, with the CPU's share directly there."""
         if self._waiting is not None and self._waiting[0].output is buffer:
             self._flush(host)
             return
@@ -386,14 +387,14 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return self.held_pieces.get(case.workload) if case.regime == "transfer-always" else None
 
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
-        """Set the GPU's share from the next `compile` of this case on. Returns the share after rounding to whole
-        units."""
+        """Set the GPU's share for launches of this case that are compiled from now on. Returns the share after
+        rounding to whole units."""
         self._gpu_shares[case.id] = gpu_share
         units = op.units(case.params)
         return gpu_units(units, gpu_share) / units
 
     def tune(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> None:
-        """Choose the kernel of each side, the number of pieces and the CPU's session."""
+        """Choose the kernel of each side, the number of pieces, and the session of the CPU."""
         launch = self._split(op, case, inputs, DividedBuffer(op.output.shape(case.params), case.dtype))
         if launch.gpu is not None and isinstance(self.gpu, protocols.Tunes):
             launch.gpu.send()
@@ -410,7 +411,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
             self._computing[case.workload] = self._choose_cpu(launch)
 
     def _choose_pieces(self, op: Op, case: Case, inputs: Sequence[DividedBuffer]) -> int | OnePiece:
-        """Choose the number of pieces by calls with all of the work on the GPU."""
+        """Choose the number of pieces by calls with all work on the GPU, or return why one is best."""
         output = DividedBuffer(op.output.shape(case.params), case.dtype)
         launch = SplitLaunch(op, case, (*inputs, output), (self.gpu, self.cpu), op.units(case.params))
         gpu, host = launch.gpu, self.gpu.host_array(output.shape, output.dtype, "tuned")
@@ -432,7 +433,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return best if best > 1 else "no-gain"
 
     def _choose_cpu(self, launch: SplitLaunch) -> Session:
-        """Return the CPU session that computes the CPU's part faster, with all threads."""
+        """Return the CPU session that computes the CPU's share faster, with all threads."""
         other = self._other()
         if other is None:
             return self.cpu
@@ -462,7 +463,7 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
     def compile(
         self, op: Op, case: Case, inputs: Sequence[DividedBuffer], output: DividedBuffer
     ) -> SplitLaunch:
-        """Compile the GPU's kernel for its units. The CPU's part is bound to arrays when it runs."""
+        """Compile the GPU's kernel for its units. The CPU's share is bound to arrays when it runs."""
         launch = self._split(op, case, inputs, output)
         if launch.gpu is not None:
             own = launch.gpu.compile()
@@ -478,8 +479,8 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return launch
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed: the GPU's data has still
-        to travel, and only `download` knows the place of the result."""
+        """Enqueue on the GPU and compute on the CPU. After an upload the launch is postponed, because the GPU's
+        data has still to be sent, and only `download` knows the place of the result."""
         self._flush()
         if not isinstance(launch, SplitLaunch):  # the GPU's empty one
             self.gpu.run(launch, repeat)
@@ -521,11 +522,11 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
         return seconds
 
     def empty_launch(self) -> Launch:
-        """Return the GPU's empty launch: an empty launch on the CPU costs nothing."""
+        """Return the GPU's empty launch, since an empty launch on the CPU costs nothing."""
         return self.gpu.empty_launch()
 
     def flush(self) -> None:
-        """Empty the GPU's caches by its own session: an upload here would only keep a reference."""
+        """Empty the GPU's caches by its own session, as an upload here only keeps a reference."""
         self._flush()
         self.gpu.flush()
 
@@ -544,21 +545,21 @@ class SplitSession(Session, protocols.Splits, protocols.TimesSides, protocols.Tu
                 side.close()
 
     def _flush(self, host_output: Array | None = None) -> None:
-        """Run the postponed launch; with `host_output` the whole result is in it afterwards."""
+        """Run the postponed launch if there is one. `host_output` then holds the whole result."""
         if self._waiting is not None:
             (launch, repeat), self._waiting = self._waiting, None
             self._sides.together(launch, repeat, host_output)
 
 
 class HybridBackend(Backend):
-    """A backend that pairs each GPU of the other backends with the CPU."""
+    """Pairs each GPU of the other backends with the CPU."""
 
     name = "hybrid"
     implementations: tuple[Implementation, ...] = ("tuned",)
 
     def devices(self) -> list[Device]:
-        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is none and a backend
-        is unavailable."""
+        """List a pair for each GPU and each software adapter. Raises BackendUnavailable if there is none
+        because backends are unavailable."""
         pairs, why = [], []
         for name in backends.built_in():
             try:
@@ -570,7 +571,7 @@ class HybridBackend(Backend):
         return [*pairs, *(device for name in backends.hidden_names() for device in _pairs(name))]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> SplitSession:
-        """Open the GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""
+        """Open the GPU in the id, and the CPU with `threads` threads. Raises BackendUnavailable."""
         inner = device_id.partition(":")[2]
         backend = backends.load(inner.partition(":")[0])
         gpu = backend.open(inner, threads, autotune=autotune)

@@ -1,11 +1,13 @@
-"""The contract between the worker and a backend: a Backend opens a Session on one device.
+"""The contract between a worker and a backend: a Backend opens a Session on one device.
 
-`Session` has the methods that every device needs. A method with a body is a default that works on any device. A feature
-of only some devices is a small protocol: a session that derives from the protocol has the feature, and the worker asks
-by `isinstance`. The worker sees no type and no exception of a vendor: sessions raise only `errors.BackendError`.
-Buffers are opaque. A launch is idempotent: it reads its inputs and writes only its own output. The exception is a
-state, which is input and output: a repeated launch adds to the state again. If an op has several outputs, `output` is a
-tuple of buffers, here and in a launch.
+`Session` has the methods that every device needs. A method with a body is a default that works on any device. A
+feature of only some devices is a small protocol: a session that derives from the protocol has the feature, and
+the worker asks by `isinstance`. The worker sees no type and no exception of a vendor, since sessions raise only
+`errors.BackendError`.
+
+Buffers are opaque. A launch is idempotent: it reads its inputs and writes only its own output. A state is the
+exception: it is both input and output, and a repeated launch adds to it again. If an op has several outputs,
+`output` is a tuple of buffers.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ Work = Callable[[], None]
 class Launch:
     """One prepared, repeatable execution."""
 
-    # holds the result once it has run; the library implementation puts a fresh array there each time
+    # The buffer with the result after a run. The library implementation puts a new array there each time.
     output: Buffer = None
-    kernel_hash: str | None = None  # twelve digits that change with the implementation
-    kernel_name: str | None = None  # the candidate that was chosen, where there was a choice
-    staging: Staging | None = None  # how it moves its data, if not as the session's transfers do
+    kernel_hash: str | None = None  # twelve hexadecimal digits that change with the kernel
+    kernel_name: str | None = None  # the chosen candidate, if there was a choice
+    staging: Staging | None = None  # how it moves its data; None: as the session's transfers do
 
 
 class Call(Launch):
-    """A launch that makes one call; the call's result becomes the output."""
+    """A launch that calls a function. The result of the call is the output."""
 
     def __init__(self, function: Callable[[], Any], kernel_hash: str | None = None) -> None:
         self._function = function
@@ -50,7 +52,7 @@ class Call(Launch):
 
 
 class HostCall(Launch):
-    """A step of a chain that runs on the host: the result of `call` is uploaded to the output, in order with the
+    """A stage of a chain that runs on the host. Its result is uploaded to the output, in order with the
     launches."""
 
     def __init__(self, session: Session, call: Callable[[], Any], output: Buffer) -> None:
@@ -64,39 +66,40 @@ class HostCall(Launch):
 
 
 class StageReading(NamedTuple):
-    """The times of a chain."""
+    """The times of the steps of a chain."""
 
     steps_s: list[float]  # seconds of each step
-    span_s: float  # from the begin of the first to the end of the last
-    clock: StageClock  # what read them
+    span_s: float  # seconds from the begin of the first step to the end of the last
+    clock: StageClock  # the clock that read them
 
 
 class Recording(NamedTuple):
-    """Seconds in which the host records and submits a launch."""
+    """How long the host takes to record and submit a launch."""
 
-    first_s: float  # until the device has its first commands
-    whole_s: float  # with what it records while the device works
+    first_s: float  # seconds until the device has its first commands
+    whole_s: float  # seconds of all recording, also while the device works
 
 
 class SideReading(NamedTuple):
-    """A chain on one side."""
+    """The times of a chain that runs on one side."""
 
-    steps: StageReading  # its times with readings
-    whole_s: float  # of the same chain and its wait without readings
+    steps: StageReading  # times of its steps, with clock readings between them
+    whole_s: float  # seconds of the same chain with its wait, without readings
 
 
 class ReadyBuffers(NamedTuple):
-    """A source of buffers of one shape and dtype, for a caller that takes one at every call. The caller looks it up
-    only once, because a look-up takes a tenth of a launch."""
+    """A source of buffers of one shape and dtype. A caller that takes a buffer at every call looks up the
+    source only once, because a look-up takes a tenth of a launch."""
 
-    take: Callable[[], Buffer]  # returns a buffer that overlaps no other
-    give_back: Callable[[Buffer], None]  # takes it back
+    take: Callable[[], Buffer]  # returns a buffer that does not overlap any other
+    give_back: Callable[[Buffer], None]  # returns a buffer to the source
 
 
 class Transfers:
-    """One way to move data. The default uses the session's own calls and pageable memory.
+    """One way to move data between host and device. The default uses the session's own calls and pageable
+    memory.
 
-    `copies`: whether its own threads copy between the caller's array and staging memory.
+    `copies`: whether threads of its own copy between the caller's array and staging memory.
     """
 
     staging: Staging = "pageable"  # how data reaches the device
@@ -117,19 +120,21 @@ class Transfers:
         """Set the largest number of copying threads. None restores the usual number."""
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the device copies this array without the caller's thread, which is free meanwhile."""
+        """Return whether the device copies this array by itself, so that the caller's thread is free
+        meanwhile."""
         return False
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy to a direct array on the host, in order with launches. The copy is complete when the session's
-        `sync` returns."""
+        """Enqueue a copy to a host array for which `is_direct` holds, in order with launches. The copy is
+        complete when the session's `sync` returns."""
         raise NotImplementedError
 
 
 class DeviceStream(ABC):
-    """One of several queues of a device. Work in one queue runs in order, and at the same time as work in other queues.
+    """One of several queues of a device. Work in a queue runs in order, and at the same time as work in other
+    queues.
 
-    Host arrays come from `Session.host_array` for the tuned implementation, and nobody touches them until `wait`
+    Host arrays come from `Session.host_array` for the tuned implementation. Nobody touches them until `wait`
     returns.
     """
 
@@ -137,7 +142,8 @@ class DeviceStream(ABC):
 
     @abstractmethod
     def on(self) -> AbstractContextManager[Any]:
-        """Enqueue all work of the `with` block in this queue, and turn the vendor's errors into ours."""
+        """Enqueue all work of the `with` block in this queue, and turn the vendor's errors into
+        BackendError."""
 
     @abstractmethod
     def upload(self, buffer: Buffer, host: Array) -> None:
@@ -160,11 +166,11 @@ class DeviceStream(ABC):
 
 
 class HostMemory(ABC):
-    """Host memory of one kind in which an open device computes. The device owns each buffer, except while the host
-    holds it."""
+    """Host memory of one kind in which a device can compute. A buffer belongs to the device, except while the
+    host holds it (`hold`)."""
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run in this memory. The default returns None: every case can."""
+        """Return why the case cannot run in this memory, or None if it can. The default returns None."""
         return None
 
     @abstractmethod
@@ -172,25 +178,25 @@ class HostMemory(ABC):
         """Return a buffer of the session in this memory. Raises DeviceOutOfMemory."""
 
     def free(self, buffer: Buffer) -> None:
-        """Take the buffer back. The default does nothing: the memory is freed when the last reference to the buffer is
-        gone."""
+        """Free the buffer. The default does nothing, since the memory is freed with the last reference to the
+        buffer."""
 
     @abstractmethod
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Have the host hold these buffers, and return their bytes. The CPU touches them last; nothing runs on the
-        device meanwhile."""
+        """Take the buffers from the device, so that the host may touch them, and return them as host arrays of
+        bytes. Nothing runs on the device meanwhile. `write`: whether the host will write."""
 
     def lend(self, buffers: Sequence[Buffer]) -> None:
-        """Give the buffers that the host holds back to the device; the host no longer reads their bytes. The default
-        does nothing: both may touch them."""
+        """Return buffers that the host holds to the device. After that the host no longer reads them. The
+        default does nothing, which is right if both may touch them."""
 
     def compile(self, session: Session, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return a launch of the device's session whose output lies in this memory. The default is the session's own
-        launch, which writes into `output`."""
+        """Return a launch of the device's session whose output lies in this memory. The default returns the
+        session's own launch, which writes into `output`."""
         return session.compile(op, case, inputs, output)
 
     def forget(self) -> None:
-        """Free idle memory at the end of a workload. The default has none."""
+        """Free idle memory at the end of a workload. The default does nothing."""
 
     def close(self) -> None:
         """Free everything. The default calls `forget`."""
@@ -198,21 +204,21 @@ class HostMemory(ABC):
 
 
 class Links(ABC):
-    """The links of a device group, which move data among its ranks. Each call enqueues work on the ranks that take
-    part; `sync` waits for all ranks. Callers make both kinds of call inside `guard`."""
+    """The links of a device group, which move data among its ranks. Each call enqueues work on the ranks that
+    take part, and `sync` waits for all ranks. Callers call `copy`, `collect` and `sync` inside `guard`."""
 
-    ranks: int  # how many
-    xp: Any  # the array library of the buffers, one float32 vector a rank
-    copier: str  # what carries a plain copy
-    library: str  # what carries a collective
+    ranks: int  # number of ranks
+    xp: Any  # the array library of the buffers
+    copier: str  # name of what does a plain copy
+    library: str  # name of what does a collective
 
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:
-        """Make the rank's device current in the `with` block, to work with its arrays."""
+        """Make the device of this rank current in the `with` block."""
 
     def guard(self) -> AbstractContextManager[None]:
-        """Turn the vendor's errors into ours in the `with` block. Enter it once for many calls, because entering takes
-        longer than a call. The default does nothing: there is no vendor."""
+        """Turn the vendor's errors into BackendError in the `with` block. Enter it once for many calls, because
+        entering takes longer than a call. The default does nothing."""
         return contextlib.nullcontext()
 
     @abstractmethod
@@ -225,12 +231,14 @@ class Links(ABC):
 
     @abstractmethod
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Do a collective. `allreduce` gives each rank the sum of all arrays, `reducescatter` one part of that sum,
-        `allgather` all arrays in a row, `alltoall` one part of every array, `broadcast` the array of rank 0."""
+        """Do the collective `name`. `allreduce` gives each rank the sum of all arrays, `reducescatter` one part
+        of that sum, `allgather` all arrays in a row, `alltoall` one part of every array, and `broadcast` the
+        array of rank 0."""
 
     @abstractmethod
     def average(self, buffers: Sequence[Sequence[Buffer]]) -> None:
-        """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued."""
+        """Replace each buffer by its mean over the ranks, after the work that the sessions have enqueued.
+        `buffers`: a list for each rank."""
 
     def clock(self) -> float:
         """Read the host clock in seconds. The default is `time.perf_counter`."""
@@ -242,43 +250,44 @@ class Links(ABC):
             return self.xp.full(count, float("nan"), dtype="float32")
 
     def fetch(self, array: Array) -> tuple[Any, Array]:
-        """Return the array in host memory, and before it the array library that the array belongs to."""
+        """Return a pair: an array library for the host, and the array in host memory."""
         return self.xp, array
 
     def close(self) -> None:
-        """Free everything; never raises. The default has nothing to free."""
+        """Free everything. Never raises. The default does nothing."""
 
 
 class Session(ABC):
-    """One open device. One worker holds it as long as the worker lives."""
+    """One open device. A worker holds it as long as the worker lives."""
 
-    device: Device  # that is open
-    limits: Limits  # that kernels keep to
-    threads: int | None = None  # those of a CPU
-    blas: Blas | None = None  # what the library calls for products
-    lacks: str | None = None  # once a case was compiled: what is missing that would make the CPU faster
+    device: Device  # the open device
+    limits: Limits  # the limits of its kernels
+    threads: int | None = None  # number of threads of a CPU
+    blas: Blas | None = None  # the BLAS that the library calls for matrix products
+    lacks: str | None = None  # why the CPU is slower than it could be; known once a case was compiled
 
     @abstractmethod
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run here. Returns None if it can. Reads only declarations and limits and allocates
-        nothing."""
+        """Return why the case cannot run here, or None if it can. It allocates nothing and looks only at
+        declarations and limits."""
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return a C-contiguous host array: pageable for the library implementation, the backend's best memory for the
-        tuned one. The default knows only NumPy's own dtypes."""
+        """Return a C-contiguous host array: in pageable memory for the library implementation, in the backend's
+        fastest memory for the tuned one. The default knows only NumPy's own dtypes."""
         import numpy as np
 
         return np.empty(shape, dtype)
 
     @abstractmethod
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
+        """Return a buffer that does not overlap any other. Raises DeviceOutOfMemory, after which the session is
+        still usable."""
 
     def free(self, buffer: Buffer) -> None:
-        """Take the buffer back. Without a pool the memory is freed with the buffer's last reference."""
+        """Free the buffer. Without a pool the memory is freed with the last reference to the buffer."""
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
-        """Return a source of buffers of that shape and dtype. The default calls `allocate` and `free`."""
+        """Return a source of buffers of this shape and dtype. The default uses `allocate` and `free`."""
         return ReadyBuffers(functools.partial(self.allocate, shape, dtype), self.free)
 
     @abstractmethod
@@ -290,8 +299,8 @@ class Session(ABC):
         """Copy to the host, in order with launches. The copy is complete when this method returns."""
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return the way to move data for this implementation. `library` moves it as a user of the library does;
-        `tuned` may stage it, and the time of staging counts. The default uses `upload` and `download`."""
+        """Return the way to move data for this implementation. `library` moves it as a user of the library
+        does. `tuned` may stage it, and the time of staging counts. The default uses `upload` and `download`."""
         return Transfers(self)
 
     def fill(self, buffer: Buffer, shape: Shape, dtype: Stored, value: float) -> None:
@@ -302,37 +311,39 @@ class Session(ABC):
 
     @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Do all untimed work: prepare the library call or the kernel of `case.variant` (None means the first kernel).
-        Caches by `case.implementation_id`, so a repeated call with the same buffers is cheap. Raises BuildError."""
+        """Do all work that is not timed: prepare the library call, or build the kernel of `case.variant` (None
+        means the first kernel). The result is cached by `case.implementation_id`, so a repeated call with the
+        same buffers is cheap. Raises BuildError."""
 
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
-        """Enqueue `repeat` launches of this session in order, and return without a wait."""
+        """Enqueue `repeat` launches of this session in order, and return without waiting."""
 
     @abstractmethod
     def sync(self) -> None:
         """Wait until all enqueued work is done and its results are readable. Raises DeviceLost."""
 
     def sync_asleep(self) -> None:
-        """Wait like `sync`, but asleep, so that the CPU can do other work. The default calls `sync`."""
+        """Wait like `sync`, but without spinning, so that the CPU can do other work. The default calls
+        `sync`."""
         self.sync()
 
     def view(self, array: Array) -> Buffer:
-        """Return a buffer in the array's own memory; CPU only. The default returns the array."""
+        """Return a buffer that uses the memory of the array. Only for a CPU. The default returns the array."""
         return array
 
     @property
     def home(self) -> Session:
-        """The session in whose memory weights lie: by default this one, for operands in host memory the device's own
-        session."""
+        """The session in whose memory weights lie. It is this session, or for operands in host memory the
+        device's own session."""
         return self
 
     def enter(self) -> None:
-        """Prepare the calling thread to drive the device. The default does nothing: every thread may."""
+        """Prepare the calling thread to drive the device. The default does nothing."""
 
     def flush(self) -> None:
-        """Empty the device's caches; complete when `sync` returns. The default uploads more bytes than the caches
-        hold."""
+        """Empty the device's caches, which is complete when `sync` returns. The default uploads more bytes than
+        the caches hold."""
         self.upload(*self._zeros)
 
     @functools.cached_property
@@ -342,11 +353,11 @@ class Session(ABC):
         return self.allocate(zeros.shape, "float32"), zeros
 
     def forget(self) -> None:
-        """Drop all references to the caller's objects at the end of a workload. The default has none."""
+        """Drop all references to the caller's objects at the end of a workload. The default does nothing."""
 
     @abstractmethod
     def empty_launch(self) -> Launch:
-        """Return a launch that does no work but takes the same path as a real launch."""
+        """Return a launch that does no work but takes the same path as a real one."""
 
     def clock(self) -> float:
         """Read the host clock in seconds. It is monotonic, and only differences count. A scripted device has a clock of
@@ -355,12 +366,12 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; idempotent; never raises."""
+        """Free everything. May be called again. Never raises."""
 
 
 class WrappedSession(Session):
-    """A session around another session of the same device. Calls go to the inner session unless a subclass overrides
-    them."""
+    """A session around another session of the same device. It passes on the calls that a subclass does not
+    override."""
 
     def __init__(self, inner: Session) -> None:
         self._inner = inner
@@ -400,20 +411,21 @@ class WrappedSession(Session):
 
 
 class Backend(ABC):
-    """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
+    """A library that drives devices. A file in gpubench/backends/ defines BACKEND, an instance of a
+    subclass."""
 
-    name: str  # in options and ids
+    name: str  # its name in options and ids
     implementations: tuple[Implementation, ...]  # that it has
-    kinds: tuple[DeviceKind, ...] = ("gpu",)  # of its devices, software adapters apart
-    # Tuned kernels that it brings along, by the op's name: they come before those that the op declares for it.
-    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # of ops, by the op's name
-    # What its name alone stands for, by what follows the colon of the ids; None: all of its devices.
-    default_devices: tuple[str, ...] | None = None  # by id, where not all are measured unless they are named
-    # Backends that come before it on a GPU that both have, unless somebody names it.
-    yields_to: tuple[str, ...] = ()  # backends whose devices of the same hardware are preferred
-    # its sessions have a clock of their own, which the machine's load does not touch
+    kinds: tuple[DeviceKind, ...] = ("gpu",)  # kinds of its devices, without software adapters
+    # Tuned kernels that it brings. They are preferred to those that the op declares for it.
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}  # by the name of the op
+    # The devices that the name of the backend alone stands for, by the part of the id after the colon.
+    default_devices: tuple[str, ...] | None = None  # None: all of its devices
+    # Backends that are preferred on a GPU that both drive, unless the user names this one.
+    yields_to: tuple[str, ...] = ()  # names of backends
+    # Whether its sessions have a scripted clock, which the load of the machine does not affect.
     scripted_time: bool = False
-    device_groups: tuple[str, ...] = ()  # words that name device groups of its devices, beside their ordinals
+    device_groups: tuple[str, ...] = ()  # words that name device groups, in addition to lists of ordinals
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -421,33 +433,34 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
-        """Open one device, and import the library only now. Raises BackendUnavailable.
+        """Open one device; only now import the library. Raises BackendUnavailable.
 
-        `autotune`: whether kernels are chosen by trials; False means the defaults.
+        `autotune`: whether kernels are chosen by trials. False means the default kernels.
         """
 
     def host_devices(self) -> list[Device]:
-        """List the CPUs among `devices`, without importing the library. Raises BackendUnavailable. The default lists
-        all devices; override it if `devices` imports the library."""
+        """List the CPUs among `devices` without importing the library. Raises BackendUnavailable. The default
+        returns all devices, so a backend whose `devices` imports the library overrides it."""
         return self.devices()
 
     def preload(self) -> None:
-        """Import the modules that opening a device needs, but touch no device: other users of a GPU are counted before
-        our worker opens it. Raises nothing, because `open` reports errors. The default does nothing."""
+        """Import the modules that opening a device needs, without touching a device, because the users of a GPU
+        are counted before our worker opens it. Raises nothing, since `open` reports errors. The default does
+        nothing."""
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A backend that reads the clocks and the users of GPUs without a UUID and without a PCI address."""
+    """A backend that reads the clocks and the users of GPUs that have neither a UUID nor a PCI address."""
 
     @abstractmethod
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Return a function that reads clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU once per
-        call. A process of its own calls it."""
+        """Return a function that reads clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU.
+        The monitor's process calls it."""
 
     @abstractmethod
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Return the other users of such a device: the fields of `monitor.Users` that are not 0."""
+        """Return the other users of a GPU, as those fields of `monitor.Users` that are not 0."""
 
 
 @runtime_checkable
@@ -456,15 +469,17 @@ class Joins(Protocol):
 
     @abstractmethod
     def joinable(self) -> list[Device]:
-        """List the devices that can form device groups, by ordinal. Raises BackendUnavailable."""
+        """List the devices that can form device groups, in the order of their ordinals. Raises
+        BackendUnavailable."""
 
     @abstractmethod
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links among these devices. `word` stands for the devices in the name of a device group. Raises
-        BackendUnavailable."""
+        """Return the links among the devices of these ordinals. `word`: the word of `device_groups` in the id
+        of the device group. Raises BackendUnavailable."""
 
     @abstractmethod
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open the devices of these ordinals in one worker: the ranks of a device group. Raises BackendUnavailable."""
+        """Open the devices of these ordinals in one process, as the ranks of a device group. Raises
+        BackendUnavailable."""

@@ -1,5 +1,5 @@
-"""Protocols for features that only some devices have. A session that has a protocol's methods has the feature, and the
-worker asks by `isinstance`."""
+"""Protocols for features that only some devices have. A session that derives from a protocol has the feature,
+and the worker asks by `isinstance`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class LaunchClock(Protocol):
 
     @abstractmethod
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device's seconds for `repeat` launches. Returns None if the device has no clock, or if the clock
-        failed this time.
+        """Return the device's seconds for `repeat` launches. Returns None if there is no clock, or if it failed
+        this time.
 
-        `cold`: one launch with flushed caches, queued so that no host time is measured.
+        `cold`: time one launch with flushed caches, queued so that no host time is measured.
         """
 
 
@@ -44,8 +44,8 @@ class CoreClock(Protocol):
 
     @abstractmethod
     def core_hz(self) -> float | None:
-        """Return the cycles per second right after all enqueued work, in well below a millisecond. Returns None if the
-        counters stand still."""
+        """Return the cycles per second right after all enqueued work, in much less than a millisecond. Returns
+        None if the counters stand still."""
 
 
 # ---------------------------------------------------------------- memory
@@ -53,30 +53,32 @@ class CoreClock(Protocol):
 
 @runtime_checkable
 class FreshMemory(Protocol):
-    """A device that can allocate memory past its pool."""
+    """A device that can allocate memory outside its pool."""
 
     @abstractmethod
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a buffer from the driver, never from the pool; it is usable at once. Raises DeviceOutOfMemory."""
+        """Return a buffer from the driver, never from the pool. It is usable at once. Raises
+        DeviceOutOfMemory."""
 
     @abstractmethod
     def free_fresh(self, buffer: Buffer) -> None:
-        """Give the buffer back to the driver at once."""
+        """Return the buffer to the driver at once."""
 
 
 @runtime_checkable
 class SharesBuffers(Protocol):
-    """A device whose ops may read a part of a buffer, so that it holds one copy of inputs that several ops share."""
+    """A device whose ops may read a part of a buffer. It then holds one copy of inputs that several ops
+    share."""
 
     @abstractmethod
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
-        """Return the first elements of a flat buffer in this shape, in the same memory. The result is an input: no
-        launch may write to it."""
+        """Return the first elements of a flat buffer in this shape, in the same memory. The result is an input,
+        so no launch may write to it."""
 
 
 @runtime_checkable
 class HostReadable(Protocol):
-    """A device whose buffers the host may read where they are."""
+    """A device whose buffers the host can read in place."""
 
     @abstractmethod
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
@@ -90,18 +92,18 @@ class ComputesInPlace(Protocol):
 
     @abstractmethod
     def in_place(self, memory: str) -> Session:
-        """Return the session of this device whose operands lie in `mapped` or `managed` memory. Raises Unsupported with
-        the reason if the device, its driver or its library has no such memory."""
+        """Return a session of this device whose operands lie in `mapped` or `managed` memory. Raises
+        Unsupported with the reason if there is no such memory."""
 
 
 @runtime_checkable
 class ComparesBuffers(Protocol):
-    """A device that compares buffers in its own memory."""
+    """A device that can compare buffers in its own memory."""
 
     @abstractmethod
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Return a copy of the buffer in new memory of the device. Returns None if a comparison on the host is as
-        quick. Raises DeviceOutOfMemory."""
+        """Return a copy of the buffer in new memory of the device. Returns None if a comparison on the host is
+        as fast. Raises DeviceOutOfMemory."""
 
     @abstractmethod
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
@@ -114,13 +116,13 @@ class JudgesBlocks(Protocol):
 
     @abstractmethod
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` needs it. Returns None
-        if no compiled code reads these arrays."""
+        """Return the largest error of each block of `got`, as `backends.shared.reference.judge` needs it.
+        Returns None if compiled code cannot read these arrays."""
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A device that copies while it computes."""
+    """A device that can copy while it computes."""
 
     @abstractmethod
     def stream(self) -> DeviceStream:
@@ -132,7 +134,7 @@ class Streams(Protocol):
 
 @runtime_checkable
 class BuildsAhead(Protocol):
-    """A device that builds the kernels of several cases side by side."""
+    """A device that can build the kernels of several cases at the same time."""
 
     @abstractmethod
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
@@ -142,21 +144,22 @@ class BuildsAhead(Protocol):
 
 @runtime_checkable
 class Foresees(Protocol):
-    """A device that builds kernels before any case is known."""
+    """A device that can build kernels before any case is known."""
 
     @abstractmethod
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """Import and compile what the tuned implementations of these ops need, while other devices open. Returns the
-        seconds of the work that this machine's cache saves from now on."""
+        """Import and compile what the tuned implementations of these ops need, while other devices open.
+        Returns the seconds of work that need not be done again on this machine."""
 
 
 @runtime_checkable
 class Tunes(Protocol):
-    """A device that chooses among candidates of a kernel."""
+    """A device that chooses among the candidates of a kernel."""
 
     @abstractmethod
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the case's candidate before `compile`, from memory or by trials of bounded time. Untimed."""
+        """Choose the candidate of the case before `compile`: the remembered one, or one found by trials of
+        limited time."""
 
 
 # ---------------------------------------------------------------- peaks
@@ -173,12 +176,13 @@ class KnownPeaks(Protocol):
 
 @runtime_checkable
 class MultiplyAdds(Protocol):
-    """A device with a kernel of multiply-adds. Without this kernel the matrix product gives the peak of arithmetic."""
+    """A device with a kernel of multiply-adds, which gives the peak of arithmetic. Without it, a matrix product
+    does."""
 
     @abstractmethod
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """Return a launch of only multiply-adds; `backends.shared.peaks` counts them. The caller frees the launch's
-        output. Raises Unsupported if the device lacks the dtype."""
+        """Return a launch of multiply-adds alone, whose number `backends.shared.peaks` gives. The caller frees
+        the launch's output. Raises Unsupported if the device lacks the dtype."""
 
 
 # ---------------------------------------------------------------- workloads
@@ -192,8 +196,8 @@ class Chains(Protocol):
 
     @abstractmethod
     def chain(self, steps: Steps, output: Buffer) -> Launch:
-        """Return one launch that does these launches of the session in order and leaves its result in `output`. The
-        result of each step has to lie in the buffer beside it. Steps of the host (`HostCall`) come first."""
+        """Return one launch that does all these launches in order. Each step is a launch and the buffer for its
+        result. Steps on the host (`HostCall`) come first."""
 
 
 @runtime_checkable
@@ -202,17 +206,17 @@ class TimesStages(Protocol):
 
     @abstractmethod
     def stage_times(self, steps: Steps) -> StageReading | None:
-        """Run the steps of a chain once, in order, with a clock reading between steps, and wait until all are done.
-        Returns a StageReading, or None if the clock failed this time."""
+        """Run the steps of a chain once, in order, with clock readings between them, and wait. Returns None if
+        the clock failed this time."""
 
 
 @runtime_checkable
 class Records(Protocol):
-    """A device whose host records the commands of every call anew."""
+    """A device for which the host records the commands of every call again."""
 
     @abstractmethod
     def recording(self, launch: Any) -> Recording:
-        """Do a launch without its steps on the host, and wait. Returns the seconds of recording."""
+        """Do a launch without its steps on the host, wait, and return the seconds of recording."""
 
 
 @runtime_checkable
@@ -221,16 +225,18 @@ class AssignsStages(Protocol):
 
     @abstractmethod
     def assign(self, assignment: str) -> None:
-        """Run the stages on these sides from now on. `assignment` has a letter for each stage: `c` or `g`."""
+        """Run the stages on these sides from now on. `assignment` has a letter for each stage: `c` for the CPU,
+        `g` for the GPU."""
 
     @abstractmethod
     def side_times(self, steps: Steps) -> tuple[SideReading, SideReading] | None:
-        """Time a chain on the CPU, then on the GPU without the steps of the host. Each side runs it with clock readings
-        between the steps, and as one launch. Returns None if a clock failed this time."""
+        """Time a chain on the CPU, then on the GPU without the steps on the host. On each side it runs once
+        with clock readings between the steps, and once as one launch. Returns None if a clock failed this
+        time."""
 
     @abstractmethod
     def copy_times(self, buffer: Buffer) -> tuple[float, float]:
-        """Return the seconds of one copy of the buffer's content to the GPU, and of one copy back."""
+        """Return the seconds of copying the buffer's content to the GPU, and of copying it back."""
 
 
 # ---------------------------------------------------------------- several devices as one
@@ -242,17 +248,17 @@ class Splits(Protocol):
 
     @abstractmethod
     def divide(self, op: Op, case: Case, gpu_share: float) -> float:
-        """Set the GPU's share for launches of this case that are compiled from now on. Returns the share after rounding
-        to whole units."""
+        """Set the GPU's share (0 to 1) for launches of this case that are compiled from now on. Returns the
+        share after rounding to whole units."""
 
     @abstractmethod
     def pieces(self, case: Case) -> int | OnePiece | None:
-        """Return in how many pieces a copying call moves the GPU's part, or why it moves in one piece. Returns None if
-        this was never decided."""
+        """Return in how many pieces a call that copies moves the GPU's share, or why it moves in one piece.
+        Returns None if this was not decided yet."""
 
     @abstractmethod
     def for_op(self, op: Op) -> Session:
-        """Return the session that runs the op. A workload has a session that assigns its stages."""
+        """Return the session that runs the op. A workload is run by a session that assigns its stages."""
 
 
 @runtime_checkable
@@ -261,8 +267,9 @@ class TimesSides(Protocol):
 
     @abstractmethod
     def sides(self, launch: Any, repeat: int, host_output: Array | None) -> dict[str, float]:
-        """Return the seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s` with one side at work,
-        `cpu_beside_s` with both at work. With `host_output` the GPU's data travels, as in the transfer regimes."""
+        """Return the seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s` while only this side
+        works, `cpu_beside_s` for the CPU while both work. With `host_output` the GPU's data is copied in and
+        out, as in the transfer regimes."""
 
 
 @runtime_checkable
@@ -276,7 +283,7 @@ class DeviceGroup(Protocol):
 
 @runtime_checkable
 class CpuThreads(Protocol):
-    """A CPU whose number of threads may change."""
+    """A CPU session whose number of threads can be changed."""
 
     @abstractmethod
     def use_threads(self, count: int | None) -> None:
@@ -285,12 +292,12 @@ class CpuThreads(Protocol):
 
 @runtime_checkable
 class ScriptedPair(Protocol):
-    """A device with a scripted clock that can be one of two sides."""
+    """A device with a scripted clock that can be the GPU of a split."""
 
     @abstractmethod
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions; on the scripted clock they run at the same time."""
+        """Run both functions. By the scripted clock they run at the same time."""
 
     @abstractmethod
     def cpu_beside(self) -> Session:
-        """Return a CPU session on the same clock."""
+        """Return a session of a CPU on the same clock."""

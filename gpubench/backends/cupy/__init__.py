@@ -1,8 +1,9 @@
-"""CuPy: NVIDIA's GPUs through CUDA; AMD's GPUs through HIP, library implementation only, if CuPy was built for ROCm.
+"""CuPy: NVIDIA's GPUs through CUDA, and AMD's GPUs through HIP if CuPy was built for ROCm (library
+implementation only).
 
-The library implementation is the array expression on CuPy arrays; the tuned implementation is the op's CUDA kernel,
-compiled by NVRTC. The device clock is a pair of events. The timed launches are queued behind a spinning kernel that
-lasts longer than enqueueing them, so that no host time is measured.
+The library implementation is the array expression on CuPy arrays. The tuned implementation is the op's CUDA
+kernel, compiled by NVRTC. The device clock is a pair of CUDA events. The timed launches are queued behind a
+spinning kernel that lasts longer than enqueueing them, so that no host time is measured.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class CupySession(
     protocols.Chains,
     protocols.TimesStages,
 ):
-    """One CUDA device with the default stream and CuPy's memory pool, as a CuPy user has it."""
+    """One CUDA device, with the default stream and CuPy's memory pool, as a user of CuPy has it."""
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -133,8 +134,8 @@ class CupySession(
         self._staged = PinnedTransfers(cupy, self._pinned, self.enter)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why the case cannot run: no CUDA kernel for the tuned implementation, a dtype or TF32 that is missing,
-        or operands larger than the device."""
+        """Return why the case cannot run, or None: there is no CUDA kernel for the tuned implementation, the
+        device lacks the dtype or TF32, or the operands do not fit."""
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
         if self._on_hip and (refusal := no_cuda(op, case)):
@@ -154,8 +155,8 @@ class CupySession(
         return Unsupported(why, reason="no-dtype") if why else None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return a pageable NumPy array for the library implementation, as a CuPy user has; a page-locked array for the
-        tuned one."""
+        """Return a page-locked array for the tuned implementation, and a pageable NumPy array for the library
+        one, as a user of CuPy has it."""
         import numpy as np
 
         if implementation == "library":
@@ -164,7 +165,7 @@ class CupySession(
             return self._pinned.array(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return an idle array of that shape, else a new one from CuPy's pool. Raises DeviceOutOfMemory."""
+        """Return an idle array of that shape, or else a new one from CuPy's pool. Raises DeviceOutOfMemory."""
         return self._pool.ready((shape, dtype)).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -191,18 +192,19 @@ class CupySession(
         return InPlaceSession(self, CudaHostMemory(self._cupy, self._ordinal, memory))
 
     def transfers(self, implementation: Implementation) -> Transfers:
-        """Return transfers through page-locked memory for the tuned implementation, CuPy's own for the library one."""
+        """Return transfers through page-locked memory for the tuned implementation, and CuPy's own ones for the
+        library one."""
         return self._staged if implementation == "tuned" else Transfers(self)
 
     def stream(self) -> DeviceStream:
-        """Return a new stream. Raises Unsupported if the device has no engine that copies while kernels run."""
+        """Return a new stream. Raises Unsupported if the device cannot copy while kernels run."""
         if not self._copies_aside:
             raise Unsupported(f"{self.device.id} has no engine that copies beside kernels", reason="no-streams")
         with vendor_errors():
             return CudaStream(self._cupy)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the device on the current stream; the driver stages pageable memory."""
+        """Copy to the device on the current stream. The driver stages pageable memory."""
         with vendor_errors():
             buffer.set(host)
 
@@ -236,8 +238,8 @@ class CupySession(
         return buffer[: math.prod(shape)].reshape(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """Return the launch of the expression on CuPy arrays, or of the op's first CUDA kernel. If a library call has
-        an `output` to write to, the launch is the program that repeats this call. Raises BuildError."""
+        """Return a launch of the expression on CuPy arrays, or of the op's CUDA kernel. If a library call has
+        to write into `output`, the launch is a program that repeats the call. Raises BuildError."""
         cupy = self._cupy
         if calls_library(op, case) and (output is None or self._on_hip):
             call = partial(op.call("cupy"), cupy, *inputs)
@@ -254,15 +256,15 @@ class CupySession(
             )
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
-        """Return the launches in order on the stream, as one graph if all of them are our own kernels and products."""
+        """Return one launch of all steps: a CUDA graph if all of them are our own kernels and products, or else
+        the launches in order on the stream."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
 
     def _one_by_one(self, steps: protocols.Steps, output: Buffer) -> CudaLaunch:
         return CudaLaunch(in_order(steps, output, self._cupy.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time the stages by events between them. The steps of the host come first and are timed by the host's
-        clock."""
+        """Time the stages by events between them. Steps on the host come first, timed by the host's clock."""
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
             return read_stages(self, steps, calls, None if self._on_hip else self._clock.each)
@@ -277,26 +279,26 @@ class CupySession(
             self._cupy.cuda.get_current_stream().synchronize()
 
     def enter(self) -> None:
-        """Make the session's device CUDA's current device in the calling thread."""
+        """Make the session's device the current CUDA device in the calling thread."""
         self._cupy.cuda.Device(self._ordinal).use()
 
     def sync_asleep(self) -> None:
-        """Wait for the stream asleep, until the driver's interrupt."""
+        """Wait for the stream without spinning, until the driver's interrupt."""
         with vendor_errors():
             self._asleep.record()
             self._asleep.synchronize()
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the device seconds of `repeat` launches between two events, without host time; `cold` flushes the
-        caches first. Returns None on ROCm, where host time cannot be kept out."""
+        """Return the device seconds of `repeat` launches between two events, without host time. `cold` flushes
+        the caches first. Returns None on ROCm, where host time cannot be excluded."""
         if self._on_hip:
             return None
         with vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
     def core_hz(self) -> float | None:
-        """Count the cycles of one SM against the global timer, after all enqueued work. Returns None if there is no
-        such counter."""
+        """Count the cycles of one SM against the global timer, after all enqueued work. Returns None if there
+        is no such counter."""
         if self._cycles is None:
             return None
         with vendor_errors():
@@ -308,7 +310,7 @@ class CupySession(
         return CudaLaunch(partial(self._nothing, (1,), (1,), ()))
 
     def flush(self) -> None:
-        """Overwrite twice the L2 cache."""
+        """Overwrite twice as many bytes as the L2 cache holds."""
         with vendor_errors():
             self._clock.write_over_the_caches()
 
@@ -324,8 +326,8 @@ class CupySession(
 
 
 def no_cuda(op: Op, case: Case) -> Unsupported | None:
-    """Return why a case needs CUDA. Our kernels use NVIDIA's registers, shuffles and matrix units, which hipRTC lacks,
-    and TF32 is a type of NVIDIA's tensor cores. Returns None if CuPy's own functions are enough."""
+    """Return why the case needs CUDA, or None if CuPy's own functions are enough. Our kernels use NVIDIA's
+    registers, shuffles and matrix units, which hipRTC lacks, and TF32 is a type of NVIDIA's tensor cores."""
     if case.implementation == "tuned":
         return Unsupported("no CUDA kernel: CuPy runs on ROCm", reason="no-implementation")
     if case.variant is not None:
@@ -334,9 +336,9 @@ def no_cuda(op: Op, case: Case) -> Unsupported | None:
 
 
 def no_bfloat16(cupy: str, numpy: str) -> str:
-    """Return why these versions have no bfloat16 arrays, or an empty text if they have.
+    """Return why these versions have no bfloat16 arrays, or an empty string if they have.
 
-    Source: CuPy's upgrade guide; bfloat16 came with CuPy 14, by ml_dtypes, for NumPy 2.1.2 and above.
+    Source: CuPy's upgrade guide. bfloat16 came with CuPy 14, through ml_dtypes, for NumPy 2.1.2 and later.
     """
     if _numbers(cupy) < (14,):
         return f"CuPy {cupy} has no bfloat16 arrays; CuPy 14 has"
@@ -346,10 +348,11 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
 
 
 def no_expression(cupy: Any, op: Op, case: Case) -> str:
-    """Return why the op's expression leaves the case's dtype, or an empty text if it does not. Tries operands of two by
-    two.
+    """Return why the op's expression does not stay in the case's dtype, or an empty string if it does. It is
+    tried with arrays in which every param is 2.
 
-    CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in bfloat16.
+    CuPy promotes some bfloat16 expressions, such as sums with a plain number, and has no batched product in
+    bfloat16.
     """
     two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
     try:
@@ -381,7 +384,7 @@ class CupyBackend(Backend, Joins):
     implementations: tuple[Implementation, ...] = ("library", "tuned")
 
     def devices(self) -> list[Device]:
-        """List the visible devices that answer. Raises BackendUnavailable with the remedy if there is none."""
+        """List the visible devices that answer. Raises BackendUnavailable with a remedy if there is none."""
         cupy = _import_cupy()
         api, maker = ("HIP", "AMD") if is_hip(cupy) else ("CUDA", "NVIDIA")
         try:
@@ -413,7 +416,6 @@ class CupyBackend(Backend, Joins):
             _import_cupy()
 
     def joinable(self) -> list[Device]:
-        """List all devices."""
         return self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
@@ -449,8 +451,8 @@ def _import_cupy() -> Any:
 
 
 def whole_uuid(raw: object) -> str | None:
-    """Return the UUID's 16 bytes in hexadecimal. Returns None for fewer bytes: CuPy reads the UUID as a text that ends
-    at the first zero byte. The PCI address identifies such a device."""
+    """Return the 16 bytes of the UUID in hexadecimal. Returns None for fewer bytes: CuPy reads the UUID as a
+    text, which ends at the first zero byte. Such a device is identified by its PCI address."""
     return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
 
 
@@ -489,7 +491,7 @@ def _attribute(cupy: Any, ordinal: int, number: int) -> int:
 
 
 def _driver_text(number: int, *, hip: bool) -> str:
-    """Return `CUDA 13.0` for 13000. HIP counts in another way: return `HIP 6.4` for 60443484."""
+    """Return `CUDA 13.0` for 13000. HIP numbers its versions differently: 60443484 is `HIP 6.4`."""
     if hip:
         return f"HIP {number // 10_000_000}.{number // 100_000 % 100}"
     return f"CUDA {number // 1000}.{number % 1000 // 10}"
@@ -498,21 +500,21 @@ def _driver_text(number: int, *, hip: bool) -> str:
 # cudaDeviceAttr (CUDA runtime API).
 CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 13, 16, 36, 37
 DATA_RATE = 2  # transfers per period of the memory clock as the driver counts it
-# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions), of those that run no faster
-# than the clock that CUDA tells. Cards for desktops raise theirs above it by themselves, and what is newer may compute
-# float32 products by other units: nothing true may be refused.
+# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions). Only devices that
+# never run faster than the clock that CUDA reports are listed: desktop cards may, and newer devices may use
+# other units for float32 products. A peak that is too low would refuse true results.
 FLOAT32_UNITS = {(6, 0): 64, (8, 0): 64, (9, 0): 128}
-# Boards whose memory is the CPU's: what CUDA tells of a bus there is not that of their memory.
+# Boards that share the CPU's memory. The bus that CUDA reports for them is not that of their memory.
 BOARDS = {(5, 3), (6, 2), (7, 2), (8, 7)}
 SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
 def vendor_peaks(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
-    """Return the peaks of the device's memory (bytes/s) and of float32 (FLOP/s), without those that the driver does not
-    tell.
+    """Return the peaks of the device's memory in bytes/s and of its float32 arithmetic in FLOP/s. A peak that
+    the driver does not report is missing.
 
-    `attribute` returns the value of one attribute; 0 or an exception means that it is missing. Tensor cores are not
-    counted, so the other dtypes have no peak here.
+    `attribute` returns the value of a cudaDeviceAttr; 0 or an exception means that it is missing. Tensor cores
+    are not counted, so other dtypes have no peak here.
     """
 
     def attribute_value(number: int) -> int:

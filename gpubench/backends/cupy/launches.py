@@ -1,10 +1,11 @@
-"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy; library calls in TF32; chains; their clocks.
+"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy; library calls in TF32; chains; and their
+clocks.
 
-RawModule is not used: it appends -ftz=true to every option list, which turns numbers below 1.2e-38 into 0.
+RawModule is not used, because it adds -ftz=true to all options, which turns numbers below 1.2e-38 into 0.
 
-Two events around the launches time them. A spinning kernel goes before them, so that no host time is measured. One
-multiprocessor counts its own cycles against the global timer, which gives the clock at which the last launch ended. The
-driver's reading of this clock is some time old.
+Two events around the launches time them. A spinning kernel goes first, so that no host time is measured. One
+multiprocessor counts its own cycles against the global timer, which gives the clock right after the last
+launch. The driver's reading of this clock is older.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from gpubench.kernels.contract.kernel import CudaPass, CudaProduct, CudaProgram,
 from gpubench.kernels.contract.op import Dtype, Op
 from gpubench.result.case import TF32, Case
 
-# Memory runs out at a launch too: a kernel's own, or the library's workspace.
+# Words in errors that mean a lack of memory, which may also occur at a launch.
 _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
 
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn CuPy's exceptions into ours: code above this file knows none of CuPy's."""
+    """Turn CuPy's exceptions into BackendError. Code outside this folder knows none of CuPy's exceptions."""
     import cupy
 
     try:
@@ -57,9 +58,9 @@ MOST_QUEUED = 1000
 
 
 class CudaLaunch(Call):
-    """A prepared call; `output` is the array with the result of the last call.
+    """A prepared call. `output` is the array with the result of the last call.
 
-    `queued`: launches that fit into the stream together, as far as is known; fewer if one launch is several kernels.
+    `queued`: how many launches fit into the stream, as far as is known; fewer if one launch is several kernels.
     `steps`: the kernels and products that a call enqueues; None if a library decides.
     """
 
@@ -75,7 +76,8 @@ class CudaLaunch(Call):
 
 
 class CudaPrograms:
-    """The compiled programs of one session. Compiling a case again with other buffers only binds the buffers."""
+    """The compiled programs of one session. To compile a case again with other buffers only binds these
+    buffers."""
 
     def __init__(self, cupy: Any, limits: Limits) -> None:
         self._cupy = cupy
@@ -106,8 +108,8 @@ class CudaPrograms:
         return CudaLaunch(call, digest, steps)
 
     def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
-        """Compile the missing programs of these cases on all CPUs. Each thread calls `enter` first, to make the device
-        current. Raises BuildError."""
+        """Compile the programs of these cases that are missing, on all CPUs. Each thread calls `enter` first,
+        to make the device current. Raises BuildError."""
         programs = {(case.workload, case.variant): partial(self._make, op, case) for op, case in cases}
         passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
         missing = {
@@ -146,8 +148,8 @@ class CudaPrograms:
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
-        """Return the compiled function of a source text. One module serves many sizes, because most texts do not depend
-        on the size."""
+        """Return the compiled function of a pass. One module serves many sizes, because most source texts do
+        not depend on the size."""
         if _text(step) not in self._functions:
             self._load(step, self._compile(step))
         return self._functions[_text(step)]
@@ -171,7 +173,7 @@ def _text(step: CudaPass) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
-    """Return buffers by name, and plain integers as 64-bit integers, whatever CuPy would make of a Python int."""
+    """Return the arguments of the kernel: buffers by name, and integers as 64-bit integers."""
     import numpy as np
 
     return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)
@@ -185,9 +187,10 @@ _COMPUTE_32F, _COMPUTE_64F = 68, 70
 
 
 class CublasProduct:
-    """A call of cuBLAS, which stores matrices by columns: our C = A B, stored by rows, is C^T = B^T A^T for cuBLAS.
+    """A call of cuBLAS, which stores matrices by columns. Our C = A B, stored by rows, is C^T = B^T A^T for
+    cuBLAS.
 
-    `arguments` are those of cublasGemmStridedBatchedEx if `batched`, else of cublasGemmEx.
+    `arguments` are those of cublasGemmStridedBatchedEx if `batched`, or else of cublasGemmEx.
     """
 
     def __init__(self, cupy: Any, step: CudaProduct, buffers: Mapping[str, Buffer], dtype: Dtype) -> None:
@@ -231,7 +234,7 @@ class CublasProduct:
 
 # What cuBLAS gives itself on Hopper (its documentation, cublasSetWorkspace); with less it might choose other kernels.
 WORKSPACE_BYTES = 32 << 20
-# One launch is launched faster by itself.
+# A graph of a single launch is slower than the launch itself.
 FEWEST = 2
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
@@ -241,8 +244,8 @@ _BATCHED = (*_SIDES, _P, _I, _I, _L, _P, _I, _I, _L, _P, _P, _I, _I, _L, _I, _I,
 
 
 class CapturedCublas:
-    """The functions of the loaded cuBLAS that a capture needs, and their workspace. Raises OSError if the library does
-    not load."""
+    """The functions of the loaded cuBLAS that a capture needs, with their workspace. Raises OSError if the
+    library does not load."""
 
     def __init__(self, cupy: Any) -> None:
         cublas, self._handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
@@ -257,7 +260,7 @@ class CapturedCublas:
         self._gemm.argtypes, self._batched.argtypes = _GEMM, _BATCHED
 
     def begin(self, stream: int) -> None:
-        """Send products to this stream from now on, until CuPy's next call sets its own stream."""
+        """Send products to this stream from now on, until the next call of CuPy sets its own stream."""
         self._check(self._set_stream(self._handle, stream))
         self._check(self._set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES))
 
@@ -270,15 +273,16 @@ class CapturedCublas:
 
 
 class CudaGraphs:
-    """The maker of a session's chains. Their products share one workspace, because chains run one after the other."""
+    """Makes the chains of a session. Their products share one workspace, because chains run one after the
+    other."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._cublas: CapturedCublas | None = None
 
     def chain(self, launches: Sequence[Launch], output: Buffer) -> CudaLaunch | None:
-        """Return the launches as one graph. Returns None if there are fewer than `FEWEST`, or if a library call among
-        them takes memory, which a graph cannot do."""
+        """Return the launches as one graph. Returns None if there are fewer than `FEWEST`, or if one is a
+        library call that allocates memory, which a graph cannot do."""
         own = [launch for launch in launches if not isinstance(launch, HostCall)]
         if len(own) < FEWEST or not all(
             isinstance(step, CudaLaunch) and step.steps is not None for step in own
@@ -287,7 +291,7 @@ class CudaGraphs:
         return CudaGraph(self, launches, output)
 
     def capture(self, steps: Sequence[Any]) -> Any:
-        """Capture the steps as a graph that can be launched. Raises the errors of CuPy, the driver and cuBLAS."""
+        """Capture the steps as a graph that can be launched. Raises errors of CuPy, the driver and cuBLAS."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         if self._cublas is None and any(isinstance(step, CublasProduct) for step in steps):
             self._cublas = CapturedCublas(self._cupy)
@@ -311,8 +315,8 @@ class CudaGraphs:
 
 
 class CudaGraph(CudaLaunch):
-    """A chain: the steps of the host, then all other launches as one graph. If the driver cannot capture the graph, the
-    launches run one by one."""
+    """A chain: first the steps on the host, then all other launches as one graph. If the driver cannot capture
+    the graph, the launches run one by one."""
 
     def __init__(self, graphs: CudaGraphs, launches: Sequence[Launch], output: Buffer) -> None:
         super().__init__(lambda: output)
@@ -354,14 +358,15 @@ _MATH_TF32 = 3
 
 
 def pin_off() -> None:
-    """Switch TF32 off whatever the user's environment says: CuPy and cuBLAS read the variables when they are loaded."""
+    """Switch TF32 off, whatever the user's environment says. Call it before CuPy and cuBLAS are loaded, since
+    they read the variables then."""
     os.environ["CUPY_TF32"] = "0"
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
 
 def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
-    """Return why this case cannot run in TF32 on a device of that compute capability. Returns None if it can, or if the
-    case does not ask for TF32."""
+    """Return why this case cannot run in TF32 on a device of compute capability `major`.`minor`. Returns None
+    if it can, or if the case does not ask for TF32."""
     if case.implementation != "library" or case.variant is None:
         return None
     if case.variant != TF32 or "cupy" not in op.tf32 or case.dtype != "float32":
@@ -374,8 +379,7 @@ def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
 
 
 def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the call with permission for cuBLAS to round float32 inputs to TF32; afterwards the handle is in its
-    default mode again."""
+    """Return a call during which cuBLAS may round float32 inputs to TF32. The mode is reset afterwards."""
     cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Any:
@@ -402,15 +406,15 @@ extern "C" __global__ void nothing() {}
 LONGEST_DELAY_S = 0.1
 LAUNCH_S = 10e-6  # host time of one launch before any was seen (CuPy: 5 to 15 us)
 SPARE_S = 50e-6
-# Calls with an event behind each that are queued together, and the host time of one: the stream holds 1024 entries, and
-# a call may be several kernels.
+# How many calls, each followed by an event, are queued together, and the host time of one. The stream holds
+# 1024 entries, and a call may be several kernels.
 PORTION = 200
 STEP_S = 25e-6
 
 
 class EventClock:
-    """A clock that reads the device seconds of launches on the current stream. `spin`: the kernel of `SPIN`;
-    `flush_bytes`: bytes that empty the caches."""
+    """A clock that reads the device seconds of launches on the current stream. `spin`: the kernel of `SPIN`.
+    `flush_bytes`: how many bytes to write to empty the caches."""
 
     def __init__(
         self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
@@ -422,10 +426,11 @@ class EventClock:
         self._launch_s = LAUNCH_S
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float:
-        """Return the seconds between two events around `repeat` launches, queued so that no host time is measured.
+        """Return the seconds between two events around `repeat` launches, queued so that no host time is
+        measured.
 
-        `cold` overwrites the caches first. If the stream cannot hold all launches, they are timed in portions: with a
-        full stream the host waits for the device at every launch, and its time would be measured.
+        `cold` overwrites the caches first. If the stream cannot hold all launches, they are timed in portions:
+        once the stream is full, the host waits for the device at every launch, and its time would be measured.
         """
         total, rest = 0.0, repeat
         while rest:
@@ -438,8 +443,8 @@ class EventClock:
         return total
 
     def each(self, calls: Sequence[CudaLaunch]) -> StageReading:
-        """Return the seconds of each call by events between calls. The calls are queued in portions, so that no host
-        time is measured."""
+        """Return the seconds of each call, by events between the calls. Calls are queued in portions, so that
+        no host time is measured."""
         seconds: list[float] = []
         for start in range(0, len(calls), PORTION):
             seconds += self._between(calls[start : start + PORTION])
@@ -464,8 +469,8 @@ class EventClock:
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
     def _delay(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
-        """Enqueue a delay, a flush if `cold`, the event `begin`, and the work of `enqueue`. Returns the host's seconds
-        in `enqueue`."""
+        """Enqueue a delay, then a flush if `cold`, the event `begin`, and the work of `enqueue`. Returns the
+        host's seconds in `enqueue`."""
         import numpy as np
 
         self._cupy.cuda.get_current_stream().synchronize()
@@ -482,11 +487,11 @@ class EventClock:
         self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
-        """Return the seconds of `count` launches, and whether the launches and the end event were queued before the
-        first launch began.
+        """Return the seconds of `count` launches, and whether all of them and the end event were queued before
+        the first one began.
 
-        If the delay was too short, the first event has passed, and the delay is doubled. If the host takes longer with
-        every longer delay, the stream is full and the host waits for it; then no delay is long enough.
+        If the delay was too short, it is doubled. If the host takes longer with a longer delay, the stream is
+        full and the host waits for it, so that no delay is long enough.
         """
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
@@ -509,7 +514,7 @@ class EventClock:
             delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
 
     def write_over_the_caches(self) -> None:
-        """Enqueue a write of `flush_bytes`, which empties the caches."""
+        """Enqueue a write of `flush_bytes` bytes, which empties the caches."""
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
@@ -534,12 +539,13 @@ extern "C" __global__ void count(unsigned long long nanoseconds, unsigned long l
 """
 # Reading the timer takes below 0.1 us, at each end: 0.1 % of this.
 SPAN_NS = 100_000
-# What no SM has run at; outside of it the counters of a virtual GPU are not those of the device.
+# Clocks outside this range do not exist. They show that the counters of a virtual GPU are not those of the
+# device.
 PLAUSIBLE_HZ = (1e7, 1e11)
 
 
 class CycleCounter:
-    """A counter of one SM's cycles per second, on the current stream. `kernel`: the kernel of `COUNT`."""
+    """Counts the cycles of one SM per second, on the current stream. `kernel`: the kernel of `COUNT`."""
 
     def __init__(self, cupy: Any, kernel: Any) -> None:
         self._kernel = kernel
@@ -547,8 +553,8 @@ class CycleCounter:
         self._elapsed: Any = cupy.zeros(2, cupy.uint64)
 
     def hertz(self) -> float | None:
-        """Return the clock in Hz right after all enqueued work, in about 0.15 ms. Returns None if the counters stand
-        still or are implausible."""
+        """Return the clock in Hz right after all enqueued work, in about 0.15 ms. Returns None if the counters
+        stand still or give an implausible value."""
         import numpy as np
 
         self._kernel((1,), (1,), (np.uint64(SPAN_NS), self._elapsed))

@@ -1,6 +1,6 @@
-"""CUDA devices joined to a group: copies by the runtime, collectives by NCCL, all in one process.
+"""Links among CUDA devices: copies by the CUDA runtime, and collectives by NCCL, all in one process.
 
-NCCL's variables pass through untouched: hosts set some for safety.
+NCCL's environment variables are left as they are, since hosts set some of them for safety.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpubench.base.errors import DeviceOutOfMemory, Unsupported
 from gpubench.base.installation import install_command
 from gpubench.kernels.contract.op import Array
 
-# Of nccl.h.
+# Constants of nccl.h.
 FLOAT32, SUM, AVERAGE = 7, 0, 4
 TYPES = {"float16": 6, "float32": FLOAT32, "float64": 8, "bfloat16": 9}
-# The call of each collective, and what it takes behind the type: an operation, or the rank that sends.
+# The call of each collective, and its arguments after the type: an operation, or the rank that sends.
 CALLS: dict[str, tuple[Any, ...]] = {
     "allreduce": ("allReduce", SUM), "reducescatter": ("reduceScatter", SUM), "allgather": ("allGather",),
     "broadcast": ("broadcast", 0),
@@ -30,8 +30,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 class CudaLinks(Links):
-    """The links among CUDA devices, with one stream a device. NCCL starts with the first collective, because a plain
-    copy does not need it."""
+    """The links among CUDA devices, with one stream per device. NCCL is started by the first collective,
+    because a plain copy does not need it."""
 
     def __init__(self, cupy: Any, ordinals: Sequence[int]) -> None:
         self.xp, self.ranks = cupy, len(ordinals)
@@ -47,7 +47,7 @@ class CudaLinks(Links):
 
     @property
     def library(self) -> str:  # type: ignore[override]
-        """NCCL with its version ("nccl 2.27.3"). Raises Unsupported if NCCL is not installed."""
+        """NCCL with its version, such as "nccl 2.27.3". Raises Unsupported if NCCL is not installed."""
         version = int(nccl_binding().get_version())
         return f"nccl {version // 10000}.{version // 100 % 100}.{version % 100}"
 
@@ -71,7 +71,7 @@ class CudaLinks(Links):
         return numpy, self.xp.asnumpy(array)
 
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Copy on the source's stream. Without peer access the driver copies through host memory."""
+        """Copy on the stream of the source. Without peer access the driver copies through host memory."""
         runtime, ordinals = self.xp.cuda.runtime, self._ordinals
         for source, target in pairs:
             runtime.memcpyPeerAsync(
@@ -80,9 +80,9 @@ class CudaLinks(Links):
             )  # fmt: skip
 
     def collect(self, name: str, sent: Sequence[Array], got: Sequence[Array]) -> None:
-        """Enqueue the calls of all ranks as one NCCL group; outside a group the first rank would wait for the others
-        for ever. No device is made current: a communicator knows its device, and the switch would take longer than the
-        call."""
+        """Enqueue the calls of all ranks as one NCCL group, because otherwise the first rank would wait for the
+        others for ever. No device is made current, since a communicator knows its device and the switch would
+        take longer than the call."""
         nccl, communicators = self._join()
         nccl.groupStart()
         for rank, communicator in enumerate(communicators):
@@ -125,7 +125,7 @@ class CudaLinks(Links):
         self._communicators = None
 
     def _reach(self, source: int, target: int) -> bool:
-        """Allow the source device to access the target's memory, and return whether it may."""
+        """Let the source device access the memory of the target, and return whether it can."""
         runtime = self.xp.cuda.runtime
         if not runtime.deviceCanAccessPeer(source, target):
             return False

@@ -1,13 +1,13 @@
-"""Memory of one CUDA device: buffers that are kept for the next workload, page-locked staging for transfers, and host
-memory that the device computes in.
+"""Memory of one CUDA device: buffers that are kept for the next workload, page-locked staging for transfers,
+and host memory in which the device computes.
 
-Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md). So several threads of the tuned
-implementation copy the array into page-locked chunks while the device moves earlier chunks. The time of these copies
-belongs to the transfer.
+Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 GB/s (docs/kernels.md). So in the tuned
+implementation several threads copy the array into page-locked chunks, while the device moves earlier chunks.
+The time of these copies belongs to the transfer.
 
-With unified addressing a page-locked allocation has the same address on both sides, and the device reads it over the
-link each time (CUDA C++ programming guide, section mapped memory). A page of managed memory moves to the side that
-touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
+With unified addressing a page-locked allocation has the same address on both sides, and the device reads it
+over the link each time (CUDA C++ programming guide, section mapped memory). A page of managed memory moves to
+the side that touches it. Nothing is prefetched here (cudaMemPrefetchAsync), as in a plain program.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from gpubench.kernels.contract.op import ITEMSIZE, Array, Op, Shape, Stored
 from gpubench.result.case import Case
 from gpubench.result.run import Staging
 
-# What a thread copies at a time. At the least so much that half of it takes as long as waking another thread, or the
-# time of a copy would jump where the second one joins; at the most so much that the first piece is soon on its way.
+# Least and most bytes that a thread copies at a time. Half of the least takes as long as waking another thread,
+# since otherwise the time of a copy would jump where a second thread joins. With more than the most the first
+# piece is late.
 PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
-# A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
+# A larger buffer goes back to CuPy's pool, which frees it if memory runs out.
 KEPT_BYTES = 64 << 20
 
 
 class DevicePool(BufferPool):
-    """A pool of arrays by shape and dtype, in front of CuPy's pool, which looks up a stream and a size at each call."""
+    """A pool of arrays by shape and dtype. It is faster than CuPy's pool, which looks up a stream and a size at
+    each call."""
 
     most = KEPT_BYTES
 
@@ -50,7 +52,7 @@ class DevicePool(BufferPool):
         self._homes: dict[tuple[Shape, str], ReadyBuffers] = {}
 
     def make(self, key: Any) -> Buffer:
-        """Return an array of the (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
+        """Return a new array of the key (shape, dtype) from CuPy's pool. Raises DeviceOutOfMemory."""
         shape, dtype = key
         with vendor_errors():
             array = self._cupy.empty(shape, host_dtype(dtype))
@@ -62,23 +64,25 @@ class DevicePool(BufferPool):
         return int(math.prod(shape)) * ITEMSIZE[dtype]
 
     def release(self, buffers: list[Buffer]) -> None:
-        """Give the arrays back to CuPy's pool, and all idle memory of CuPy's pool back to the driver."""
+        """Return the arrays to CuPy's pool, and all idle memory of CuPy's pool to the driver."""
         buffers.clear()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep the array if its shape was asked for before; drop other arrays, such as a launch's fresh results."""
+        """Keep the array if its shape was asked for before. Other arrays, such as new results of launches, are
+        dropped."""
         home = self._homes.get((buffer.shape, buffer.dtype.char))
         if home is not None:
             home.give_back(buffer)
 
     def idle_bytes(self) -> int:
-        """Count the idle bytes of this pool and of CuPy's pool."""
+        """Return the idle bytes of this pool and of CuPy's pool."""
         return super().idle_bytes() + int(self._cupy.get_default_memory_pool().free_bytes())
 
 
 class PinnedMemory:
-    """A source of page-locked host arrays: CuPy's pool, which is emptied when it may hold more than `IDLE_BYTES`."""
+    """A source of page-locked host arrays. They come from CuPy's pool, whose idle memory is freed after every
+    `IDLE_BYTES`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -97,18 +101,18 @@ class PinnedMemory:
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def empty(self) -> None:
-        """Give all memory that no array uses back to the system."""
+        """Return all memory that no array uses to the system."""
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
         self._handed_out = 0
 
 
 class PinnedTransfers(Transfers):
-    """Transfers of the tuned implementation: directly for page-locked arrays, through page-locked chunks for other
-    arrays.
+    """Transfers of the tuned implementation. Page-locked arrays move directly, other arrays through page-locked
+    chunks.
 
-    Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the other. A
-    thread takes the interpreter's lock only a few times per piece, and no step waits for all threads: while other
-    threads compute with NumPy, each wait for the lock is long.
+    Each thread takes the next piece of the array and has two chunks: it fills one while the device moves the
+    other. A thread takes the interpreter's lock only a few times per piece, and no step waits for all threads,
+    because each wait for the lock is long while other threads compute with NumPy.
     """
 
     staging: Staging = "pinned"
@@ -163,7 +167,7 @@ class PinnedTransfers(Transfers):
                 self._threads.run(fetch, data.size, self._piece(data.size))
 
     def close(self) -> None:
-        """Free the chunks and end the threads, once the device has read the last chunk."""
+        """Free the chunks and end the threads, after the device has read the last chunk."""
         try:
             self._cupy.cuda.get_current_stream().synchronize()
         finally:  # a lost device raises
@@ -171,7 +175,7 @@ class PinnedTransfers(Transfers):
             self._own = threading.local()
 
     def _piece(self, size: int) -> int:
-        """Return the bytes that a thread takes at a time."""
+        """Return how many bytes a thread takes at a time."""
         return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
     def start_download(self, buffer: Buffer, host: Array) -> None:
@@ -180,7 +184,7 @@ class PinnedTransfers(Transfers):
             self._runtime.memcpyAsync(host.ctypes.data, buffer.data.ptr, host.nbytes, kind, stream.ptr)
 
     def is_direct(self, host: Array) -> bool:
-        """Return whether the array lies in one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
+        """Return whether the array lies in page-locked memory of CuPy, as arrays of `PinnedMemory.array` do."""
         owner: Any = host
         while getattr(owner, "base", None) is not None:
             owner = owner.base
@@ -188,8 +192,8 @@ class PinnedTransfers(Transfers):
         return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
 
     def _chunk(self, size: int) -> tuple[Array, Any]:
-        """Return `size` bytes of the thread's next chunk (its two chunks take turns), and the event of the last copy in
-        or out of the chunk."""
+        """Return `size` bytes of the thread's other chunk, and the event of the last copy that used the
+        chunk."""
         own = self._own.__dict__
         if not own:
             self._enter()
@@ -215,7 +219,7 @@ class CudaStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Make it CuPy's current stream: launches run on it, and take their memory on it."""
+        """Make it CuPy's current stream, on which launches run and allocate."""
         with vendor_errors(), self._stream:
             yield
 
@@ -227,7 +231,8 @@ class CudaStream(DeviceStream):
         launch()
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Enqueue a copy to the host. If the dtypes differ, as with a user's function, wait for the copy."""
+        """Enqueue a copy to the host. If the dtypes differ, as they may for a user's function, wait for the
+        copy."""
         if buffer.dtype == host.dtype:
             buffer.get(stream=self._stream, out=host, blocking=False)
         else:
@@ -245,10 +250,10 @@ _NEEDS = {"mapped": (CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING), "managed": (MANAG
 
 
 def is_unified(attribute: Callable[[int], int]) -> bool:
-    """Return whether the device's memory is the host's: an integrated GPU, or a GPU that walks the host's page tables
-    (Grace).
+    """Return whether the device shares the host's memory: an integrated GPU, or one that uses the host's page
+    tables (Grace).
 
-    `attribute` reads a cudaDeviceAttr; older runtimes raise for attributes that they do not know.
+    `attribute` reads a cudaDeviceAttr. Older runtimes raise an error for attributes that they do not know.
     """
 
     def is_set(number: int) -> bool:
@@ -261,7 +266,7 @@ def is_unified(attribute: Callable[[int], int]) -> bool:
 
 
 class CudaHostMemory(HostMemory):
-    """Host memory of one kind in a CuPy pool. Library calls take their results from the same pool."""
+    """Host memory of one kind in a CuPy pool. Results of library calls are allocated in the same pool."""
 
     def __init__(self, cupy: Any, ordinal: int, memory: str) -> None:
         self._cupy, self._ordinal = cupy, ordinal
@@ -276,7 +281,7 @@ class CudaHostMemory(HostMemory):
         self._bytes: dict[tuple[int, int], Array] = {}  # by address and size
 
     def _lock_pages(self, size: int) -> Any:
-        """Allocate page-locked memory; an allocator for a CuPy pool."""
+        """Allocate page-locked memory. It is the allocator of a CuPy pool."""
         cuda = self._cupy.cuda
         locked = cuda.pinned_memory.PinnedMemory(size, HOST_ALLOC_MAPPED)
         return cuda.MemoryPointer(cuda.UnownedMemory(locked.ptr, size, locked, self._ordinal), 0)
@@ -286,7 +291,8 @@ class CudaHostMemory(HostMemory):
             return self._cupy.empty(shape, host_dtype(dtype))
 
     def hold(self, buffers: Sequence[Buffer], *, write: bool) -> list[Array]:
-        """Return the arrays' bytes; read a byte of each managed page first, which moves the page to the host."""
+        """Return the bytes of the arrays. For managed memory, first read a byte of each page, which moves the
+        page to the host."""
         held = [self._on_host(buffer) for buffer in buffers]
         if self._touches:
             for array in held:
@@ -294,7 +300,8 @@ class CudaHostMemory(HostMemory):
         return held
 
     def _on_host(self, buffer: Buffer) -> Array:
-        """Return the bytes of an array. Raises Unsupported if a library put its result elsewhere."""
+        """Return the bytes of an array as a host array. Raises Unsupported if a library put its result
+        elsewhere."""
         import numpy as np
 
         place = (buffer.data.ptr, buffer.nbytes)
@@ -316,12 +323,12 @@ class CudaHostMemory(HostMemory):
         return launch if launch.steps is not None else CudaLaunch(partial(self._call, launch))
 
     def _call(self, launch: CudaLaunch) -> Buffer:
-        """Run a library call whose arrays come from this pool."""
+        """Run a library call whose arrays are allocated in this pool."""
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             launch()
         return launch.output
 
     def forget(self) -> None:
-        """Give idle memory back to the system."""
+        """Return idle memory to the system."""
         self._bytes.clear()
         self._pool.free_all_blocks()

@@ -1,1 +1,1 @@
-"""Backends that no list shows: a user has to name them."""
+"""Backends that are not listed. They are used only if the user names them."""

@@ -1,6 +1,6 @@
 """NumPy: the CPU, which is always there and is the baseline of every speedup.
 
-Its device clock is None, because the wall clock measures it. Transfers are plain copies; it runs only the regime
+It has no device clock, since the wall clock measures it. Transfers are plain copies, and the only regime is
 `resident`.
 """
 
@@ -55,13 +55,13 @@ from gpubench.result.case import Case
 from gpubench.result.run import Blas, Device, DeviceKind
 from gpubench.result.store.cache import user_cache
 
-# Seconds that choosing the implementation of one case may take, and how many times as fast as the likeliest one another
-# must be: on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that
-# remembered them.
+# Seconds that choosing the implementation of one case may take, and how many times as fast as the default
+# another one must be. On an H200 host, 8 of 16 threads once won a trial by luck and were three times as slow in
+# later runs.
 TUNING_S, CLEARLY = 0.25, 1.05
 
 
-# Builds the call of one way to do a case from inputs and output.
+# Returns a call that computes a case in one way, from the inputs and the output.
 Way = Callable[[Sequence[Buffer], Buffer], Callable[[], Array]]
 
 
@@ -107,7 +107,8 @@ class NumpySession(
         self._autotune = autotune
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse a tuned implementation that the op does not declare or numba cannot compile."""
+        """Return why a tuned implementation cannot run: the op declares none, or numba cannot compile it.
+        Returns None if it can."""
         if case.implementation != "tuned":
             return None
         if (refusal := no_kernel(op, case)) is not None:
@@ -119,7 +120,6 @@ class NumpySession(
         return None
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an ordinary pageable array."""
         return self.allocate(shape, dtype)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -150,8 +150,9 @@ class NumpySession(
         return part
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Call:
-        """Return a call of the plain expression. For a tuned implementation the call runs the chosen way, by default
-        the likeliest, and writes into `output`; the chosen way may be the plain expression too."""
+        """Return a call of the plain expression. For the tuned implementation it is a call of the chosen way to
+        compute the case, by default the likeliest one, which writes into `output`. That way may also be the
+        plain expression."""
         np = self._np
         if case.implementation == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
@@ -164,25 +165,26 @@ class NumpySession(
         return launch
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Compile the kernels of the tuned cases. numba takes a second for each; done here, nothing else waits for
-        it."""
+        """Compile the kernels of the tuned cases before anything waits for them. numba takes about a second for
+        each."""
         for op, case in cases:
             if case.implementation == "tuned" and not calls_library(op, case):
                 self._implementations(op, case, ())
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> Call:
-        """Return the calls in order as one; the result of a plain expression is copied to its place."""
+        """Return the calls in order as one call. The result of a plain expression is copied to its place."""
         return Call(in_order(steps, output, self._np.copyto))
 
     def stage_times(self, steps: protocols.Steps) -> StageReading:
-        """Time each step by the host's clock: a call has ended when it returns."""
+        """Time each step by the host's clock, since a call has ended when it returns."""
         calls = [self.chain([step], step[1]) for step in steps]
         with self._np.errstate(all="ignore"):
             seconds = clock_calls(self, calls)
         return StageReading(seconds, sum(seconds), "host")
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
-        """Import numba, and compile the kernels of each op for its largest size: smaller sizes use some of them too."""
+        """Import numba and compile the kernels of each op for its largest size. Smaller sizes use some of them,
+        too."""
         candidates: list[Candidate] = []
         for op, dtype in itertools.product(ops, dtypes):
             kernel = op.kernel(self.device.backend, dtype)
@@ -197,7 +199,8 @@ class NumpySession(
         )
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Time the ways to compute the case, once for this machine and size, and let `compile` take the fastest."""
+        """Time the ways to compute the case, once for this machine and size, and let `compile` use the fastest
+        one."""
         if (
             not self._autotune
             or case.implementation != "tuned"
@@ -230,8 +233,8 @@ class NumpySession(
             self._chosen[case.id] = name
 
     def _load_compiler(self) -> Choices:
-        """Import numba when it is first needed, which takes half a second. Returns the choices that were made with
-        numba, or without if numba does not work."""
+        """Import numba when it is first needed, which takes half a second. Returns the remembered choices for
+        numba, or for a machine without it."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)
@@ -247,10 +250,10 @@ class NumpySession(
         return self._choices
 
     def _implementations(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
-        """Return every way to compute the case on these arrays, by name, the likeliest first. Raises BuildError.
+        """Return all ways to compute the case on these arrays, by name, the likeliest first. Raises BuildError.
 
-        A kernel of NumPy calls is the only way. Otherwise the ways are the compiled kernels and the plain expression.
-        Compiled kernels need a working numba and arrays without gaps.
+        If the op declares a kernel of NumPy calls, it is the only way. Otherwise the ways are the compiled
+        kernels and the plain expression. Compiled kernels need a working numba and contiguous arrays.
         """
         np = self._np
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
@@ -271,8 +274,8 @@ class NumpySession(
         return ways
 
     def _plain(self, op: Op, inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
-        """Return a call of the expression that copies its result to `output`: `output` may be a part of an array that
-        others fill too."""
+        """Return a call of the expression that copies its result to `output`, which may be a part of an array
+        that others fill too."""
 
         compute = partial(op.call("numpy"), self._np, *inputs)
 
@@ -308,7 +311,8 @@ class NumpySession(
         return None if self._compiled is None else self._compiled.block_errors(got, want, scale, smallest)
 
     def run(self, launch: Call, repeat: int = 1) -> None:
-        """Run the launches to their end: NumPy is synchronous. Invalid values give results and no warnings."""
+        """Run the launches to their end, since NumPy is synchronous. Invalid values give results and no
+        warnings."""
         with self._np.errstate(all="ignore"):
             for _ in range(repeat):
                 launch()
@@ -323,20 +327,21 @@ class NumpySession(
                 self._compiled.limit = min(count, self._compiled.most)
 
     def _limit_blas(self, count: int) -> None:
-        """Set the number of BLAS threads directly: a context of threadpoolctl takes longer than a small product."""
+        """Set the number of BLAS threads directly, because a context of threadpoolctl takes longer than a small
+        product."""
         for library in self._controller.lib_controllers:
             if library.user_api == "blas":
                 library.set_num_threads(count)
 
     def sync(self) -> None:
-        """Do nothing: every call has ended when it returns."""
+        """Do nothing, because every call has ended when it returns."""
 
     def empty_launch(self) -> Call:
         """Return a call that does nothing."""
         return Call(lambda: None)
 
     def close(self) -> None:
-        """Stop the block threads and lift the thread limit."""
+        """Stop the threads of blocks, and lift the limit of BLAS threads."""
         self._blocks.close()
         self._limit.restore_original_limits()
 
@@ -350,7 +355,7 @@ def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer)
 
 
 def _why_not_compiled(error: Exception) -> str:
-    """Return why numba does not work, and name numba's variables that the user has set."""
+    """Return a text on why numba does not work. It names the variables of numba that the user has set."""
     variables = compiled.foreign_variables()
     if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite"):
         return NUMBA_MISSING
@@ -360,7 +365,7 @@ def _why_not_compiled(error: Exception) -> str:
 
 
 def _description(numba: NumbaThreads | None, threads: int) -> str:
-    """Describe everything that a choice depends on: the processor, the threads and the libraries."""
+    """Return a text with everything that a choice depends on: the processor, the threads and the libraries."""
     import numpy as np
 
     native = numba.described if numba else "no numba"
@@ -396,7 +401,7 @@ class NumpyBackend(Backend, Joins):
         ]
 
     def preload(self) -> None:
-        """Import NumPy, and numba too if its number of threads is known already."""
+        """Import NumPy. Also import numba if its number of threads is already known."""
         count = os.environ.get(NUMBA_THREADS, "")
         with contextlib.suppress(Exception):  # the session tells what is wrong with it
             if count.isdecimal():
@@ -405,15 +410,15 @@ class NumpyBackend(Backend, Joins):
             self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
-        """Open the CPU with `threads` threads. None means all usable CPUs."""
+        """Open the CPU with `threads` threads. None means one for each usable CPU."""
         return NumpySession(self.devices()[0], threads, autotune)
 
     def joinable(self) -> list[Device]:
-        """Return an empty list: a device group in host memory is named by the number of its ranks."""
+        """Return an empty list, since a device group in host memory is named by the number of its ranks."""
         return []
 
     def links(self, ordinals: Sequence[int], word: str = "") -> Links:
-        """Return the links of a device group in host memory with one rank for each ordinal."""
+        """Return the links of a device group in host memory, with one rank for each ordinal."""
         from gpubench.backends.shared.sides import HostLinks
 
         return HostLinks(len(ordinals))
@@ -421,7 +426,7 @@ class NumpyBackend(Backend, Joins):
     def members(
         self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
     ) -> list[Session]:
-        """Open the CPU once for each rank; the ranks take turns."""
+        """Open the CPU once for each rank. The ranks take turns."""
         return [self.open("numpy:0", threads, autotune=autotune) for _ in ordinals]
 
 

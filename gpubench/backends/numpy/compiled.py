@@ -1,7 +1,8 @@
-"""Compiled kernels of the CPU. Each kernel is a module of source text, and the cache keeps its machine code.
+"""Compiled kernels of the CPU. The kernels of a program are a module of source text, and the cache keeps its
+machine code.
 
-The name of a module is a hash of its text, of `native` and of the versions. The module enters `sys.modules` before it
-is executed, because otherwise its functions could not be loaded from the cache a second time.
+The name of a module is a hash of its text, of `native` and of the versions. The module enters `sys.modules`
+before it is executed, because otherwise its functions could not be loaded from the cache a second time.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from gpubench.kernels.contract.kernel import NumbaPass, NumbaProgram
 from gpubench.kernels.contract.op import Array
 from gpubench.result.store import Lock, cache
 
-# Kernels that are worth a process of their own, and so many of those at most: each imports numba first. After so many
-# seconds the rest is left to the moment that needs it.
+# Least number of kernels for each process that compiles, and most such processes, since each has to import
+# numba first. After AHEAD_S seconds they are ended, and the rest is compiled when it is needed.
 LEAST_SHARE, MOST_PROCESSES, AHEAD_S = 2, 8, 15.0
-# A region costs 2 us in the first, 3 in the second, 50 in the third.
+# Threading layers in order of preference. A parallel region costs 2, 3 and 50 us.
 _LAYERS = "omp tbb workqueue"
 NUMBA_THREADS = "NUMBA_NUM_THREADS"
 # Variables of numba that gpubench sets itself, or that concern a cache which it does not use.
 _OURS = (NUMBA_THREADS, "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_CACHE_DIR")
-# Those that make all code slower.
+# Variables that may make all code slower.
 _SLOWING = (
     "NUMBA_BOUNDSCHECK", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_DEBUG", "NUMBA_DEBUGINFO", "NUMBA_ENABLE_AVX",
     "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT",
 )  # fmt: skip
 _NATIVE = "gpubench.backends.numpy.native"
 _MARK = "loading-numba-"
-# A kernel that numbers the elements from `m` on: what numba has to do before it is trusted.
+# A kernel that numbers the elements from `m` on. It is used to test that numba works.
 TRIAL = """from gpubench.backends.numpy.native import *
 
 @kernel("int32", "int32", "int32", "int32")
@@ -52,10 +53,10 @@ def number(a, b, c, out, start, stop, slot, m, s):
         out[i] = i + m
 """
 
-# How an element of an output is read where it is compared with its reference.
+# Expressions that read an element of an output, by dtype, for the comparison with its reference.
 _READ = {"float32": "got[i]", "float64": "got[i]", "float16": "wide(got[i])"}
 
-# `maximum` hands a NaN on: a block that has one is beyond any limit.
+# `maximum` returns NaN if either number is one, so the error of a block with a NaN exceeds any limit.
 _ERRORS = """from gpubench.backends.numpy.native import *
 
 SMALLEST = float64({smallest!r})
@@ -75,8 +76,8 @@ def errors(got, want, scale, out, start, stop, slot, m, s):
 
 
 def import_numba(most: int, *, kernels: bool = True) -> None:
-    """Import numba with `most` threads, and with `kernels` the code that all kernels share. Raises ImportError,
-    NumbaUnusable, and any error of a broken numba."""
+    """Import numba with at most `most` threads. `kernels`: also import the code that all kernels share. Raises
+    ImportError, NumbaUnusable, and any error of a broken numba."""
     os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
     if "numba" not in sys.modules:  # afterwards numba refuses another number
         os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
@@ -92,34 +93,36 @@ def import_numba(most: int, *, kernels: bool = True) -> None:
 
 
 def preload(most: int) -> None:
-    """Import numba with `most` threads. Load the code that all kernels share only if the cache keeps it and the user
-    has set no variable of numba.
+    """Import numba with at most `most` threads. The code that all kernels share is imported only if the cache
+    keeps it and the user has set no variable of numba.
 
-    Otherwise the session compiles that code, because the session knows the folder of the run.
+    Otherwise the session compiles that code, since only the session knows the folder of the run.
     """
     import_numba(most, kernels=cache.user_cache().keeps and not foreign_variables())
 
 
 def foreign_variables() -> str:
-    """Name the variables of numba that the user has set. Each of them may keep numba from working."""
+    """Return the names of numba's variables that the user has set, joined by " and ". Each of them may keep
+    numba from working."""
     return " and ".join(sorted(name for name in os.environ if name.startswith("NUMBA_") and name not in _OURS))
 
 
 def slowing_variables() -> str:
-    """Name the variables in the environment that may make every kernel slower."""
+    """Return the names of the variables in the environment that may make every kernel slower, joined by " and
+    "."""
     return " and ".join(name for name in _SLOWING if name in os.environ)
 
 
 class NumbaUnusable(RuntimeError):
-    """An error of an installed numba that does not compile or computes wrongly. The message is a whole sentence."""
+    """Error: numba is installed but does not compile or computes wrongly. The message is a whole sentence."""
 
 
 class NumbaThreads:
-    """The thread pool of compiled kernels, one in each process. `compilations`: the number of kernels that were in no
-    cache."""
+    """Compiled kernels and the thread pool that runs them, one in each process. `compilations`: how many
+    kernels were not in the cache."""
 
     def __init__(self, most: int) -> None:
-        """Import numba and try it out. Raises the errors of `import_numba`."""
+        """Import numba and test it. Raises the errors of `import_numba`."""
         with on_all_cpus(), _leave_mark():
             import_numba(most)
             import llvmlite.binding
@@ -139,7 +142,7 @@ class NumbaThreads:
         self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
 
     def _try_out(self) -> None:
-        """Number four elements in one slice, then in two slices. Raises NumbaUnusable if the numbers are wrong."""
+        """Number four elements, in one slice and in two. Raises NumbaUnusable if the numbers are wrong."""
         import numpy as np
 
         step = NumbaPass("number", (None, None, None, "out"), units=4, m=7)
@@ -151,7 +154,7 @@ class NumbaThreads:
                 raise NumbaUnusable(f"numba does not work: its code counts {out.tolist()} from 7 on")
 
     def compile(self, program: NumbaProgram) -> None:
-        """Load the program's kernels, or compile them. Raises BuildError."""
+        """Load the program's kernels from the cache, or compile them. Raises BuildError."""
         try:
             self._module(program.source)
         except MemoryError:
@@ -160,9 +163,9 @@ class NumbaThreads:
             raise BuildError(f"numba does not compile the kernel: {one_line(error)}") from error
 
     def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
-        """Load the kernels of these programs. Several processes compile the kernels that no cache holds, because numba
-        compiles one kernel at a time in a process. Returns the seconds of compiling; a kernel that does not compile
-        raises nothing here."""
+        """Load the kernels of these programs. Kernels that are not in the cache are compiled by several
+        processes, because numba compiles one kernel at a time in a process. Returns the seconds of compiling. A
+        kernel that does not compile raises nothing here."""
         began = time.perf_counter()
         sources = dict.fromkeys(program.source for program in programs)
         missing = [source for source in sources if not self._at_hand(source)]
@@ -183,8 +186,8 @@ class NumbaThreads:
         return time.perf_counter() - began if missing else 0.0
 
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
-        """Return a launch of the program on these arrays. It uses their addresses, so it keeps references to them and
-        to its scratch."""
+        """Return a function that runs the program on these arrays. It uses their addresses, so it keeps
+        references to them and to its scratch memory."""
         import numpy as np
 
         module = self._module(program.source)
@@ -214,8 +217,8 @@ class NumbaThreads:
         return run
 
     def block_errors(self, got: Array, want: Array, scale: Array | None, smallest: float) -> Array | None:
-        """Return the largest error of each block of flat arrays, as `reference.judge` needs it. Returns None for arrays
-        that compiled code does not read."""
+        """Return the largest error of each block of flat arrays, as `reference.judge` needs it. Returns None
+        for arrays that compiled code cannot read."""
         import numpy as np
 
         arrays = {"got": got, "want": want} if scale is None else {"got": got, "want": want, "scale": scale}
@@ -239,8 +242,8 @@ class NumbaThreads:
         return out
 
     def assembly(self, program: NumbaProgram) -> str:
-        """Return the assembly text of the program's kernels. It is generated anew from the optimised LLVM code, which
-        the cache holds beside the machine code."""
+        """Return the assembly text of the program's kernels. It is generated again from the optimised LLVM
+        code, which the cache holds next to the machine code."""
         module = self._module(program.source)
         libraries = [getattr(module, step.kernel)._library for step in program.passes]
         return "\n".join(
@@ -248,7 +251,7 @@ class NumbaThreads:
         )
 
     def module_name(self, source: str) -> str:
-        """Return the name of the module that the text defines."""
+        """Return the name of the module that the source text defines."""
         digest = hashlib.sha256(f"{self._code.version()}\n{source}".encode()).hexdigest()[:20]
         return f"gpubench_kernel_{digest}"
 
@@ -269,8 +272,9 @@ class NumbaThreads:
 
 @contextlib.contextmanager
 def _leave_mark() -> Iterator[None]:
-    """Leave a mark in the run's folder while the `with` block loads numba, so that a numba that ends its process ends
-    only one worker of a run. Raises NumbaUnusable if a worker that has ended left its mark."""
+    """Leave a mark in the run's folder while the `with` block loads numba. If numba ends the process, later
+    workers of the run see the mark and do not load it. Raises NumbaUnusable if a worker that has ended left its
+    mark."""
     with contextlib.ExitStack() as marks:
         for folder in cache.fallbacks():
             if any(_is_of_the_dead(path) for path in folder.glob(f"{_MARK}*")):
@@ -284,7 +288,8 @@ def _leave_mark() -> Iterator[None]:
 
 
 def _is_of_the_dead(path: Path) -> bool:
-    """Return whether no process holds the mark. An empty mark does not count: its holder has just removed it."""
+    """Return whether no process holds the mark. An empty mark does not count, since its holder is just removing
+    it."""
     mark = Lock(path)
     with contextlib.suppress(OSError):
         if mark.take():
@@ -305,13 +310,13 @@ def _execute(name: str, source: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Return the kind and the message of an error as one line; numba's message may be a page long."""
+    """Return the type and the message of an error as one line of at most 300 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def main(folders: Sequence[str]) -> None:
-    """Compile the kernels in the list on stdin into the cache, or into the run's folder. Prints the first error and
-    exits."""
+    """Compile the source texts of the JSON list on stdin into the cache, or into the run's folder. At the first
+    error, print it and exit."""
     sources = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
     for folder in folders:
         cache.fall_back_to(Path(folder))

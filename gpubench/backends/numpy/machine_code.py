@@ -1,10 +1,10 @@
 """The machine code of compiled kernels in the cache: one file for each module of kernels.
 
-numba's own cache writes an index and a file for each function, without a digest, and executes whatever the file holds.
-It notices no change of the modules that a function calls or of the compiler's settings. Here the name of a file is a
-hash of all of these. A file holds the functions of its module for one processor, and is written as a whole.
+numba's own cache writes an index and a file for each function, without a digest, and executes whatever the file
+holds. It does not notice changes of the modules that a function calls or of the compiler's settings. Here the
+name of a file is a hash of all of these. A file holds all functions of its module for one processor.
 
-Only workers import this module: numba takes half a second.
+Only workers import this module, because numba takes half a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _open: dict[str, ModuleCode] = {}
 
 
 class ModuleCode:
-    """The functions of one module: those in the cache, and newly compiled ones.
+    """The functions of one module, loaded from the cache or newly compiled.
 
     `used`: whether a function was loaded instead of compiled.
     """
@@ -58,24 +58,25 @@ class ModuleCode:
         return None if payload is None else pickle.loads(payload)  # sealed, and written by this user
 
     def keep(self, function: str, parts: Any) -> None:
-        """Keep the parts of a compiled function; `save` writes them."""
+        """Store the parts of a compiled function. `save` writes them to the file."""
         self._payloads[function] = dumps(parts)
         self._grown = True
 
     def save(self) -> None:
-        """Write the file, if anything was compiled."""
+        """Write the file if a function was compiled."""
         if self._grown:
             self._cache.write(self._name, msgspec.msgpack.encode(self._payloads))
             self._grown = False
 
     def remove(self) -> None:
-        """Remove the file, whose code does not work."""
+        """Remove the file, because its code does not work."""
         self._cache.remove(self._name)
         self._payloads = {}
 
 
 class FunctionCode(NullCache):  # type: ignore[misc]
-    """The cache that numba asks for the machine code of one function. It reads and writes the open module."""
+    """The object that numba asks for the machine code of one function. It uses the `ModuleCode` of the
+    function's module."""
 
     def __init__(self, function: Any) -> None:
         self._module = _open.get(function.__module__)
@@ -96,11 +97,11 @@ class FunctionCode(NullCache):  # type: ignore[misc]
 
 
 def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Exception], ...] = ()) -> Result:
-    """Return the result of `run`, which defines `module`. The module's functions are loaded from the cache, or compiled
-    and kept there.
+    """Return the result of `run`, which defines `module`. The module's functions are loaded from the cache, or
+    compiled and stored there.
 
-    Raises the errors of `run`. If functions came from the cache and the error is not in `hopeless`, the cached code may
-    be the cause: the file is removed and everything is compiled once more.
+    Raises the errors of `run`. If functions came from the cache and the error is not of a type in `hopeless`,
+    the cached code may be the cause: the file is removed and everything is compiled once more.
     """
     code = _open[module] = ModuleCode(module)
     try:
@@ -121,19 +122,19 @@ def define(module: str, run: Callable[[], Result], *, hopeless: tuple[type[Excep
 
 
 def holds(module: str) -> bool:
-    """Tell whether the cache holds a whole file of the module."""
+    """Return whether the cache has a valid file of the module."""
     return user_cache().read(file_name(module), WHAT) is not None
 
 
 def file_name(module: str) -> str:
-    """Return the name of the module's file in the cache, on this processor with these settings."""
+    """Return the name of the module's file in the cache, for this processor and these settings."""
     digest = hashlib.sha256(f"{_surroundings()} {module}".encode()).hexdigest()[:20]
     return f"{FOLDER}/{module.rpartition('.')[2]}-{digest}"
 
 
 @functools.cache
 def version() -> str:
-    """Return a hash of everything that all kernels depend on: numba, Python and `native.py`."""
+    """Return a hash of numba, Python and `native.py`, on which all kernels depend."""
     text = Path(__file__).with_name("native.py").read_text(encoding="utf-8")
     return hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
 

@@ -29,7 +29,8 @@ BODY = {"contract"}
 SUM = {"contract", "reassoc", "nsz"}
 STREAMED = 2048  # elements of one block of streaming stores: it stays in the first cache
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
-# What LLVM inlines is called from nowhere else: its entries for Python and C take a sixth of the compiler's time.
+# Options of functions that LLVM inlines. Without their entries for Python and C, compiling takes a sixth less
+# time.
 _INLINED: dict[str, Any] = {
     **_OPTIONS,
     "forceinline": True,
@@ -45,7 +46,7 @@ float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64
 
 
 def kernel(*dtypes: str) -> Any:
-    """Return the decorator of a kernel whose four arrays have these dtypes."""
+    """Return a decorator for a kernel whose four arrays have these dtypes."""
     arguments = (*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
 
     def compile_function(function: Any) -> Any:
@@ -58,7 +59,7 @@ def kernel(*dtypes: str) -> Any:
 
 
 def runner(**options: Any) -> Any:
-    """Return the decorator of a function that runs plans."""
+    """Return a decorator for a function that runs plans."""
 
     def compile_function(function: Any) -> Any:
         made = njit(**options, **_OPTIONS)(function)
@@ -76,7 +77,7 @@ def scalar(function: Any) -> Any:
 
 
 def summing(function: Any) -> Any:
-    """Decorate a loop that adds up."""
+    """Decorate a loop that adds up numbers."""
     return njit(fastmath=SUM, **_INLINED)(function)
 
 
@@ -85,8 +86,9 @@ def summing(function: Any) -> Any:
 
 @intrinsic
 def wide_vectors(typingctx):
-    """Ask for 512-bit vectors in the calling function. LLVM takes 256 bits on processors that have both, which gives
-    0.7 of the speed of exp in cache. The attribute belongs to the calling function, so that function is not inlined."""
+    """Ask for 512-bit vectors in the calling function. On processors that have both, LLVM prefers 256 bits,
+    which gives 0.7 of the speed of exp in cache. The calling function has the attribute, so it is not
+    inlined."""
 
     def codegen(context, builder, signature, args):
         # llvmlite knows a list of attributes, and refuses others in its own `add`.
@@ -148,7 +150,7 @@ def fma(typingctx, a, b, c):
 
 @intrinsic
 def wide(typingctx, half):
-    """Return the float32 value of a float16, which is given by its bits."""
+    """Return the float32 value of a float16. `half`: the bits of the float16."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -158,7 +160,7 @@ def wide(typingctx, half):
 
 @intrinsic
 def narrow(typingctx, x):
-    """Return the bits of the nearest float16."""
+    """Return the bits of the float16 nearest to `x`."""
 
     def codegen(context, builder, signature, args):
         return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
@@ -186,7 +188,7 @@ def _vector(builder: Any, pointer: Any, at: Any, lanes: int) -> Any:
 
 
 def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: bool) -> None:
-    """Store a vector; `streamed` stores past the caches, to an aligned line."""
+    """Store a vector. `streamed`: bypass the caches; the pointer must be aligned to a cache line."""
     stored = builder.store(value, pointer, align=64 if streamed else itemsize)
     if streamed:
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
@@ -194,10 +196,11 @@ def _store(builder: Any, value: Any, pointer: Any, itemsize: int, *, streamed: b
 
 @intrinsic
 def stream(typingctx, out, at, block, count):
-    """Write block[:count] to out[at:] past the caches, 64 bytes at a time. `count` elements fill whole lines.
+    """Write block[:count] to out[at:], bypassing the caches, 64 bytes at a time. `count` elements must fill
+    whole lines.
 
-    A part of an array, as a split hands it over, may begin within a line. A streaming store there would end the
-    process, so such a part is stored through the caches.
+    An array of a split may begin within a line. A streaming store there would end the process, so such an array
+    is written through the caches.
     """
 
     def codegen(context, builder, signature, args):
@@ -229,7 +232,7 @@ def address(typingctx, pointer):
 
 @intrinsic
 def fence(typingctx):
-    """Wait until this thread's streaming stores are done, before its next stores."""
+    """Wait until this thread's streaming stores are done."""
 
     def codegen(context, builder, signature, args):
         builder.fence("seq_cst")
@@ -344,9 +347,9 @@ def tanh64(x):
 
 @intrinsic(prefer_literal=True)
 def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
-    """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for a tile of `tile_side` rows and columns. Whole
-    rows are loaded, exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: store past the caches,
-    to aligned rows."""
+    """Compute out[out_at + i out_stride + j] = x[at + j stride + i] for a tile of `_side` rows and columns.
+    Whole rows are loaded, exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: bypass
+    the caches; rows must be aligned."""
 
     def codegen(context, builder, signature, args):
         source, start, step, target, out_start, out_step, _ = args
@@ -383,7 +386,7 @@ def _lanes(indices: list[int]) -> Any:
 
 
 def _side(itemsize: int) -> int:
-    """Return the rows and columns of a tile in registers: 64 bytes a row, at most 16."""
+    """Return the number of rows and columns of a tile in registers: 64 bytes a row, at most 16."""
     return min(16, 64 // itemsize)
 
 
@@ -392,7 +395,7 @@ def _side(itemsize: int) -> int:
 
 @intrinsic
 def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
-    """Call the kernel at that address."""
+    """Call the kernel whose address is `function`."""
 
     def codegen(context, builder, signature, args):
         byte = ir.IntType(8).as_pointer()
@@ -404,14 +407,15 @@ def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
     return types.none(*[types.intp] * 10), codegen
 
 
-# A plan has a row for each pass: the kernel's address, those of its four arrays, units, slices, granule, m, s.
+# A plan has a row for each pass: the addresses of the kernel and of its four arrays, units, slices, granule, m,
+# s.
 _PLAN = types.void(types.Array(types.int64, 2, "C"))
 
 
 @runner(parallel=True)
 def share(plan):
-    """Run the passes in order. Each pass is divided into slices, one a thread; slices begin at multiples of the
-    granule."""
+    """Run the passes of a plan in order. Each pass is divided into slices, one per thread. Slices begin at
+    multiples of the granule."""
     for p in range(plan.shape[0]):
         units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
         if slices == 1:
@@ -431,7 +435,7 @@ def share(plan):
 
 @runner()
 def alone(plan):
-    """Run the passes in the calling thread, each pass in one slice."""
+    """Run the passes of a plan in the calling thread, each in one slice."""
     for p in range(plan.shape[0]):
         call(
             plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]

@@ -14,12 +14,13 @@ Block = Callable[[int, int], None]
 
 
 class BlockThreads:
-    """Threads that run the blocks of a tuned NumPy kernel, and that copy. The threads stay, and a free thread takes the
-    next block. `threads` counts the caller's own thread; the others start with the first launch that needs them.
+    """Threads that run the blocks of a tuned NumPy kernel, and that copy arrays. The threads stay, and an idle
+    thread takes the next block. `threads` includes the caller's own thread; the others start with the first
+    launch that needs them.
 
-    A launch wakes each thread once. A future per block would cost more: every hand-over of the interpreter's lock is a
-    wait, and blocks of 64 Ki elements would be copied at half the rate (measured with two cores). `limit_blas(count)`
-    sets the threads of the BLAS that blocks may call.
+    A launch wakes each thread once. A future for each block would cost more: every hand-over of the
+    interpreter's lock is a wait, and blocks of 64 Ki elements would be copied at half the rate (measured with
+    two cores). `limit_blas(count)` sets the number of threads of the BLAS that blocks may call.
     """
 
     def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:
@@ -29,10 +30,10 @@ class BlockThreads:
         self._others: list[threading.Thread] = []
 
     def run(self, function: Block, length: int, grain: int) -> None:
-        """Call `function(start, stop)` for slices of `grain` elements up to `length`; a single slice runs in the
-        calling thread.
+        """Call `function(start, stop)` for slices of `grain` elements up to `length`. A single slice runs in
+        the calling thread.
 
-        Raises the first error of a block, when all threads are done.
+        When all threads are done, raises the first error of a block.
         """
         launch = _Launch(function, length, grain)
         others = min(self.threads, -(-length // grain)) - 1
@@ -53,8 +54,8 @@ class BlockThreads:
             raise launch.error
 
     def multiply(self, function: Block, length: int, grain: int) -> None:
-        """Do the same as `run` for a function that multiplies matrices, with one BLAS thread meanwhile. Two thread
-        pools at once, each as large as the number of cores, take up to 13 times as long."""
+        """Like `run`, for a function that multiplies matrices, with one BLAS thread meanwhile. Two thread
+        pools, each as large as the number of cores, would take up to 13 times as long."""
         self._limit_blas(1)
         try:
             self.run(function, length, grain)
@@ -62,7 +63,7 @@ class BlockThreads:
             self._limit_blas(self.threads)
 
     def close(self) -> None:
-        """End the threads; a later launch starts new ones."""
+        """End the threads. A later launch starts new ones."""
         for _ in self._others:
             self._waiting.put(None)
         for thread in self._others:
@@ -100,9 +101,8 @@ class _Launch:
 
 
 class Flush:
-    """A flush of the caches: the host's by writing twice as many bytes as they hold, the device's by its session.
-
-    Call it before the clock starts. `host_bytes`: twice the size of the CPU's last-level cache.
+    """Empties the caches: those of the host by writing twice as many bytes as they hold, those of the device by
+    its session. Call it before the clock starts. `host_bytes`: twice the size of the CPU's last-level cache.
 
     Every thread writes a part, because each core has caches of its own.
     """

@@ -1,7 +1,8 @@
-"""The choice of a kernel's candidate for a device: timed once, remembered in the user's cache folder.
+"""The choice of a kernel's candidate for a device. Candidates are timed once, and the choice is remembered in
+the user's cache folder.
 
-The file is only a convenience. If it cannot be read, it counts as empty. If it cannot be written, a choice lasts as
-long as the session.
+The file is only a convenience. If it cannot be read, it counts as empty. If it cannot be written, a choice
+lasts as long as the session.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from gpubench.result.case import Case
 from gpubench.result.store.cache import SealedFiles
 
 FILE_NAME = "choices.json"
-# A candidate this much slower than the best one in a single launch is out, and so is one whose best sample is this much
-# slower in two rounds. A single launch may meet a moment in which the machine is half as fast.
+# A candidate is dropped if it is _OUT_OF_REACH times as slow as the best one in a single launch, or _HOPELESS
+# times as slow in its best sample of two rounds. In a single launch the machine may happen to be half as fast.
 _OUT_OF_REACH, _HOPELESS = 2.0, 1.3
-# Launches that take this share of the budget are timed once: there the noise is small and the samples are dear.
+# Launches that take this share of the budget are timed only once, since long launches have little noise.
 _LONG = 0.05
 _ROUNDS, _LEAST_ROUNDS = 5, 2
-# Trials beside others who took more than this share of the CPUs are made again, once they take less than half of it:
-# on a loaded machine few threads win, and on a quiet one such a choice halves the CPU. In a shorter time the few ticks
-# of the system's counters do not tell it.
+# If other programs took more than this share of the CPUs during trials, the trials are repeated once they take
+# less than half of it. On a loaded machine few threads win, and on a quiet one such a choice halves the speed
+# of the CPU. In less than _LONG_ENOUGH_S seconds the counters of the system have too few ticks.
 _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
-# A size beside the rungs of its op's ladder takes what the nearest one took, so many half octaves away at most: a
-# second run, whose other sizes differ from those of the first, tries nothing. Where a candidate takes long to build, a
-# rung between two others, so far away at most, tries only what these took.
+# A size that is not on its op's ladder takes the choice of the nearest size, at most _NEAR half octaves away.
+# So a second run with other sizes needs no trials. If candidates take long to build, a size of the ladder tries
+# only the choices of the nearest smaller and larger sizes, at most _COSTLY_REACH half octaves away.
 _NEAR, _COSTLY_REACH = 4, 10
 
-# From a candidate's name to a function from a number of launches to their seconds.
+# Takes the name of a candidate. Returns a function that does a number of launches and returns their seconds.
 Timer = Callable[[str], Callable[[int], float]]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A choice among candidates."""
+    """A choice that was made among candidates."""
 
-    name: str  # of the candidate
-    load: float = 0.0  # the share of the CPUs that others took meanwhile
+    name: str  # name of the candidate
+    load: float = 0.0  # share of the CPUs that other programs took during the trials
 
 
 _FILE = msgspec.json.Decoder(dict[str, dict[str, Chosen]])
@@ -71,15 +72,16 @@ class Choices:
         return self._read().get(self._device, {})
 
     def get(self, key: str) -> Chosen | None:
-        """Return the choice that is remembered under `key`."""
+        """Return the choice that is remembered under `key`, or None."""
         return self._known.get(key)
 
     def at(self, place: str) -> list[Chosen]:
-        """Return all remembered choices for an op's size, whatever the candidates were."""
+        """Return all choices that are remembered for an op at a size, whatever the candidates were."""
         return [chosen for key, chosen in self._known.items() if key.startswith(f"{place}/")]
 
     def put(self, key: str, choice: Chosen) -> None:
-        """Remember the choice, here and in the file. Choices that other processes wrote meanwhile stay in the file."""
+        """Remember the choice, in memory and in the file. Choices that other processes wrote to the file are
+        kept."""
         self._known = {**self._known, key: choice}
         every = self._read()
         every[self._device] = {**every.get(self._device, {}), **self._known}
@@ -97,7 +99,7 @@ class Choices:
         )
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
-        """Return everything in the file; nothing if another version wrote it in another format."""
+        """Return all choices in the file by device. Returns an empty dict if the file has another format."""
         with contextlib.suppress(msgspec.DecodeError):
             return _FILE.decode(self._cache.read(FILE_NAME, _WHAT) or b"{}")
         return {}
@@ -109,27 +111,28 @@ def _foreign_share(before: processes.CpuTimes | None, after: processes.CpuTimes 
 
 
 class Trials(msgspec.Struct, frozen=True):
-    """The candidates of one case."""
+    """The candidates of one case, and how to time them."""
 
-    names: tuple[str, ...]  # the default first
-    timer: Callable[[str, Buffer], Callable[[int], float]]  # `Timer` of launches that write to the buffer
-    budget_s: float  # what the trials take at most, about
-    # To build a candidate takes far longer than to time it, so many threads do it side by side, and for that there are
-    # `budget_s` seconds too. 0: the timer builds.
+    names: tuple[str, ...]  # names of the candidates, the default first
+    timer: Callable[[str, Buffer], Callable[[int], float]]  # a `Timer` whose launches write to the buffer
+    budget_s: float  # about the most seconds of the trials
+    # Number of threads that build candidates at the same time, if building takes far longer than timing. They
+    # may take `budget_s` seconds more. 0: the timer builds.
     builders: int = 0
-    # The default is taken unless another is so many times as fast: a choice lasts, and a trial is one look.
+    # The default is taken unless another one is this many times as fast, since a choice lasts and trials are
+    # uncertain.
     margin: float = 1.0
 
 
 def key(case: Case, names: Sequence[str]) -> str:
-    """Return the key of a choice: op, dtype, variant, each param rounded to half an octave, and the set of
-    candidates."""
+    """Return the key of a choice: the op, the params rounded to half an octave, the dtype, the variant, and a
+    digest of the names of the candidates."""
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
     return f"{_place(case)}/{digest}"
 
 
 def _place(case: Case, away: int = 0) -> str:
-    """Return the key without the candidates, for the size that is `away` half octaves from the case's size."""
+    """Return the key without the candidates, for the size that is `away` half octaves from that of the case."""
     params = {**case.params, "n": round(case.params["n"] * 2 ** (away / 2))}
     sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
     return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
@@ -140,7 +143,7 @@ def _half_octave(value: int) -> str:
 
 
 class TrialsNeeded(BackendError):
-    """An error: the choice is still to be made, but trials are not allowed now."""
+    """Error: the choice is still to be made, but trials are forbidden now."""
 
 
 _without_trials = contextvars.ContextVar("without_trials", default=False)
@@ -148,8 +151,8 @@ _without_trials = contextvars.ContextVar("without_trials", default=False)
 
 @contextlib.contextmanager
 def without_trials() -> Iterator[None]:
-    """Forbid trials in the `with` block, because other devices work and would disturb them. A choice that is not
-    remembered, or that may have to be made again, raises TrialsNeeded."""
+    """Forbid trials in the `with` block, because other devices work and would disturb them. Then a choice that
+    is not remembered, or that may have to be made again, raises TrialsNeeded."""
     token = _without_trials.set(True)
     try:
         yield
@@ -163,12 +166,12 @@ def trials_forbidden() -> bool:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """Return the remembered candidate's name for the case, or for a size near it if the size is not on the op's ladder.
-    Otherwise time the candidates and remember the fastest. A choice made on a loaded machine is made again when the
-    machine is quieter.
+    """Return the name of the candidate that is remembered for the case, or for a near size if the size is not
+    on the op's ladder. Otherwise time the candidates and remember the fastest one. A choice that was made on a
+    loaded machine is made again on a quieter one.
 
-    The trials write to an output of their own, which the correctness check never sees. Returns None if memory is too
-    short for trials; then the default stays.
+    The trials write to an output of their own, which the correctness gate never sees. Returns None if memory is
+    too short for trials, and then the default is used.
     """
     place = key(case, trials.names)
     earlier, busy = choices.get(place), trials_forbidden()
@@ -204,7 +207,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
-    """Return the candidate that the nearest remembered size took, even if that size had other candidates too."""
+    """Return the candidate that the nearest remembered size took, even if that size had other candidates, too.
+    Returns None if no near size is remembered."""
     for away in (0, *itertools.chain.from_iterable((step, -step) for step in range(1, _NEAR + 1))):
         names = [chosen.name for chosen in choices.at(_place(case, away)) if chosen.name in trials.names]
         if names:
@@ -213,8 +217,8 @@ def _nearest(case: Case, trials: Trials, choices: Choices) -> str | None:
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """Return the candidates that the nearest sizes below and above took on a quiet machine, if building others is
-    costly. Returns nothing if one of the two sizes is not remembered."""
+    """Return the candidates that the nearest smaller and larger sizes took on a quiet machine, if building
+    other candidates takes long. Returns an empty tuple if one of these sizes is not remembered."""
     taken = set()
     for side in (-1, 1) if trials.builders else ():
         nearest = next(
@@ -228,8 +232,8 @@ def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
 
 
 def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:
-    """Return a timer of candidates that threads have built side by side, all before the first is timed. A candidate
-    whose build had not begun within the budget raises BuildError; the default is always built."""
+    """Return a timer of candidates that threads build at the same time, all of them before the first is timed.
+    A candidate whose build had not begun within the budget raises BuildError; the default is always built."""
     if not trials.builders:
         return timer
     start = clock()
@@ -247,13 +251,13 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
 def fastest(
     names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
 ) -> str:
-    """Return the name whose launches take the least time, but the first name unless another is `margin` times as fast.
-    Candidates that cannot be built are skipped.
+    """Return the name of the candidate whose launches take the least time. It is the first name unless another
+    one is `margin` times as fast. Candidates that cannot be built are skipped.
 
-    `timer(name)` builds a candidate. Each candidate is launched twice, in order; then the possible winners take samples
-    in turns, so that a slow moment affects all of them. The first name, the default, is always tried, the others while
-    the budget lasts. The budget may be exceeded by building and launching one candidate, or by two rounds. Raises
-    BackendError if the default fails.
+    `timer(name)` builds a candidate. Each candidate is launched twice, in order. Then the possible winners take
+    samples in turns, so that a slow moment affects all of them. The first name, the default, is always tried,
+    the others while the budget lasts. The budget may be exceeded by building and launching one candidate, or by
+    two rounds. Raises BackendError if the default fails.
     """
     start = clock()
     built = _build_each(names, timer, lambda: clock() - start > budget_s, budget_s)
@@ -291,8 +295,8 @@ def _prefer(first: str, seconds: Mapping[str, float], margin: float) -> str:
 def _build_each(
     names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
 ) -> dict[str, tuple[Callable[[int], float], float]]:
-    """Build the candidates until it is `late`. Returns, for each that could be built, its timer and the seconds of one
-    launch."""
+    """Build the candidates until `late()`. Returns the timer of each candidate that could be built, with the
+    seconds of one launch."""
     timers = {}
     for name in names:
         if late():
@@ -310,7 +314,7 @@ def _build_each(
 
 
 def _sample(took: Callable[[int], float], single: float) -> float:
-    """Return the seconds of a launch as the mean of several launches in a row, or of one if `single`, the seconds of
-    one launch, is long."""
+    """Return the seconds of a launch as the mean of several launches in a row. `single`: the seconds of one
+    launch; if it is long, only one launch is made."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
     return took(repeat) / repeat

@@ -1,4 +1,4 @@
-"""The part of the host that all backends share: threads, arrays, seeded inputs, and reasons why a case cannot run.
+"""The host's side that all backends share: threads, arrays, seeded inputs, and reasons why a case cannot run.
 
 Functions import NumPy inside, because only workers call them.
 """
@@ -42,12 +42,12 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.result.case import Case
 
-# Work in slices keeps temporaries in the caches, small beside the arrays themselves.
+# Elements of a slice. Its temporaries fit into the caches and are small compared with the arrays.
 SLICE = 1 << 18
 _LOOK_S = 0.0005
 _THREADS = "/proc/self/task"
 _MOST_CHECKERS = 16
-# For OpenMP: each thread stays on a CPU.
+# Value of OMP_PROC_BIND with which each thread stays on one CPU.
 _BOUND = "true"
 
 
@@ -57,8 +57,8 @@ _bound: int | None = None
 
 
 def bound_cpus(count: int | None) -> None:
-    """Set the largest number of CPUs that this process counts as usable (None: no bound). The affinity does not show
-    the quota of a control group, and all threads of a group stop when its quota is used up."""
+    """Set the most CPUs that count as usable in this process; None removes the bound. The affinity does not
+    show the quota of a control group, and all threads of a group stop when its quota is used up."""
     global _bound
     _bound = count
 
@@ -72,9 +72,10 @@ def usable_cpus() -> int:
 def set_up_threads() -> None:
     """Set how the threads of an OpenMP or OpenBLAS that is loaded later wait, and where they run.
 
-    Waiting threads spin for half a millisecond; by default they spin for 4 to 9 or 120, and take cores from the next
-    work, such as another BLAS or a GPU's driver. Launches in a row still find them awake. Each thread of an OpenMP gets
-    a CPU of its own: two threads on one CPU wait for each other in every launch.
+    Waiting threads then spin for half a millisecond. By default they spin for 4 to 9 ms or 120 ms, and take
+    cores from the next work, such as another BLAS or a GPU's driver. In half a millisecond they are still awake
+    for the next launch. Each OpenMP thread gets a CPU of its own, since two threads on one CPU wait for each
+    other in every launch.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
@@ -83,8 +84,8 @@ def set_up_threads() -> None:
 
 @contextlib.contextmanager
 def on_all_cpus() -> Iterator[None]:
-    """Restore the calling thread's CPUs after the `with` block. An OpenMP that is loaded in the block binds the thread
-    to one CPU, together with all threads and processes that it starts later."""
+    """Restore the affinity of the calling thread after the `with` block. If OpenMP is loaded in the block, it
+    binds the thread to one CPU, together with all threads and processes that it starts later."""
     cpus = _affinity()
     try:
         yield
@@ -94,8 +95,8 @@ def on_all_cpus() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_first_cpu() -> Iterator[None]:
-    """Keep the calling thread on the first of its CPUs in the `with` block; OpenMP has bound its threads to the others.
-    Start no thread in the block: it would be bound to this CPU too."""
+    """Keep the calling thread on the first of its CPUs in the `with` block, since OpenMP has bound its threads
+    to the others. Do not start a thread in the block, because it would be bound to this CPU, too."""
     cpus = _affinity() if os.environ.get("OMP_PROC_BIND") == _BOUND else frozenset[int]()
     _bind(set(sorted(cpus)[:1]))
     try:
@@ -116,8 +117,9 @@ def _bind(cpus: Set[int]) -> None:
 
 
 def settle(limit_s: float = 0.25) -> None:
-    """Wait until no other thread of this process spins, at most `limit_s` seconds. If `set_up_threads` came too late,
-    threads of OpenBLAS and OpenMP spin for up to 0.2 s after a call, on cores that the next timing needs."""
+    """Wait until no other thread of this process runs, at most `limit_s` seconds. If `set_up_threads` came too
+    late, threads of OpenBLAS and OpenMP spin for up to 0.2 s after a call, on cores that the next timing
+    needs."""
     end = time.perf_counter() + limit_s
     while others_run() and time.perf_counter() < end:
         time.sleep(_LOOK_S)
@@ -126,8 +128,8 @@ def settle(limit_s: float = 0.25) -> None:
 def others_run() -> bool:
     """Return whether another thread of this process runs or waits for a core.
 
-    If the system does not tell the state of threads, processor time during a short sleep of the caller decides. On a
-    busy machine this misses threads that spin, because they mostly wait for a core.
+    If the system does not report the state of threads, the processor time during a short sleep of the caller
+    decides. On a busy machine this misses threads that spin, because they mostly wait for a core.
     """
     if os.path.isdir(_THREADS):
         own = str(threading.get_native_id())
@@ -139,8 +141,9 @@ def others_run() -> bool:
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return a clock of this process's processor time in seconds. On Windows `process_time` moves in steps of 1/64 s,
-    whatever its resolution says, so cycles are counted there, at 1 GHz; no CPU of today is slower."""
+    """Return a clock of this process's processor time in seconds. On Windows `process_time` moves in steps of
+    1/64 s, so cycles are counted there and converted as if the CPU ran at 1 GHz, which is slower than any
+    CPU."""
     import ctypes
 
     library = getattr(ctypes, "WinDLL", None)
@@ -157,7 +160,7 @@ def _processor_clock() -> Callable[[], float]:
 
 
 def _is_running(thread: str) -> bool:
-    """Return whether Linux reports the thread as running. The state follows the thread's name in parentheses."""
+    """Return whether Linux reports the thread as running."""
     try:
         with open(f"{_THREADS}/{thread}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"R"
@@ -166,8 +169,8 @@ def _is_running(thread: str) -> bool:
 
 
 def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) -> list[Result]:
-    """Call `function` with the start of each slice of `count` elements, on all CPUs, and return the results. NumPy
-    releases the interpreter's lock inside each call."""
+    """Call `function` with the start of each slice of `count` elements, on several threads, and return the
+    results. NumPy releases the interpreter's lock inside each call."""
     starts = range(0, count, step)
     if len(starts) <= 1:
         return [function(start) for start in starts]
@@ -176,7 +179,7 @@ def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) 
 
 @functools.cache
 def _checkers(count: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that stay, because starting them takes as long as a slice."""
+    """Return a pool of threads that is kept, because starting threads takes as long as a slice."""
     return ThreadPoolExecutor(count, thread_name_prefix="gpubench-check")
 
 
@@ -198,18 +201,19 @@ def copy(source: Array, target: Array) -> None:
 
 
 def copying_threads() -> int:
-    """Return how many threads copy between the caller's arrays and staging memory. More than eight threads gain
-    little."""
+    """Return how many threads copy between the caller's arrays and staging memory: at most eight, since more
+    gain little."""
     return min(8, usable_cpus())
 
 
 def bytes_of(host: Array) -> Array:
-    """Return a view of the array's memory as bytes. The array may have no dimensions."""
+    """Return a view of the array's memory as a flat array of bytes."""
     return host.reshape(-1).view("uint8")
 
 
 def aligned_array(shape: Shape, dtype: Any) -> Array:
-    """Return a C-contiguous array that begins at a cache line, as streaming stores and whole vectors need it."""
+    """Return a C-contiguous array that begins at a cache line, which streaming stores and whole vectors
+    need."""
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -220,7 +224,7 @@ def aligned_array(shape: Shape, dtype: Any) -> Array:
 
 
 def host_dtype(dtype: Stored) -> Any:
-    """Return the NumPy dtype of host arrays; bfloat16, which NumPy lacks, comes from ml_dtypes."""
+    """Return the NumPy dtype of host arrays. NumPy lacks bfloat16, which comes from ml_dtypes."""
     import numpy as np
 
     if dtype == "bfloat16":
@@ -231,15 +235,15 @@ def host_dtype(dtype: Stored) -> Any:
 
 
 def calls_library(op: Op, case: Case) -> bool:
-    """Return whether each launch of the case computes the expression into a fresh array: in the library implementation,
-    and in a tuned one if nothing is better."""
+    """Return whether each launch of the case computes the expression into a new array. This holds for the
+    library implementation, and for a tuned one that is a library call."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     return case.implementation == "library" or (kernel is not None and kernel.library)
 
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
-    """Return why `op` has no tuned kernel of its own for this case: no kernel, no such variant, or a library call.
-    Returns None if it has one."""
+    """Return why the case has no tuned kernel of its own (there is no kernel, no such variant, or it is a
+    library call). Returns None if it has one."""
     try:
         tuned_kernel(op, case)
     except Unsupported as refusal:
@@ -248,7 +252,7 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
 
 
 def tuned_kernel(op: Op, case: Case) -> Kernel:
-    """Return the kernel that this case runs. Raises Unsupported for the reason that `no_kernel` gives."""
+    """Return the kernel that this case runs. Raises Unsupported with the reason of `no_kernel`."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     if kernel is None:
         name = case.variant or "tuned"
@@ -285,8 +289,8 @@ def named_buffers(op: Op, inputs: Sequence[Buffer], output: Buffer) -> dict[str,
 def in_order(
     steps: Sequence[tuple[Any, Buffer]], output: Buffer, copyto: Callable[[Buffer, Buffer], None]
 ) -> Callable[[], Buffer]:
-    """Return a call that runs the launches of a chain in order and copies the result of each library call to its
-    place."""
+    """Return a call that runs the launches of a chain in order, and copies the result of each library call to
+    its place."""
 
     def call() -> Buffer:
         for launch, target in steps:
@@ -302,7 +306,7 @@ def in_order(
 def clock_calls(
     session: Session, calls: Sequence[Callable[[], None]], behind: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Return the seconds by the host's clock of each call together with the `behind()` after it."""
+    """Return the seconds of each call by the host's clock, together with the call of `behind` after it."""
     readings = [session.clock()]
     for call in calls:
         call()
@@ -317,8 +321,8 @@ def read_stages(
     launches: Sequence[Launch],
     timed: Callable[[Any], StageReading | None] | None,
 ) -> StageReading | None:
-    """Return the times of a chain. The host's steps come first, by the host's clock; then `timed` times the launches.
-    If `timed` is None, a wait after each step does. Returns None if `timed` does."""
+    """Return the times of a chain, or None if `timed` returns None. Steps on the host come first, timed by the
+    host's clock. `timed` times the launches. If it is None, each step is timed together with a wait."""
     hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
     if timed is None:
         waited = clock_calls(
@@ -347,12 +351,12 @@ class SingleDevice(Session):
 
     @abstractmethod
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Return why this device cannot run the case. Returns None if it can. `supports` has already decided about ops
-        that time a device's overhead, missing dtypes, and transfers of a CPU."""
+        """Return why this device cannot run the case, or None if it can. `supports` has already treated
+        overheads, missing dtypes, and transfers of a CPU."""
 
     def _refuse_overhead(self, overhead: Overhead, op: Op, case: Case) -> Unsupported | None:
-        """Refuse an overhead op on a CPU, in an implementation or dtype that it does not declare, or with too many
-        bytes."""
+        """Return why an overhead cannot run here: the device is a CPU, the implementation or the dtype is not
+        declared, or there are too many bytes. Returns None if it can."""
         if self.device.kind == "cpu":
             return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
         if case.implementation not in overhead.implementations:
@@ -369,7 +373,7 @@ class SingleDevice(Session):
 
 
 def refuse_size(op: Op, case: Case, limits: Limits) -> Unsupported | None:
-    """Refuse operands that take more bytes than the device has. Returns None if they fit."""
+    """Return why the operands do not fit into the device's memory, or None if they do."""
     size, limit = op.held_bytes(case.params, case.dtype), limits.max_buffer_bytes
     if size <= limit:
         return None
@@ -382,7 +386,7 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
 
 
 def repeat_values(values: Array, count: int) -> Array:
-    """Return `count` values by repeating these values."""
+    """Return `count` values, which repeat `values`."""
     import numpy as np
 
     return np.resize(values, count)
@@ -391,12 +395,13 @@ def repeat_values(values: Array, count: int) -> Array:
 def random_input(
     op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
 ) -> Array:
-    """Return a C-contiguous array with the same bytes on every backend. The seed is made of op, operand, the params
-    other than the size, dtype and `seed`. Values follow each other in the order of memory, so that a larger size begins
-    with the values of a smaller one. A weight is seeded by its shape instead of these params.
+    """Return a C-contiguous array of the operand's values, with the same bytes on every backend. The seed is
+    made of the op, the operand, the params other than the size, the dtype and `seed`; for a weight its shape
+    replaces the params. Values follow each other in the order of memory, so that a larger array begins with the
+    values of a smaller one.
 
-    `kind` zeros, ones or normal overrides how the operand draws its values. With zeros and ones ids stay in their
-    range; normal replaces only uniform.
+    `kind` is how values are drawn: "random" as the operand declares, or zeros, ones or normal. With zeros and
+    ones, ids stay in their range. normal replaces only uniform values.
     """
     import numpy as np
 
@@ -417,13 +422,13 @@ def random_input(
 
 
 def _of_kind(drawn: Values, kind: str) -> Any:
-    """Return how to draw values if the user asks for a kind of inputs."""
+    """Return how to draw values, as declared (`drawn`) or as the user's `kind` of inputs demands."""
     return kind if kind in ("zeros", "ones") or (kind == "normal" and drawn == "uniform") else drawn
 
 
 def is_plain(operand: Operand) -> bool:
-    """Return whether the operand is an activation of independent values that depend neither on the op nor on their
-    place."""
+    """Return whether the operand is an activation of independent values, which depend neither on the op nor on
+    their place."""
     alike = isinstance(operand.values, Range) or operand.values in (
         "uniform",
         "normal",
@@ -439,7 +444,7 @@ def plain_values(
 ) -> Array:
     """Draw a flat array of plain values. It begins with the bytes of every shorter array.
 
-    `number` tells apart inputs of one op with the same distribution; `kind` is as in `random_input`.
+    `number` distinguishes inputs of one op that are drawn alike. `kind` is as in `random_input`.
     """
     import numpy as np
 
@@ -449,7 +454,8 @@ def plain_values(
     return array
 
 
-# Each so many values are drawn by a generator of their own: on all CPUs, and the same whatever the array's size.
+# This many values are drawn by one generator. So all CPUs can draw, and the values do not depend on the array's
+# size.
 _DRAWN = 1 << 20
 
 
@@ -522,13 +528,15 @@ def random_bytes(array: Array, key: str) -> None:
     _fill(bytes_of(array), values, key)
 
 
-_MOST_DIGITS_OF = 1 << 18  # values of a workload that the hash has digits of
+_MOST_DIGITS_OF = 1 << 18  # most values of which the hash of an op contains digits
 
 
 def op_hash(op: Op) -> str:
-    """Return twelve digits that change when the op's meaning changes: its shapes, costs, inputs or reference.
+    """Return twelve hexadecimal digits that change when the meaning of the op changes: its shapes, costs,
+    inputs or reference.
 
-    The digits depend on behaviour, not on source text, so reformatting a file leaves results comparable.
+    The digits depend on behaviour, not on source text, so that results stay comparable after a file is
+    reformatted.
     """
     import numpy as np
 

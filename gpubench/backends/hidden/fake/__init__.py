@@ -1,15 +1,17 @@
 """fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
 
-It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so that tests of
-the whole program are deterministic. `fake:cpu` and `fake:gpu` behave; every other device acts out one failure.
-Environment variables change the script.
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so that
+tests of the whole program are deterministic. `fake:cpu` and `fake:gpu` behave well; every other device acts out
+one failure. Environment variables change the script:
 
-GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process).
-GPUBENCH_FAKE_SLOWER=1.2 multiplies the time of kernels. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after
-9 seconds of its clock. GPUBENCH_FAKE_GPUS=4 adds the identical GPUs fake:gpu0 to fake:gpu3, which form device groups;
-NumPy moves their data. GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9" sets the bytes/s between two GPUs.
-GPUBENCH_FAKE_SLOW="gpu2=1.15" makes a GPU slower by that factor. The device group `link-lies` delivers wrong data;
-`link-hangs` never returns.
+GPUBENCH_FAKE_NOISE=0.1: costs are log-normal with that deviation, seeded by device and process.
+GPUBENCH_FAKE_SLOWER=1.2: kernels take 1.2 times as long.
+GPUBENCH_FAKE_HEAT="gpu1=9": this GPU is a quarter slower after 9 seconds of its clock.
+GPUBENCH_FAKE_GPUS=4: there are identical GPUs fake:gpu0 to fake:gpu3, which form device groups.
+GPUBENCH_FAKE_LINK="0+1=50e9 1+2=25e9": the bytes/s between two GPUs.
+GPUBENCH_FAKE_SLOW="gpu2=1.15": this GPU takes 1.15 times as long.
+
+The device group `link-lies` delivers wrong data, and `link-hangs` never returns.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from gpubench.base.errors import BackendUnavailable
 from gpubench.kernels.contract.op import Array, Implementation
 from gpubench.result.run import Device
 
-# What the backend alone scripts: clocks that others read, and links.
+# Scripted clocks, temperature and power that the monitor reads, and scripted links.
 FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
 LINK_CALL_S, LINK_BYTES_PER_S = 1e-5, 4e11
 # Each block is read at its start and at its end; scripted blocks are too short for more.
@@ -45,7 +47,7 @@ READINGS_PER_BLOCK = 2
 
 
 class FakeLinks(HostLinks):
-    """Scripted links: each exchange takes the time of the slowest link."""
+    """Scripted links. Each exchange takes the time of the slowest link."""
 
     copier = library = "fake"
 
@@ -88,7 +90,8 @@ class FakeLinks(HostLinks):
         self._now += LINK_CALL_S + size / self._rate
 
 
-# Throttling and the share of the full clock of actors whose clock is not steady: in the first block, and later.
+# For devices whose clock is not steady: throttle reasons and share of the full clock, in the first block and
+# later.
 _STEADY, _HOT = ((), 1.0), (("hw_thermal_slowdown",), 0.9)
 _CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
     "throttle": (_HOT, _HOT), "cools": (_HOT, _STEADY), "slows": (_STEADY, ((), 0.5)),
@@ -97,17 +100,18 @@ _CLOCKS: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
 
 
 class FakeBackend(Backend, Observed, Joins):
-    """The scripted devices, which act out a behaviour each. `fake:unavailable` is not listed and refuses to open."""
+    """The scripted devices. Each one has its own behaviour. `fake:unavailable` is not listed and cannot be
+    opened."""
 
     name = "fake"
     implementations: tuple[Implementation, ...] = ("library",)
     scripted_time = True
 
-    device_groups = ("link-hangs", "link-lies")  # that act out a failure
+    device_groups = ("link-hangs", "link-lies")  # device groups that act out a failure
 
     @property
     def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The CPU, and the identical GPUs if there are some, else `gpu`."""
+        """The CPU, and the identical GPUs; if there are none, `gpu`."""
         return ("cpu", *(list_identical() or ["gpu"]))
 
     def devices(self) -> list[Device]:
@@ -128,14 +132,14 @@ class FakeBackend(Backend, Observed, Joins):
         return [FakeSession(make_device(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
-        """Open the device of that word. Raises BackendUnavailable for an unknown word."""
+        """Open a device. Raises BackendUnavailable for an unknown word after the colon."""
         word = device_id.partition(":")[2]
         if word not in (*WORDS, *list_identical()):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
         return FakeSession(make_device(word), word)
 
     def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]]:
-        """Return a reader of steady clocks, or of the failure that the device acts out."""
+        """Return a function that reads steady clocks, or acts out the failure of the device."""
         word, numbers = device_id.partition(":")[2], itertools.count()
         first, later = _CLOCKS.get(word, (_STEADY, _STEADY))
 

@@ -44,9 +44,9 @@ CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
 GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
 COPY_CALL_S, COPY_BYTES_PER_S = 8e-6, 5e10
 ALLOC_S, FREE_S = 9e-7, 1e-7
-# The best way to move data, and memory from the driver.
+# Transfers of the tuned implementation, and the seconds of memory from the driver.
 STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
-FAULT_S = 2e-5  # of managed memory, each way
+FAULT_S = 2e-5  # seconds in which managed memory moves to one side
 EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
 # The host's seconds of an asynchronous copy, and the launch in a stream at which `breaks-off` is lost.
@@ -60,15 +60,16 @@ WORDS = (
 
 
 class FakeBuffer:
-    """A buffer of a device. An upload only stores a reference to the host's array, because its time is scripted."""
+    """A buffer of a device. An upload only stores a reference to the host array, because its time is
+    scripted."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
 
 
 class FakeLaunch(Launch):
-    """A launch that computes the expression once, on the first run. `cost_s`: the seconds that each run pretends to
-    take."""
+    """A launch that computes the expression once, at its first run. `cost_s`: the seconds that each run
+    pretends to take."""
 
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute
@@ -77,15 +78,15 @@ class FakeLaunch(Launch):
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
-        """Compute on the first call only: launches are idempotent, so later calls would give the same result. A launch
-        without inputs computes at every call, because a user's function may not be idempotent."""
+        """Compute at the first call only, since launches are idempotent. A launch without inputs computes at
+        every call, because a user's function may not be idempotent."""
         if self.output is None or not self.reads:
             self.output = self.compute()
 
 
 class FakeChain(FakeLaunch):
-    """Several launches in order as one. Each result lies in the buffer that the next launch reads; on the CPU this is
-    the caller's array."""
+    """Several launches in order as one. Each result is put into the buffer that the next launch reads. On the
+    CPU this is the caller's array."""
 
     def __init__(self, session: FakeSession, steps: protocols.Steps, output: Buffer) -> None:
         super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
@@ -94,7 +95,8 @@ class FakeChain(FakeLaunch):
         self._left: dict[int, bytes] = {}
 
     def execute(self) -> None:
-        """Run the steps of the host, and each launch whose inputs or output have changed since the last call."""
+        """Run the steps on the host, and each launch whose inputs or output have changed since the last
+        call."""
         for number, (launch, target) in enumerate(self._steps):
             if isinstance(launch, HostCall):
                 launch()
@@ -107,20 +109,22 @@ class FakeChain(FakeLaunch):
 
 
 def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
-    """Return some elements of each buffer as a fingerprint: uploaded data and sentinels differ everywhere."""
+    """Return some elements of each buffer as a fingerprint. Uploaded data and sentinels differ everywhere, so a
+    few elements are enough."""
     flat = [buffer.array.reshape(-1) for buffer in buffers]
     return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
 
 
 def _is_same(thing: Any, other: Any) -> bool:
-    """Return whether both are one object or lie at one place in memory. A device group cuts a new array out of an
-    operand at each call."""
+    """Return whether both are the same object or use the same memory. A device group makes a new array for a
+    part of an operand at each call."""
     place = getattr(thing, "__array_interface__", None)
     return thing is other or (place is not None and place == getattr(other, "__array_interface__", None))
 
 
 class FakeTransfers(Transfers):
-    """Scripted transfers, faster for the tuned implementation. On `fake:wrong` each upload changes the data."""
+    """Scripted transfers, which are faster for the tuned implementation. On `fake:wrong` each upload changes
+    the data."""
 
     def __init__(self, session: FakeSession, implementation: Implementation) -> None:
         tuned = implementation == "tuned"
@@ -139,8 +143,8 @@ class FakeTransfers(Transfers):
 
 
 class FakeStream(DeviceStream):
-    """A stream of a device with three engines: upload, download and compute. `one-queue` has one engine for all three.
-    On `overlaps` a kernel does not wait for the upload before it, and reads the old data."""
+    """A stream of a device with three engines: for uploads, downloads and kernels. On `one-queue` there is a
+    single engine. On `overlaps` a kernel does not wait for the upload before it, and reads the old data."""
 
     def __init__(self, session: FakeSession) -> None:
         self._session, self._ready_s = session, 0.0
@@ -188,7 +192,8 @@ class FakeStream(DeviceStream):
 
 
 class FakeHostMemory(HostMemory):
-    """Host memory that the device reads and writes at the rate of copies, on `fake:unified` at its own rate."""
+    """Host memory that the device reads and writes at the rate of copies. On `fake:unified` it does so at its
+    own rate."""
 
     def __init__(self, session: FakeSession, memory: str) -> None:
         self._fake, self._fault_s = session, FAULT_S if memory == "managed" else 0.0
@@ -212,15 +217,15 @@ class FakeHostMemory(HostMemory):
 
 
 class HostTime:
-    """The scripted host clock, which the sessions of one worker may share."""
+    """The scripted clock of a host, which the sessions of one worker may share."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._last = 0.0
 
     def read(self) -> float:
-        """Read the clock. If work was done since the last reading, the difference is exactly the work's cost; otherwise
-        the clock moves on by one step, so that no two readings are equal."""
+        """Read the clock. If work was done since the last reading, the difference is exactly the cost of the
+        work. Otherwise the clock moves on by one step, so that no two readings are equal."""
         if self.seconds <= self._last:
             self.seconds += CLOCK_STEP_S
         self._last = self.seconds
@@ -240,7 +245,7 @@ class FakeSession(
     protocols.TimesStages,
     protocols.ScriptedPair,
 ):
-    """A session with two times, host and device, which scripted costs move forward."""
+    """A session with two times, of host and device, which scripted costs move forward."""
 
     has_bfloat16 = False
 
@@ -275,14 +280,15 @@ class FakeSession(
         return no_kernel(op, case) if case.implementation == "tuned" else None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a buffer. Raises DeviceOutOfMemory if it exceeds the device, and always on `fake:oom`."""
+        """Return a buffer. Raises DeviceOutOfMemory if it is larger than the device's memory, and always on
+        `fake:oom`."""
         self._spend(ALLOC_S)
         if self._word == "oom" or math.prod(shape) * ITEMSIZE[dtype] > self.limits.max_buffer_bytes:
             raise DeviceOutOfMemory("scripted: no memory left")
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
-        """Count the pool's time; the array is freed with its last reference."""
+        """Take the time of the pool. The array is freed with its last reference."""
         self._spend(FREE_S)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
@@ -290,11 +296,11 @@ class FakeSession(
         return self.allocate(shape, dtype)
 
     def free_fresh(self, buffer: Buffer) -> None:
-        """Do nothing; the array is freed with its last reference."""
+        """Do nothing. The array is freed with its last reference."""
 
     def in_place(self, memory: str) -> InPlaceSession:
-        """Refuse managed memory if the device's memory is the host's; `fake:not-mapped` refuses both kinds of
-        memory."""
+        """Return the session for this kind of memory. Raises Unsupported for managed memory if the device
+        shares the host's memory, and for all kinds on `fake:not-mapped`."""
         if self._word == "not-mapped" or (self.device.unified and memory == "managed"):
             raise Unsupported(f"scripted: no {memory} memory", reason="not-in-place")
         return InPlaceSession(self, FakeHostMemory(self, memory))
@@ -325,7 +331,7 @@ class FakeSession(
             self._spend(cost_s)
 
     def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """Wait for the device and download at this cost. The CPU's data is in host memory already and costs nothing."""
+        """Wait for the device and download at this cost. For the CPU a copy costs nothing."""
         if max(self._device_s, self._copied_s) > self._host.seconds:
             self._wait()
         self._np.copyto(host, buffer.array)
@@ -344,7 +350,7 @@ class FakeSession(
         return fits and same_bytes(got, copy.array.reshape(-1)[: got.size].reshape(shape))
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
-        """Return a launch of the expression with the cost that the model gives for this device."""
+        """Return a launch of the expression, with the cost that the model gives for this device."""
         if self._word == "build":
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np
@@ -370,7 +376,7 @@ class FakeSession(
         return FakeChain(self, steps, output)
 
     def _fill(self, target: Buffer, compute: Callable[[], Buffer]) -> None:
-        """Put the result of a launch into the buffer that the chain names."""
+        """Put the result of `compute` into the buffer `target` of a chain."""
         self._asked = []
         for made, place in zip(each(compute()), each(target), strict=True):
             if self._word == "cpu":
@@ -403,12 +409,12 @@ class FakeSession(
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
     def sync(self) -> None:
-        """Wait for the device; the wait itself takes one step of the clock."""
+        """Wait for the device. The wait takes one step of the clock."""
         self._wait()
 
     def both(self, aside: Work, here: Work) -> None:
-        """Run both functions one after the other. On the scripted clock both begin now, and the longer one sets the
-        end."""
+        """Run both functions one after the other. By the scripted clock both begin now, and the longer one
+        determines the end."""
         began = self._host.seconds
         aside()
         ended = self._host.seconds
@@ -423,7 +429,7 @@ class FakeSession(
         return FakeBuffer(array)
 
     def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the model's kernel time. Returns None on the CPU and on `fake:no-clock`."""
+        """Return the kernel time of the model. Returns None on the CPU and on `fake:no-clock`."""
         if self.device.clock is None:
             return None
         self.run(launch, repeat)
@@ -431,11 +437,12 @@ class FakeSession(
         return launch.cost_s * repeat * self._factor()
 
     def empty_launch(self) -> FakeLaunch:
-        """Return a launch with the fixed cost only."""
+        """Return a launch with only the fixed cost."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
 
     def peaks(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Peak]:
-        """Return the peaks of the cost model; `fake:implausible` runs five times faster than its peaks."""
+        """Return the peaks of the cost model. The kernels of `fake:implausible` are five times as fast as its
+        peaks allow."""
         peak, (_, bytes_per_s, flops_per_s) = partial(Peak, device_id=self.device.id), self._rates
         rate = STAGED_BYTES_PER_S
         return [
@@ -477,7 +484,7 @@ def sleep_for_ever() -> NoReturn:
 
 
 def read_scripted_time(name: str) -> dict[str, float]:
-    """Read numbers by name from an environment variable: `gpu2=1.15 gpu3=2`."""
+    """Return the numbers in an environment variable like `gpu2=1.15 gpu3=2`, by name."""
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}
 
