@@ -121,6 +121,7 @@ KINDS = [
     ({"cpu_core": "0-1", "cpu_atom": "2-5"}, {"capacity": (1024, 1024, 700, 690, 420, 420)}, ["0-1", "2-3", "4-5"]),
     ({"cpu_core": "0-1", "cpu_atom": "2-3"}, {"mhz": (5200, 5000, 3900, 3900)}, ["0-1", "2-3"]),  # favoured cores
     ({}, {"capacity": (1024, 1024, 700, 700)}, ["0-3"]),  # capacity alone never splits
+    ({}, {"mhz": (5000, 5000, 4400, 4399)}, ["0-2", "3"]),  # 0.88 of the fastest is no other kind
     ({"cpu_core": "0-2", "cpu_atom": "2-3"}, {"mhz": (4800,) * 4}, ["0-3"]),  # lists that overlap
 ]  # fmt: skip
 

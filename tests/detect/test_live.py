@@ -112,7 +112,7 @@ def test_this_machine_is_described_whatever_it_is():
 # ---------------------------------------------------------------- sources that are late
 
 CARDS = ("01", "41")
-RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0",
+RECORDS = [{"source": "nvml", "ordinal": n, "bdf": f"0000:{bus}:00.0", "vendor_id": "10de", "device_id": "20b0", "checked": True,
             "uuid": f"GPU-00000000-0000-0000-0000-0000000000{bus}", "memory_bytes": 40 << 30} for n, bus in enumerate(CARDS)]  # fmt: skip
 SLOW = f"import json, sys, time; time.sleep(float(sys.argv[1])); print(json.dumps({{'records': {RECORDS}, 'cuda_driver': json.loads(sys.argv[2])}}))"
 
@@ -145,7 +145,8 @@ def machine(plant, monkeypatch):
 
 def test_a_driver_that_loads_slowly_is_waited_for_and_named(machine):
     document, told = machine(1)
-    assert (document.recommendation.mode, document.recommendation.reasons[0].code) == ("gpu", "VRAM_GE_4GIB")
+    advice = document.recommendation
+    assert (advice.mode, advice.confidence, advice.reasons[0].code) == ("gpu", "verified", "VRAM_GE_4GIB")
     assert told == ["waiting for NVIDIA's driver (NVML), up to 30 s"]
 
 

@@ -182,6 +182,27 @@ def test_a_sparse_matrix_is_compared_by_its_elements_sorted_and_summed():
     assert not equal(matrix, sorted_matrix[:, [1, 0, 2]])
 
 
+@pytest.mark.parametrize(
+    ("device_id", "pair", "implementation", "regime", "why"),
+    [
+        ("numpy:0", False, "library", "resident", ""), ("numpy:0", False, "tuned", "resident", "has no tuned implementation"),
+        ("numpy:0", False, "library-tf32", "resident", "has no library-tf32"), ("numpy:0", True, "library", "transfer-always", "already at home"),
+        ("fake:cpu", True, "library", "resident", ""), ("torch:cpu", True, "library", "resident", "measured once, as numpy's"),
+        ("torch:cpu", False, "library", "resident", ""), ("torch:cuda", True, "library", "transfer-always", ""),
+        ("wgpu:0", False, "library", "resident-waited", "wgpu has no arrays"),
+    ],
+)  # fmt: skip
+def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, why):
+    kind = "cpu" if device_id in ("numpy:0", "fake:cpu", "torch:cpu") else "gpu"
+    device = SimpleNamespace(id=device_id, backend=device_id.partition(":")[0], kind=kind)
+    inner = SimpleNamespace(device=device, limits=None, threads=None, blas=None)
+    session = CallSession(inner, UserFunction(sum_of, sum_of if pair else None))
+    name, _, variant = implementation.partition("-")
+    case = Case("mine.f", "function", {"n": 8}, "float32", name, regime, device_id, variant=variant or None)
+    refused = session.supports(SimpleNamespace(name="mine.f"), case)
+    assert refused is None if not why else why in str(refused)
+
+
 def test_an_input_is_refilled_in_the_array_that_is_there():
     session = CallSession(backends.load("numpy").open("numpy:0", 1), UserFunction(lambda xp, x: x))
     buffer = session.allocate((3,), "float32")
