@@ -1,5 +1,5 @@
-"""Fit the curves of one run. Contenders of one device whose ops move the same bytes are relatives: their curves share a
-common part."""
+"""The fit of the curves of one run. Contenders of one device whose ops move the same bytes for each element are
+relatives: their curves share a common part."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from gpubench.curves.time_curve import (
 
 
 class TimedSizes(msgspec.Struct, frozen=True, dict=True):
-    """The times of one contender: an op, a device and an implementation in one situation."""
+    """The times of one contender: one op by one implementation on one device in one situation."""
 
-    kind: Kind  # how its calls end
-    blocks: Blocks  # seconds by size and session
-    relation: Hashable = None  # relatives have the same value; the op is no part of it
-    # bytes that a launch moves for each unit of n; 0 if that is no constant, and it shares nothing
+    kind: Kind  # the kind of its calls
+    blocks: Blocks  # the seconds of its blocks, by size and session
+    relation: Hashable = None  # equal for relatives; it does not contain the op
+    # the bytes that a launch moves for each unit of n; 0 if this is not constant, and then the contender has no
+    # relatives
     traffic: float = 0.0
 
     @classmethod
@@ -46,25 +47,28 @@ class TimedSizes(msgspec.Struct, frozen=True, dict=True):
         blocks: Blocks,
         moved: Mapping[int, tuple[int, int]],
     ) -> TimedSizes:
-        """Return the times of a contender. `relation`: its dtype, device, implementation and regime, by id. `moved`:
-        for each size, the bytes that a launch moves and the bytes that it writes. `moved` is empty if other params
-        shape the bytes; the contender then shares nothing. An op that writes next to nothing is a reduction, with
-        launches of its own: reductions share only among themselves."""
+        """Return the times of a contender.
+
+        `relation` is its dtype, device, implementation and regime, by id. `moved` holds, for each size, the
+        bytes that a launch moves and the bytes among them that it writes. It is empty if the op has other
+        params than the size, and then the contender has no relatives. An op that writes next to nothing is a
+        reduction, which is related only to other reductions.
+        """
         reduces = all(written < (SAME_TRAFFIC - 1) * total for total, written in moved.values())
         traffic = traffic_of({n: total for n, (total, _) in moved.items()})
         return cls(kind_of(device_kind, relation[-1]), blocks, (*relation, reduces), traffic)
 
     @cached_property
     def points(self) -> list[Point]:
-        """Return the points of the curve, ascending."""
+        """The points of the curve, by ascending size."""
         return points(self.kind, self.blocks)
 
 
 class WalkRates(NamedTuple):
-    """The variance that a walk gathers for each unit of ln(n)."""
+    """The variance that a random walk gains for each unit of ln(n)."""
 
-    height: float  # of its height
-    bend: float  # of its slope
+    height: float  # the variance of its height
+    bend: float  # the variance of its slope
 
 
 LINE = WalkRates(0.03, 0.1)
@@ -72,48 +76,51 @@ LAUNCH: Mapping[Kind, WalkRates] = {
     "cpu": LINE, "waited": WalkRates(0.0001, 0.0), "queued": WalkRates(0.003, 0.0),
     "copied": WalkRates(0.03, 0.01),
 }  # fmt: skip
-# Launches in a row hide behind each other's work: such a call takes little more than the longer of the two.
+# The exponent p with which the launch cost and the work overlap (see `LaunchTime`): a call in a row of launches
+# takes little more than the longer of the two.
 OVERLAP: Mapping[Kind, float] = {"queued": 3.0}
 
 
 class Own(NamedTuple):
-    """The distance of one op from its relatives."""
+    """How far the curve of one op may deviate from that of its relatives."""
 
-    level: float  # standard deviation of its level; of a launch, of its fixed cost
-    slope: float  # standard deviation of its slope; of a launch, of its cost a byte
-    share: float = 1.0  # of the relatives' walk, what each op walks alone
+    level: float  # the standard deviation of its level; for a launch, of its fixed cost
+    slope: float  # the standard deviation of its slope; for a launch, of its cost per byte
+    share: float = 1.0  # the variance of its own walk, as a share of the variance of the relatives' walk
 
 
-# An op is as close to its relatives as its points say: these are tried in turn.
+# The deviations that are tried in turn. The points of the op decide which of them is used.
 OWN: Mapping[Kind, tuple[Own, ...]] = {
     "cpu": (Own(0.05, 0.02, 0.05), Own(0.30, 0.05, 0.15)),
     "waited": (Own(0.02, 0.03, 0.5), Own(0.10, 0.20, 0.5)), "queued": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
     "copied": (Own(0.03, 0.05, 0.5), Own(0.10, 0.20, 0.5)),
 }  # fmt: skip
-# Of a contender that shares nothing: anything is possible.
+# The deviations of a contender without relatives: nearly everything is possible.
 ALONE_LINE = Own(3.0, 1.5)
 ALONE_LAUNCH = Own(0.5, 0.7)
-# Points of relatives that lie closer than this factor are one: relatives have some dozen.
+# Points of relatives within this factor of the size are merged into one.
 BIN = math.log(1.4)
-# The expected scatter counts as much as so many points that show their own, which changes it by this factor at most.
+# The expected scatter has the weight of this many points. The points' own scatter changes it by at most the
+# second factor.
 USUAL_DEGREES, MOST_MISFIT = 8, 4.0
 
-# Bytes for each element may differ so much over the sizes: a reduction writes a few besides.
+# The bytes for each element may differ by this factor between sizes, because a reduction also writes a few
+# bytes.
 SAME_TRAFFIC = 1.02
 
 K = TypeVar("K", bound=Hashable)
 
 
 def traffic_of(bytes_by_size: Mapping[int, int]) -> float:
-    """Return the bytes that a launch moves for each unit of n; 0 if the ratio is not constant."""
+    """Return the bytes that a launch moves for each unit of n. Return 0 if the ratio is not constant."""
     per_unit = [moved / n for n, moved in bytes_by_size.items()]
     shares = bool(per_unit) and max(per_unit) <= SAME_TRAFFIC * min(per_unit)
     return statistics.fmean(per_unit) if shares else 0.0
 
 
 def fit(series: Mapping[K, TimedSizes], only: Callable[[K], bool] = lambda key: True) -> dict[K, TimeCurve]:
-    """Fit the curve of each contender that has a time. `only` selects the curves to return; all contenders serve as
-    relatives."""
+    """Fit the curve of each contender that has a time. `only` selects the curves to return, and all contenders
+    are used as relatives."""
     related: dict[Hashable, list[K]] = {}
     for key, item in series.items():
         if item.traffic > 0 and item.relation is not None:
@@ -143,9 +150,10 @@ def _shift(point: Point, shift: float) -> Point:
 
 
 def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> Conditioned:
-    """Return the curve under which the points of a contender are most likely, alone or beside its relatives.
+    """Return the curve under which the points of a contender are most likely, with or without its relatives.
 
-    The candidates include a line, which fits a CPU, and a GPU whose time is no launch cost plus bytes (matmul).
+    One candidate is a line. It fits a CPU, and a GPU whose time is not the sum of a launch cost and a cost per
+    byte (matmul).
     """
     result = [_line(places)]
     if relatives and (kind == "cpu" or len(places) > 1):
@@ -157,9 +165,10 @@ def _belief(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
-    """Fit a walk to the points, without other knowledge. It begins at `low`, by default the first point.
+    """Fit a random walk to the points, without other knowledge. It begins at `low`, which is by default the
+    first point.
 
-    The place of each step is left open, and the points' own unevenness scales their variances.
+    A step of the curve may lie anywhere in its gap, and the points' own unevenness scales their variances.
     """
     scaled = _scale(places, *_unevenness(places))
     steps = len(places) > 2
@@ -172,17 +181,20 @@ def _line(places: Sequence[Point], low: float | None = None) -> Conditioned:
 
 
 def _scale(places: Sequence[Point], misfit: float, degrees: int) -> list[Point]:
-    """Return the points with scaled variances: larger if the points scatter more than expected, smaller if less.
-    `misfit` is the sum of their squared deviations over the expected variance, with this number of `degrees` of
-    freedom."""
+    """Return the points with scaled variances: larger if the points scatter more than expected, smaller if
+    less.
+
+    `misfit` is the sum of the squared deviations, each divided by its expected variance. `degrees` is its
+    number of degrees of freedom.
+    """
     factor = (USUAL_DEGREES + misfit) / (USUAL_DEGREES + degrees)
     factor = min(max(factor, 1 / MOST_MISFIT), MOST_MISFIT)
     return [point._replace(variance=point.variance * factor) for point in places]
 
 
 def _unevenness(places: Sequence[Point]) -> tuple[float, int]:
-    """Return how far the points lie off the lines between their neighbours (misfit, degrees). A median is used, so that
-    a step does not count."""
+    """Return (misfit, degrees), as `_scale` takes them, for the distance of the points from the lines between
+    their neighbours. A median is used, so that a single step has no effect."""
     shares = []
     for a, b, c in zip(places, places[1:], places[2:], strict=False):
         weight = (b.x - a.x) / (c.x - a.x)
@@ -197,8 +209,8 @@ MEDIAN_SQUARE = 0.455  # the median of the square of a standard normal value
 
 
 def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Point]]) -> list[Conditioned]:
-    """Return the candidate curves that deviate from the relatives' common curve, one for each entry of OWN for which
-    there are enough points."""
+    """Return the candidate curves that deviate from the relatives' common curve, one for each entry of OWN for
+    which there are enough points."""
     result = []
     # An op lies further from the mean of its relatives than from their true curve.
     apart = math.sqrt(1 + 1 / len(relatives))
@@ -222,7 +234,8 @@ def _beside(kind: Kind, places: Sequence[Point], relatives: Sequence[Sequence[Po
 
 
 def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
-    """Merge the points of all relatives that lie close together. Each relative also deviates from the mean by `own`."""
+    """Merge the points of all relatives that lie close together. Each relative also deviates from their mean by
+    `own`."""
     every = sorted(point for places in relatives for point in places)
     bins: list[list[Point]] = []
     for point in every:
@@ -234,7 +247,8 @@ def _bin(relatives: Sequence[Sequence[Point]], own: Own) -> list[Point]:
 
 
 def _together(near: Sequence[Point], level: float) -> Point:
-    """Merge close points into their weighted mean; `level` is each relative's own deviation."""
+    """Return the weighted mean of close points. `level` is the standard deviation of each relative's own
+    deviation."""
     weights = [1 / (point.variance + level**2) for point in near]
     total = sum(weights)
     x = sum(w * point.x for w, point in zip(weights, near, strict=True)) / total
@@ -257,21 +271,22 @@ def _launch_process(kind: Kind, low: float, fixed_s: float, per_n_s: float, own:
 
 
 def _ease(prior: Process, places: Sequence[Point], free: int) -> Conditioned:
-    """Condition the prior on the points. Their variances grow if they scatter more than expected, and shrink if
-    less."""
+    """Return the prior after the points are known. The variances of the points are scaled by their misfit, with
+    `free` degrees of freedom less than there are points."""
     misfit = Conditioned(prior, places).misfit
     return Conditioned(prior, _scale(places, misfit, max(0, len(places) - free)))
 
 
 def fixed_and_per_n(kind: Kind, places: Sequence[Point]) -> tuple[float, float]:
-    """Return the best-fitting a and b of a launch, in seconds. The search runs over b / a and is refined twice."""
+    """Return the best-fitting a (fixed) and b (per unit of n) of the launch time a + b n, in seconds. A grid
+    over b / a is searched and refined twice."""
     power = OVERLAP.get(kind, 1.0)
     weights = [1 / point.variance for point in places]
     units = [math.exp(power * point.x) for point in places]
     total = sum(weights)
 
     def misfit(log_ratio: float) -> tuple[float, float]:
-        """Return the weighted sum of squares for b / a = exp(`log_ratio`), and ln(a)."""
+        """Return the weighted sum of squares for b / a = exp(`log_ratio`), and the ln(a) that belongs to it."""
         ratio = math.exp(power * log_ratio)
         rest = [point.y - math.log1p(ratio * unit) / power for point, unit in zip(places, units, strict=True)]
         log_a = dot(rest, weights) / total

@@ -1,8 +1,10 @@
-"""Statistics of timings: means of logarithms, intervals over sessions, noise measures, fits. Standard library only.
+"""Statistics of timings: means of logarithms, intervals over sessions, noise measures, rank tests. Only the
+standard library is used.
 
-Every function is pure: equal values give equal answers, in any order of sessions. "Sessions" are lists of block values,
-one list per session. The repeated units are sessions and the blocks inside them. Samples of one block share its luck,
-so they never count as repetitions (docs/statistics.md). Intervals are 95 % intervals.
+Every function is pure: equal values give equal results, in any order of the sessions. "Sessions" are lists of
+block values, one list for each session. The repeated units are sessions and the blocks inside them. The samples
+of one block share its conditions, so they never count as repetitions (docs/statistics.md). Intervals are 95 %
+intervals.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ MIN_SESSIONS = 5
 ALPHA = 0.05
 # sigma / MAD for normal noise.
 MAD_SIGMA = 1.4826
-# Up to so many draws a binomial distribution is summed term by term; the normal one stands for it beyond.
+# Up to this many draws, a binomial distribution is summed term by term. Beyond, the normal distribution is
+# used.
 MOST_EXACT = 256
-# Half the width of an interval in ln, beyond which it knows nothing.
+# The largest half-width of an interval, in ln. A wider interval says nothing.
 FARTHEST = 100.0
 
 
@@ -32,7 +35,7 @@ class Interval(NamedTuple):
     low: float  # at most `estimate`
     estimate: float  # the mean
     high: float  # at least `estimate`
-    kind: IntervalKind  # what it rests on: the sessions, or a prior beside too few of them
+    kind: IntervalKind  # "sessions", or "prior" if a prior is used because there are too few sessions
 
     def around(self, estimate: float) -> Interval:
         """Return an interval of the same relative width around another estimate."""
@@ -41,7 +44,7 @@ class Interval(NamedTuple):
 
 
 class IntervalLike(Protocol):
-    """An estimate between two ends: an `Interval`, or a time of a document."""
+    """An estimate with the ends of its interval: an `Interval`, or a time in a document."""
 
     @property
     def low(self) -> float: ...
@@ -56,20 +59,22 @@ class IntervalLike(Protocol):
 class Spread(NamedTuple):
     """The location and spread of samples, in their unit."""
 
-    minimum: float  # the least
+    minimum: float  # the smallest value
     q1: float  # first quartile
     q3: float  # third quartile
     mad: float  # median absolute deviation
-    outliers: int  # how many, by Tukey's fences
+    outliers: int  # the number of outliers, by Tukey's fences
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two middle ones. Raises ValueError on no values."""
+    """Return the middle value, or the mean of the two middle values. Raises ValueError if there are no
+    values."""
     return quantile(sorted(values), 0.5)
 
 
 def geometric_median(values: Iterable[float]) -> float:
-    """Return the median, with the geometric mean of the two middle values, so that median(1/r) = 1/median(r)."""
+    """Return the median, with the geometric mean of the two middle values, so that median(1/r) = 1/median(r).
+    Raises ValueError if there are no values."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -78,7 +83,8 @@ def geometric_median(values: Iterable[float]) -> float:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The q-quantile of values sorted ascending, by linear interpolation between ranks (Hyndman-Fan type 7)."""
+    """Return the q-quantile of ascending values, by linear interpolation between ranks (Hyndman-Fan type 7).
+    Raises ValueError if there are no values."""
     if not ordered:
         raise ValueError("no values")
     position = q * (len(ordered) - 1)
@@ -97,7 +103,7 @@ def mad(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the least value, the quartiles, the MAD, and the number of values more than 1.5 IQR beyond the
+    """Return the smallest value, the quartiles, the MAD, and the number of values more than 1.5 IQR beyond the
     quartiles."""
     ordered = sorted(values)
     q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
@@ -105,12 +111,13 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(ordered[0], q1, q3, mad(ordered), outliers)
 
 
-# The quartiles of few normal values lie this much too near each other: (n - FEW_QUARTILES) / n of what many show.
+# The interquartile range of n normal values is on average (n - FEW_QUARTILES) / n of that of many.
 FEW_QUARTILES = 1.15
 
 
 def spread_share(values: Sequence[float]) -> float:
-    """Return interquartile range / median, corrected for few values: the noise of one session."""
+    """Return the interquartile range / the median, corrected for few values. It is the noise measure of one
+    session."""
     ordered, count = sorted(values), len(values)
     middle = quantile(ordered, 0.5)
     if middle <= 0 or count < 2:
@@ -128,7 +135,7 @@ def first_sample_z(values: Sequence[float]) -> float:
 
 
 def order_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation of the values with their order; 0 if it is undefined."""
+    """Return Spearman's rank correlation of the values with their order. Return 0 if it is undefined."""
     n = len(values)
     if n < 3:
         return 0.0
@@ -141,7 +148,7 @@ def order_correlation(values: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks from 0; equal values share the mean of their ranks."""
+    """Return the ranks of the values, from 0. Equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, start = [0.0] * len(values), 0
     while start < len(order):
@@ -156,7 +163,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(maxsize=512)
 def _median_rank(n: int) -> int:
-    """Return r of the interval [x_(r), x_(n+1-r)]: the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1."""
+    """Return the rank r of the median's interval [x_(r), x_(n+1-r)]: the largest r with P(Binomial(n, 1/2) < r)
+    <= 2.5 %, at least 1."""
     if n > MOST_EXACT:
         return math.floor((n + 1 - Z * math.sqrt(n)) / 2)
     rank, below = 1, 1
@@ -166,8 +174,8 @@ def _median_rank(n: int) -> int:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the order-statistic interval of the median. Below 6 values it is [min, max], which covers less than 95
-    %."""
+    """Return the interval of the median by order statistics. With fewer than 6 values it is [min, max], which
+    covers less than 95 %."""
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
@@ -176,20 +184,22 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 class Prior(NamedTuple):
     """The standard deviations of ln(time) that are expected before any measurement."""
 
-    block: float  # from block to block inside a session
-    session: float  # from session to session
+    block: float  # between the blocks of a session
+    session: float  # between sessions
 
 
-# Of launches below and above SHORT_S, in the files in results/ (docs/statistics.md).
+# The deviations between blocks for launches below and above SHORT_S, from the files in results/
+# (docs/statistics.md).
 SHORT_S = 1e-3
 SHORT_BLOCK, LONG_BLOCK = 0.15, 0.08
-# Where launching costs more than half of the time, and elsewhere.
+# The deviations between sessions: for cases that spend more than half of the time on launching, and for all
+# others.
 LAUNCH_SESSION, USUAL_SESSION = 0.10, 0.05
 USUAL = Prior(LONG_BLOCK, USUAL_SESSION)
 
 
 def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
-    """Return the prior of a launch of `seconds` on a device whose empty launch takes `overhead_s`."""
+    """Return the prior for a launch of `seconds` on a device whose empty launch takes `overhead_s`."""
     return Prior(
         SHORT_BLOCK if seconds < SHORT_S else LONG_BLOCK,
         LAUNCH_SESSION if seconds < 2 * overhead_s else USUAL_SESSION,
@@ -197,9 +207,10 @@ def prior_of(seconds: float, overhead_s: float = 0.0) -> Prior:
 
 
 def prior_quantile(p: float) -> float:
-    """Return the value that Student's t with PRIOR_DEGREES degrees of freedom stays below with probability `p`.
+    """Return the `p`-quantile of Student's t with PRIOR_DEGREES degrees of freedom.
 
-    The closed form for four degrees (Shaw 2006) is exact far out too, where many cases are tested together.
+    The closed form for four degrees (Shaw 2006) is also exact in the tails, which matter if many cases are
+    tested together.
     """
     alpha = 4 * p * (1 - p)
     root = math.cos(math.acos(math.sqrt(alpha)) / 3) / math.sqrt(alpha)
@@ -211,11 +222,11 @@ Z = 1.959964  # the 97.5 % quantile of the normal distribution
 
 @functools.lru_cache(maxsize=256)
 def student_quantile(p: float, degrees: int) -> float:
-    """Return the value that Student's t with `degrees` degrees of freedom stays below with probability `p`, by an
-    expansion around the normal quantile (Fisher and Cornish 1960).
+    """Return the `p`-quantile of Student's t with this number of `degrees` of freedom, by an expansion around
+    the normal quantile (Fisher and Cornish 1960).
 
-    The 97.5 % quantile is within 1 % from 2 degrees on, and 11 % too small at 1. From 4 degrees on it is within 2 % for
-    p from 0.0002 to 0.9998.
+    The 97.5 % quantile is within 1 % from 2 degrees on, and 11 % too small at 1. From 4 degrees on it is within
+    2 % for p from 0.0002 to 0.9998.
     """
     z = NormalDist().inv_cdf(p)
     terms = (
@@ -225,15 +236,17 @@ def student_quantile(p: float, degrees: int) -> float:
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
-# A prior counts as so many degrees of freedom. With 4 of them and the mean variance s^2 the quantile of Student's
+# The degrees of freedom of a prior. With 4 of them and the mean variance s^2, the quantile of Student's
 # distribution gives +-1.96 s before anything is measured.
 PRIOR_DEGREES = 4
 
 
 def squared_margin(squares: float, degrees: int, prior: float | None) -> float:
-    """Return (half-width of the interval of one value)^2. `squares` is the sum of squared deviations, with `degrees`
-    degrees of freedom. `prior` is the expected variance; None means that no variance is expected. Infinite if nothing
-    is known."""
+    """Return the square of the half-width of the interval of one value. Return infinity if nothing is known.
+
+    `squares` is the sum of squared deviations, with this number of `degrees` of freedom. `prior` is the
+    expected variance; None means that there is no prior.
+    """
     if prior is not None:
         squares += prior * (PRIOR_DEGREES - 2)
         degrees += PRIOR_DEGREES
@@ -246,29 +259,30 @@ def _squares(logs: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in logs)
 
 
-# Something else had a CPU while a call took so many times as long as another one of its size: that tells nothing of the
-# call. Slow moments of a machine, in which everything takes longer, are shorter of that.
+# If a block takes this many times as long as another one of the same case, another program had the CPU, so it
+# says nothing about the call. Slow phases of a machine lengthen the times by less than that.
 INTERRUPTED = 2.5
 
 
-# A whole session that took so many times as long as the middle one was interrupted, too.
+# A session that takes this many times as long as the median session was interrupted, too.
 LATE_SESSION = 4.0
 
 
 def clean_blocks(blocks: Sequence[float]) -> tuple[float, ...]:
-    """Return the block times of a case without interrupted blocks."""
+    """Return the block times of one session of a case, without interrupted blocks."""
     return tuple(value for value in blocks if value <= INTERRUPTED * min(blocks))
 
 
 def clean_sessions(sessions: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Return `clean_blocks` of each session of a case; empty for a session whose blocks were all interrupted."""
+    """Return the result of `clean_blocks` for each session of a case. The result is empty for a session whose
+    blocks were all interrupted."""
     shortest = [min(blocks) for blocks in sessions if blocks]
     latest = LATE_SESSION * median(shortest) if shortest else 0.0
     return [clean_blocks(blocks) if blocks and min(blocks) <= latest else () for blocks in sessions]
 
 
 def mean_log(values: Iterable[float]) -> float:
-    """Return the mean of ln(value)."""
+    """Return the mean of the natural logarithms."""
     logs = [math.log(value) for value in values]
     return math.fsum(logs) / len(logs)
 
@@ -280,18 +294,20 @@ def run_value(sessions: Iterable[Sequence[float]]) -> float:
 
 
 def _block_margin(blocks: Sequence[float], prior: Prior | None) -> float:
-    """Return (half-width of the mean of ln(block))^2 of one session, from its blocks and the prior."""
+    """Return the square of the half-width of the mean of ln(block) of one session, from its blocks and the
+    prior."""
     expected = None if prior is None else prior.block**2
     squares = _squares([math.log(value) for value in blocks])
     return squared_margin(squares, len(blocks) - 1, expected) / len(blocks)
 
 
 def _interval(means: Sequence[float], margins: Sequence[float], between: float | None) -> Interval:
-    """Return the interval of exp(mean) over sessions with these means of logarithms.
+    """Return the interval of exp(mean) over sessions. `means` holds the mean logarithm of each session, and
+    `margins` the squared half-width of each mean.
 
-    `margins` has the squared half-width of each session from its blocks. `between` is the expected variance between
-    sessions. Below MIN_SESSIONS `between` is combined with the observed variance; if it is None, a single session has
-    only the margin of its blocks. From MIN_SESSIONS on only the sessions count.
+    `between` is the expected variance between sessions. With fewer than MIN_SESSIONS sessions, it is combined
+    with the observed variance; if it is None, the interval of a single session is that of its blocks. From
+    MIN_SESSIONS sessions on, only the observed variance is used.
     """
     count = len(means)
     estimate = math.exp(math.fsum(means) / count)
@@ -309,10 +325,11 @@ def _interval(means: Sequence[float], margins: Sequence[float], between: float |
 
 
 def run_interval(sessions: Sequence[Sequence[float]], prior: Prior | None = USUAL) -> Interval:
-    """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of ln(block).
+    """Return the time of a case with its interval: `run_value`, and Student's t over the sessions' means of
+    ln(block).
 
-    Below 5 sessions the variance between sessions combines the observed variance and the prior's. Without a prior it is
-    the observed variance alone, and the interval of a single block is infinite.
+    With fewer than 5 sessions, the variance between sessions combines the observed variance and the prior's.
+    Without a prior it is the observed variance alone, and the interval of a single block is infinite.
     """
     margins = [_block_margin(blocks, prior) for blocks in sessions]
     return _interval(list(map(mean_log, sessions)), margins, None if prior is None else prior.session**2)
@@ -322,10 +339,10 @@ def ratio_interval(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     priors: tuple[Prior, Prior] | None = (USUAL, USUAL),
 ) -> Interval:
-    """Return the ratio baseline time / case time with its interval, like `run_interval`.
+    """Return the ratio of the baseline's time to the case's time with its interval, like `run_interval`.
 
-    `pairs` holds (baseline blocks, case blocks) of each session that measured both; `priors` are the priors of baseline
-    and case.
+    `pairs` holds (baseline blocks, case blocks) for each session that measured both. `priors` are those of the
+    baseline and the case.
     """
     means = [mean_log(base) - mean_log(case) for base, case in pairs]
     sides = (None, None) if priors is None else priors
@@ -348,12 +365,12 @@ def _log_ratio(high: float, low: float) -> float:
 
 
 def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
-    """Return the interval kind of a combination of two: "sessions" only if both are."""
+    """Return the kind of an interval that combines two intervals: "sessions" only if both are of this kind."""
     return "sessions" if a == b == "sessions" else "prior"
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return exp of the mean logarithm; 0 if a value is 0. Raises ValueError on no values."""
+    """Return exp of the mean logarithm. Return 0 if a value is 0. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("no values")
     return 0.0 if min(values) == 0 else math.exp(mean_log(values))
@@ -361,9 +378,10 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
-    """Count the ways in which k of these ranks have the sum 0, 1, 2, ...
+    """Return, for each sum 0, 1, 2, ..., the number of ways in which k of these ranks have that sum.
 
-    One large integer holds the counts of all sums side by side, so that one shift and one addition update all of them.
+    One large integer holds the counts of all sums side by side, so that one shift and one addition update all
+    of them.
     """
     width = len(ranks) + 1
     ways = [1] + [0] * k
@@ -375,8 +393,8 @@ def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return (p that `new` is larger, p that it is smaller) by the exact one-sided Mann-Whitney test. Ties share their
-    ranks."""
+    """Return two p-values of the exact one-sided Mann-Whitney test: for the hypothesis that `new` is larger,
+    and that it is smaller. Ties share their ranks."""
     doubled = [round(2 * rank) for rank in _ranks([*base, *new])]
     ways = _rank_sums(tuple(sorted(doubled)), len(new))
     seen = sum(doubled[len(base) :])
@@ -386,9 +404,10 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float
 def shift_ratio(
     base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
 ) -> tuple[float, float, float]:
-    """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base, by inverting the rank test at `alpha`.
+    """Return (low, estimate, high) of the Hodges-Lehmann ratio new / base. The interval is the inverse of the
+    rank test at `alpha`.
 
-    With too few sessions for `alpha` the interval spans all observed ratios.
+    With too few sessions for `alpha`, the interval spans all observed ratios.
     """
     ratios = sorted(y / x for x in base for y in new)
     ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
@@ -402,21 +421,23 @@ def shift_ratio(
 TOLERANCE = 0.05
 FEWEST_PEERS = 4
 _LEAST_K = 3.5
-_CHANCE = 0.05  # of one false suspect among all looks at a fleet of Gaussian GPUs
+_CHANCE = 0.05  # the probability of a false suspect in a fleet whose GPUs differ by chance
 _MOST_SUSPECTS, _MOST_SHARE = 4, 0.01
 
 
 def growing_k(looks: int) -> float:
-    """Return the number of robust standard deviations by which a suspect must fall short. With this k, chance alone
-    finds a suspect among `looks` in fewer than one fleet of twenty."""
+    """Return the number of robust standard deviations by which a suspect must fall short of its peers. `looks`
+    is the number of comparisons in the fleet. With this k, chance alone finds a suspect in fewer than one fleet
+    of twenty."""
     return max(_LEAST_K, NormalDist().inv_cdf(1 - _CHANCE / max(looks, 1)))
 
 
 def robust_spread(rates: Sequence[float]) -> float:
-    """Return the robust standard deviation over the median."""
+    """Return the robust standard deviation (from the MAD) divided by the median."""
     return MAD_SIGMA * mad(rates) / median(rates)
 
 
 def is_uniform(suspects: int, peers: int) -> bool:
-    """Tell whether few enough members of the group are suspects. With more suspects no member is named."""
+    """Tell whether few enough of the `peers` are suspects to name them. With more suspects, the peers are no
+    group of equals."""
     return suspects <= max(_MOST_SUSPECTS, _MOST_SHARE * peers)

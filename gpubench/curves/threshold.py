@@ -1,5 +1,8 @@
-"""The size from which one side is faster than the other, how sure the size is, and the expected cost of choosing one
-curve."""
+"""The size from which one side is faster than the other, how sure that size is, and the expected cost of
+choosing one curve.
+
+A side is a set of curves, of which the fastest at a size counts. x is ln(n).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from gpubench.curves.time_curve import Height, TimeCurve
 
-# The interval of a break-even leaves out so much on either side.
+# The probability that the interval of a break-even leaves out at either end.
 TAIL = 0.025
-# ln(n) between two places at which both sides are looked at.
+# The distance in ln(n) between two sizes at which both sides are compared.
 STEP = math.log(1.12)
 
 State = Literal["at", "always", "never", "unsure"]
@@ -23,23 +26,24 @@ class Margin(NamedTuple):
     """The comparison of both sides at one size."""
 
     x: float  # ln n
-    log_ratio: float  # ln(other / case), above 0 where the case is faster
-    deviation: float  # its standard deviation
+    log_ratio: float  # ln(time of other / time of case); above 0 the case is faster
+    deviation: float  # the standard deviation of `log_ratio`
     wins: float  # the probability that the case is faster
 
 
 class Threshold(NamedTuple):
     """The size from which the case is faster than the other side."""
 
-    # at: it surely loses at the smallest size and wins at the largest; always, never: everywhere; else unsure
+    # at: the case surely loses at the smallest size and wins at the largest; always, never: it surely wins, or
+    # loses, at all sizes; unsure: none of these is sure
     state: State
     n: float  # the size
-    low: float  # with `high` it holds the size with 95 %; where unsure, infinite at an open end
-    high: float  # the other end
+    low: float  # the low end of its 95 % interval; 0 if the end is open
+    high: float  # the high end of its 95 % interval; infinity if the end is open
     first: float  # the smallest size that both sides share
     last: float  # the largest size that both sides share
-    mixed: bool  # below the size the case wins and loses by turns
-    margins: tuple[Margin, ...]  # at the places that were looked at
+    mixed: bool  # whether both sides win by turns below the size
+    margins: tuple[Margin, ...]  # the comparisons, by ascending size
 
 
 def normal(z: float) -> float:
@@ -48,15 +52,15 @@ def normal(z: float) -> float:
 
 
 class Side(tuple[TimeCurve, ...]):
-    """The curves of one side of comparisons. Each fastest time is kept, because every device and situation asks for the
-    CPU's times again."""
+    """The curves of one side of a comparison. Fastest times are cached, because every device and situation
+    needs the CPU's times again."""
 
     @cached_property
     def _fastest(self) -> dict[float, Height]:
         return {}
 
     def fastest(self, x: float) -> Height:
-        """Return `fastest_at` x, computed once."""
+        """Return `fastest_at` of the side's curves at x. It is computed only once."""
         height = self._fastest.get(x)
         if height is None:
             height = self._fastest[x] = fastest_at(self, x)
@@ -64,8 +68,8 @@ class Side(tuple[TimeCurve, ...]):
 
 
 def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float = STEP) -> Threshold | None:
-    """Return the break-even from which the fastest of `case` beats the fastest of `other`; None without a common size.
-    Both are compared at steps of ln(n)."""
+    """Return the break-even from which the fastest of `case` beats the fastest of `other`. Return None without
+    a common size. Both sides are compared at places that lie `step` apart in ln(n)."""
     if not case or not other:
         return None
     case, other = (side if isinstance(side, Side) else Side(side) for side in (case, other))
@@ -78,7 +82,8 @@ def compare(case: Sequence[TimeCurve], other: Sequence[TimeCurve], step: float =
 
 
 def speedup_at(threshold: Threshold | None, n: int) -> float | None:
-    """Return other / case at n, interpolated between the compared sizes; None outside of them."""
+    """Return the ratio time of other / time of case at n, interpolated between the compared sizes. Return None
+    outside of them."""
     x, places = math.log(n), threshold.margins if threshold is not None else ()
     if not places or not places[0].x - 1e-6 <= x <= places[-1].x + 1e-6:
         return None
@@ -88,7 +93,7 @@ def speedup_at(threshold: Threshold | None, n: int) -> float | None:
 
 
 def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tuple[float, float]:
-    """Return the range of ln(n) in which both sides were timed."""
+    """Return the range of ln(n) over which both sides were timed."""
     return (
         max(min(curve.first for curve in side) for side in (case, other)),
         min(max(curve.last for curve in side) for side in (case, other)),
@@ -96,7 +101,7 @@ def _common_sizes(case: Sequence[TimeCurve], other: Sequence[TimeCurve]) -> tupl
 
 
 def margin_at(case: Side, other: Side, x: float) -> Margin:
-    """Compare both sides at x = ln(n)."""
+    """Return the comparison of both sides at x = ln(n)."""
     own, others = (_settle(height, case, other) for height in (case.fastest(x), other.fastest(x)))
     offsets = max(curve.offset for curve in case) + max(curve.offset for curve in other)
     log_ratio, deviation = others.mean - own.mean, math.sqrt(own.variance + others.variance + offsets)
@@ -105,8 +110,8 @@ def margin_at(case: Side, other: Side, x: float) -> Margin:
 
 
 def _settle(height: Height, case: Side, other: Side) -> Height:
-    """Remove the step from `height` if the same side clearly wins at both ends of the step's gap: the place of the step
-    then does not matter."""
+    """Remove the step from `height` if the same side clearly wins at both ends of the gap that holds the step.
+    The place of the step in the gap then does not matter."""
     if not height.jump:
         return height
     low, high = _common_sizes(case, other)
@@ -117,8 +122,8 @@ def _settle(height: Height, case: Side, other: Side) -> Height:
 
 
 def differences(own: Height, others: Height) -> list[tuple[float, float]]:
-    """Return (probability, mean) of ln(other / own) for each pair of branches: each side is before or behind its
-    step."""
+    """Return pairs (probability, mean of ln(other / own)), one for each pair of branches. A branch is the curve
+    before or behind its step."""
     return [
         (our_chance * their_chance, their_mean - our_mean)
         for our_chance, our_mean in own.branches()
@@ -127,8 +132,9 @@ def differences(own: Height, others: Height) -> list[tuple[float, float]]:
 
 
 def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
-    """Return the minimum of several ln(seconds) at x, over the contenders timed around x (Clark 1961, two at a time).
-    The step is the fastest contender's."""
+    """Return the minimum of the curves at x, as a distribution of ln(seconds) (Clark 1961, two curves at a
+    time). Only contenders that were timed around x count. The step of the result is that of the fastest
+    curve."""
     near = [curve for curve in curves if curve.knows(x)]
     inside = sorted(curve.at(x) for curve in near or curves if curve.first - 1e-9 <= x <= curve.last + 1e-9)
     if not inside:  # between the sizes of one contender and those of another
@@ -151,13 +157,13 @@ def fastest_at(curves: Sequence[TimeCurve], x: float) -> Height:
     return least
 
 
-# A contender that is slower by more standard deviations than this is out of the race.
+# A contender that is slower by more standard deviations than this is ignored.
 NEAREST = 4.0
 LEAST_VARIANCE = 1e-9
 
 
 def threshold_of(margins: Sequence[Margin]) -> Threshold:
-    """Return the break-even that margins at rising sizes give."""
+    """Return the break-even that follows from margins at ascending sizes."""
     wins = [margin.wins for margin in margins]
     begin, mixed = _last_rise(wins)
     x = [margin.x for margin in margins]
@@ -179,8 +185,9 @@ def _size(x: float) -> float:
 
 
 def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
-    """Return the index where the last stretch from loss to win begins, and whether the case surely wins below it. If
-    so, the stretch begins at the surest loss above the last sure win; else at 0."""
+    """Return the index at which the last stretch from loss to win begins, and whether the case surely wins at a
+    size below it. If it does, the stretch begins at the surest loss above the last sure win, else at index
+    0."""
     sure_loss = max((i for i, share in enumerate(wins) if share < TAIL), default=None)
     if sure_loss is None:
         return 0, False
@@ -191,7 +198,7 @@ def _last_rise(wins: Sequence[float]) -> tuple[int, bool]:
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """Return the nearest sequence that never falls (pool adjacent violators)."""
+    """Return the nearest sequence that never falls, by least squares (pool adjacent violators)."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1
@@ -203,7 +210,8 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float:
-    """Return where `rising` passes `share`; minus infinity if it begins above `share`, infinity if it never passes."""
+    """Return the x at which `rising` passes `share`. Return minus infinity if it begins above `share`, and
+    infinity if it never passes it."""
     if rising[0] > share:
         return -math.inf
     for (a, low), (b, high) in itertools.pairwise(zip(x, rising, strict=True)):
@@ -214,13 +222,13 @@ def _crosses(x: Sequence[float], rising: Sequence[float], share: float) -> float
 
 # A choice is wrong if another one takes less time by more than this share.
 WRONG = 0.05
-# Standard deviations on either side of an interval of 95 %.
+# The half-width of a 95 % interval, in standard deviations.
 Z = 1.96
 
 
-# Where the best choice is expected to lose more than this share of the time, none is made.
+# If the best choice is expected to lose more than this share of the time, no choice is made.
 HIGHEST_COST = 0.10
-# ln(n) between two places at which the cost of a choice is looked at.
+# The distance in ln(n) between two sizes at which the cost of a choice is computed.
 COST_STEP = math.log(1.5)
 
 
@@ -228,15 +236,15 @@ class HasTimes(Protocol):
     """A contender with an expected time at each size."""
 
     def seconds(self, n: int) -> float | None:
-        """Return the expected time, or None at a size where it is unknown."""
+        """Return the expected time at n in seconds. Return None if it is unknown."""
 
 
 T = TypeVar("T", bound=HasTimes)
 
 
 def fastest(contenders: Iterable[T], n: int) -> tuple[T | None, float]:
-    """Return the contender with the least expected time at n, and the time. Return None and infinity if no contender
-    knows n."""
+    """Return the contender with the least expected time at n, and that time in seconds. Return None and
+    infinity if no contender has a time at n."""
     best, least = None, math.inf
     for contender in contenders:
         seconds = contender.seconds(n)
@@ -249,13 +257,14 @@ class Doubt(NamedTuple):
     """The risk of a choice."""
 
     wrong: float  # the probability that the choice is wrong
-    cost: float  # the time that it is expected to lose, as a share
+    cost: float  # the expected loss of time, as a share
 
 
 def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
-    """Return the doubt of `choice` at x = ln(n) against rivals that were timed on both sides of x.
+    """Return the risk of `choice` at x = ln(n). All `rivals` must have been timed on both sides of x.
 
-    The doubt is for a call in another run: offsets of whole curves and the scatter of single sizes count.
+    The risk is that of a call in another run, so it includes the offsets of whole curves and the scatter of
+    single sizes.
     """
     height, own_variance = choice.at(x), variance(choice, x)
     wrong = cost = 0.0
@@ -272,8 +281,8 @@ def doubt(choice: TimeCurve, rivals: Iterable[TimeCurve], x: float) -> Doubt:
 
 
 def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[float, float], ...]:
-    """Return the ranges of sizes between `low` and `high` where the fastest curve's expected loss exceeds
-    HIGHEST_COST."""
+    """Return the ranges of sizes between `low` and `high` in which the expected loss of the fastest curve
+    exceeds HIGHEST_COST."""
     if not curves or not 0 < low < high < math.inf:
         return ()
     steps = math.ceil(math.log(high / low) / COST_STEP)
@@ -290,36 +299,40 @@ def unsure(curves: Sequence[TimeCurve], low: float, high: float) -> tuple[tuple[
 
 
 def _cost(curves: Sequence[TimeCurve], x: float) -> float:
-    """Return the expected loss of the fastest curve at x = ln(n), as a share of the time."""
+    """Return the expected loss of the fastest curve at x = ln(n), as a share of the time. Return 0 if no curve
+    covers x."""
     there = [curve for curve in curves if curve.first - 1e-9 <= x <= curve.last + 1e-9]
     best = min(there, key=lambda curve: curve.mean(x), default=None)
     return 0.0 if best is None else doubt(best, [curve for curve in there if curve is not best], x).cost
 
 
 LOG_WRONG = math.log1p(WRONG)
-# Contenders of a CPU, or of GPUs, meet the same caches, clocks and neighbours, and lie off their curves together: so
-# much of it is in common (docs/statistics.md).
+# The correlation between the deviations of two contenders that are both on the CPU or both on GPUs, because
+# they share caches, clocks and neighbours (docs/statistics.md).
 TOGETHER = 0.3
 
 
 def variance(curve: TimeCurve, x: float) -> float:
-    """Return the variance of ln(seconds) of a single call in another run, without a step."""
+    """Return the variance of ln(seconds) of a single call in another run. It does not include a step of the
+    curve."""
     shape = 0.0 if curve.knows(x) else WIDE_GAP
     return curve.at(x).variance + shape + curve.offset + curve.case_variance(x)
 
 
-# In a gap wider than `TimeCurve.knows` accepts, caches bend a curve by this variance more than its shape says.
+# The additional variance in a gap that is wider than `TimeCurve.knows` accepts, because caches may bend the
+# curve there.
 WIDE_GAP = 0.03
 
 
 def expected_loss(mean: float, deviation: float) -> float:
-    """Return the mean of max(0, exp(d) - 1) for a normal d."""
+    """Return the mean of max(0, exp(d) - 1) for a normal d with this mean and standard deviation."""
     shifted = mean + deviation**2
     return math.exp(mean + deviation**2 / 2) * normal(shifted / deviation) - normal(mean / deviation)
 
 
 def interval(curve: TimeCurve, x: float) -> tuple[float, float, float]:
-    """Return the low end, the expected value and the high end of the seconds of a single call (95 %)."""
+    """Return the low end, the expected value and the high end of the seconds of a single call at x = ln(n), as
+    a 95 % interval."""
     height, reach = curve.at(x), Z * math.sqrt(variance(curve, x))
     means = [mean for _, mean in height.branches()]
     return math.exp(min(means) - reach), math.exp(height.mean), math.exp(max(means) + reach)

@@ -1,9 +1,9 @@
-"""The time of one contender over the size, with its uncertainty: points, and Gaussian processes over x = ln(size).
+"""The time of one contender over the size, with its uncertainty: points, and Gaussian processes over x =
+ln(size).
 
-A process describes the belief about ln(seconds) before and after some points are known.
-
-A process answers two questions about prepared places: the mean at a place, and its covariances with other places.
-Preparing a place once, and asking about many others at once, makes the answers cheap.
+A process describes the belief about ln(seconds) before and after some points are known. Its method `place`
+prepares an x. The methods `mean` and `covariances` then take prepared places. Each place is prepared once and
+used with many others, which makes the answers cheap.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from gpubench.curves.stats import clean_sessions
 from gpubench.result.case import IN_PLACE, copies
 
 Vector = Sequence[float]
-# A pivot is never smaller: two sizes so close that rounding decides count as one.
+# The smallest pivot. If two sizes are so close that rounding would decide, they count as one.
 LEAST_PIVOT = 1e-12
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """Return the dot product; the longer vector is cut to the shorter one."""
+    """Return the dot product. If the vectors differ in length, the rest of the longer one is ignored."""
     return sum(map(mul, a, b), 0.0)
 
 
 def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
-    """Return the lower triangular L with L L' = `matrix`, row i with i + 1 entries. Only the lower half is read."""
+    """Return the lower triangular L with L L' = `matrix`. Row i of L has i + 1 entries. Only the lower half of
+    `matrix` is read."""
     rows: list[list[float]] = []
     for i, values in enumerate(matrix):
         case: list[float] = []
@@ -43,7 +44,7 @@ def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
 
 
 def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
-    """Return the x with L x = `right`."""
+    """Return the x that solves L x = `right` for the lower triangular L."""
     x: list[float] = []
     for case, value in zip(lower, right, strict=True):
         x.append((value - dot(x, case)) / case[len(x)])
@@ -51,10 +52,10 @@ def solve_lower(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 class Process(Protocol):
-    """A belief about a curve. The result of `place` is opaque; only the same process understands it."""
+    """A belief about a curve. Only the process itself understands the result of its method `place`."""
 
     def place(self, x: float) -> Any:
-        """Prepare x = ln(size)."""
+        """Prepare x = ln(size) for `mean` and `covariances`."""
 
     def mean(self, place: Any) -> float:
         """Return the expected ln(seconds) at a place."""
@@ -63,44 +64,46 @@ class Process(Protocol):
         """Return the covariances of ln(seconds) at a place with ln(seconds) at each of `others`."""
 
 
-# Between two sizes further apart than this factor nothing is known of a curve's shape.
+# Between two sizes further apart than this factor, the shape of a curve is unknown.
 WIDEST = math.log(20)
-# So many times the variance that chance explains makes a step of what a curve rises in a gap.
+# A rise in a gap is a step if its square exceeds this many times the variance that chance explains.
 SURE_STEP = 7.0
 
 
 class Warp(NamedTuple):
-    """The variance that a walk gathers up to each place."""
+    """The variance that a random walk gains up to each place."""
 
-    knots: tuple[float, ...]  # places
-    heights: tuple[float, ...]  # at the knots; straight in between and beyond
+    knots: tuple[float, ...]  # the places at which the variance is given
+    heights: tuple[float, ...]  # the variance at each knot; linear between and beyond the knots
 
     @classmethod
     def even(cls, low: float, rate: float) -> Warp:
-        """Return a warp with one `rate` of variance everywhere, from 0 at `low`."""
+        """Return a warp whose variance grows by `rate` for each unit of x, from 0 at `low`."""
         return cls((low, low + 1), (0.0, rate))
 
     @classmethod
     def with_steps(cls, points: Sequence[Point], rate: float) -> Warp:
-        """Return a warp like `even`, with steps. If the time between two points changes more than slopes and chance
-        explain, the whole excess may be one step, anywhere in the gap."""
+        """Return a warp like `even`, but with steps. If the time between two points changes by more than slopes
+        and chance explain, the whole excess may be one step that lies anywhere in the gap."""
         heights = [0.0]
         for i, (a, b) in enumerate(itertools.pairwise(points)):
             heights.append(heights[-1] + rate * (b.x - a.x) + step(points, i) ** 2)
         return cls(tuple(point.x for point in points), tuple(heights))
 
     def at(self, x: float) -> float:
-        """Return the variance that a walk from the first knot has gathered at x; never negative."""
+        """Return the variance that a walk from the first knot has gained at x. It is never negative."""
         i = min(max(bisect_right(self.knots, x), 1), len(self.knots) - 1)
         (a, b), (low, high) = self.knots[i - 1 : i + 1], self.heights[i - 1 : i + 1]
         return max(low + (high - low) * (x - a) / (b - a), 0.0)
 
 
 def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
-    """Return the rise of ln(seconds) from point `i` to the next, beyond the slopes below and above.
+    """Return the step of ln(seconds) between point `i` and the next: the rise beyond what the slopes on both
+    sides explain.
 
-    Return 0 if the squared rise is at most `sure` times the variance of chance, or if a narrow neighbouring gap has a
-    surer rise: a single outlier is no step. Return 0 also if the gap is too wide to judge by the slopes beside it.
+    Return 0 if the squared rise is at most `sure` times the variance of chance, if the gap is too wide to judge
+    by the slopes beside it, or if a narrow neighbouring gap has a surer rise, because a single outlier is not a
+    step.
     """
     if points[i + 1].x - points[i].x > WIDEST:
         return 0.0
@@ -116,8 +119,11 @@ def step(points: Sequence[Point], i: int, sure: float = SURE_STEP) -> float:
 
 
 def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
-    """Return the rise over a gap beyond the slope beside it (at an end, a slope of at least STEEP), and the variance of
-    the rise. Points within LEVEL are averaged into one level on each side."""
+    """Return the rise over the gap after point `i` beyond the slope beside it, and the variance of that rise.
+
+    At an end of the curve, the slope is taken to be at least STEEP. Points within LEVEL of each other on one
+    side of the gap are averaged.
+    """
     low, high = points[i], points[i + 1]
     gap = high.x - low.x
     rest = [point for point in points[max(0, i - 2) : i + 1] if low.x - point.x <= LEVEL]
@@ -143,18 +149,20 @@ def _excess(points: Sequence[Point], i: int) -> tuple[float, float]:
 
 # The slope beside a gap is taken over at least this much of ln(n): over less, noise decides it.
 REACH = math.log(1.8)
-# Points this near to each other, three at most, tell a level together.
+# Up to three points within this distance are averaged into one level.
 LEVEL = math.log(1.5)
 
 
-# At an end of a curve, a time that rises faster than this power of n is taken for a step.
+# At an end of a curve, a time that rises faster than this power of n counts as a step.
 STEEP = 1.2
 
 
 class Walk:
-    """A straight line of unknown level and slope, plus a random walk of its height (`warp`) and of its slope (`bend`,
-    variance for each unit of x). `level` and `slope` are the standard deviations of the level, at `low`, and of the
-    slope."""
+    """A process: a straight line of unknown level and slope, plus random walks of its height and of its slope.
+
+    `level` is the standard deviation of the level at x = `low`, and `slope` that of the slope. `warp` is the
+    variance of the height's walk, and `bend` the variance that the slope gains for each unit of x.
+    """
 
     def __init__(self, low: float, mean: float, *, level: float, slope: float, warp: Warp, bend: float) -> None:
         self._low, self._mean, self._warp, self._bend = low, mean, warp, bend
@@ -178,9 +186,13 @@ class Walk:
 
 
 class LaunchTime:
-    """The curve ln(a + b n): a device takes `fixed_s` to start and `per_n_s` for each unit. Both have relative standard
-    deviations, `fixed` and `per_n`; a small `walk` is added. With `power` p the curve is ln((a^p + (b n)^p)^(1/p)); the
-    larger p is, the nearer it lies to the larger of a and b n."""
+    """A process around the curve ln(a + b n): a device takes a = `fixed_s` to start and b = `per_n_s` for each
+    unit of n.
+
+    `fixed` and `per_n` are the relative standard deviations of a and b, and a small `walk` is added. With
+    `power` p, the curve is ln((a^p + (b n)^p)^(1/p)): the larger p is, the nearer it lies to the larger of a
+    and b n.
+    """
 
     def __init__(
         self, fixed_s: float, per_n_s: float, *, fixed: float, per_n: float, walk: Walk, power: float = 1.0
@@ -205,7 +217,8 @@ class LaunchTime:
 
 
 class Deviating:
-    """A curve that deviates from a common process as much as an independent process deviates from its own mean."""
+    """A process that deviates from a `common` process like the independent process `own` deviates from its own
+    mean."""
 
     def __init__(self, common: Process, own: Process) -> None:
         self._common, self._own = common, own
@@ -222,8 +235,8 @@ class Deviating:
 
 
 class Conditioned:
-    """A process after some points are known. `likelihood`: ln of the prior density of these points, up to a
-    constant."""
+    """A process after some points are known. `likelihood` is the logarithm of the prior density of these
+    points, up to a constant."""
 
     def __init__(self, prior: Process, points: Sequence[Point]) -> None:
         self.prior = prior
@@ -263,11 +276,11 @@ Blocks = Mapping[int, Sequence[Sequence[float]]]  # size -> sessions -> seconds 
 
 
 class Scatter(NamedTuple):
-    """Expected standard deviations of calls, by the length of the call."""
+    """The expected standard deviations of ln(seconds), by the length of the call."""
 
-    short: float  # below 50 us
-    middle: float  # below 1 ms
-    long: float  # from 1 ms on
+    short: float  # for calls below 50 us
+    middle: float  # for calls below 1 ms
+    long: float  # for calls from 1 ms on
 
     def of(self, log_seconds: float) -> float:
         """Return the standard deviation for a call that takes exp(`log_seconds`)."""
@@ -275,21 +288,22 @@ class Scatter(NamedTuple):
 
 
 LOG_SHORT, LOG_LONG = math.log(50e-6), math.log(1e-3)
-# From block to block of one case in one session.
+# The scatter between the blocks of one case in one session.
 BLOCK: Mapping[Kind, Scatter] = {
     "cpu": Scatter(0.15, 0.20, 0.15), "copied": Scatter(0.15, 0.09, 0.09), "queued": Scatter(0.12, 0.05, 0.03),
     "waited": Scatter(0.09, 0.09, 0.03),
 }  # fmt: skip
-# What a case keeps to itself in a session: where its memory lies, its alignment, what its size does to caches.
+# The scatter of a case in a session around its curve. Its causes are the place and alignment of its memory and
+# the effect of its size on caches.
 CASE: Mapping[Kind, Scatter] = {
     "cpu": Scatter(0.11, 0.18, 0.11), "copied": Scatter(0.13, 0.077, 0.077), "queued": Scatter(0.07, 0.05, 0.02),
     "waited": Scatter(0.055, 0.055, 0.03),
 }  # fmt: skip
-# What shifts a whole curve from one session to the next.
+# The standard deviation by which a whole curve shifts from one session to the next.
 OFFSET: Mapping[Kind, float] = {"cpu": 0.055, "waited": 0.055, "queued": 0.06, "copied": 0.06}
-# The expected scatter counts as much as so many blocks that were seen.
+# The expected scatter has the weight of this many measured blocks.
 PRIOR_DEGREES = 4
-# A block further off than so many expected deviations counts no more than one that lies there.
+# A block further off than this many expected deviations counts as if it lay at this distance.
 FARTHEST = 2.5
 
 
@@ -298,11 +312,12 @@ class Point(NamedTuple):
 
     x: float  # ln n
     y: float  # the mean of ln(seconds)
-    variance: float  # of y
+    variance: float  # the variance of y
 
 
 def kind_of(device_kind: str, regime: str) -> Kind:
-    """Return the kind of a call: on a device of kind `device_kind` (`cpu` or any other), in a regime given by id."""
+    """Return the kind of the calls on a device of kind `device_kind` (`cpu` or any other) in a regime, given by
+    id."""
     if device_kind == "cpu":
         return "cpu"
     if copies(regime) or regime.startswith(IN_PLACE):
@@ -311,7 +326,7 @@ def kind_of(device_kind: str, regime: str) -> Kind:
 
 
 def points(kind: Kind, blocks: Blocks) -> list[Point]:
-    """Return one point for each size that has a block, ascending. Interrupted blocks are left out."""
+    """Return one point for each size that has a block, by ascending size. Interrupted blocks are left out."""
     result = list[Point]()
     for n in sorted(blocks):
         sessions = [session for session in _log_sessions(blocks[n]) if session]
@@ -340,8 +355,8 @@ def _point(kind: Kind, n: int, sessions: Sequence[Sequence[float]]) -> Point:
 
 
 def offset_variance(kind: Kind, blocks: Blocks) -> float:
-    """Return the variance of the offset of a whole curve. The expected variance of a session is combined with the
-    distances between sessions, over the sizes that all sessions measured."""
+    """Return the variance of the offset of a whole curve. It combines the expected variance of a session with
+    the observed distances between sessions, over the sizes that all sessions measured."""
     apart: dict[int, list[float]] = {}
     count = max((len(sessions) for sessions in blocks.values()), default=1)
     for sessions in blocks.values():
@@ -356,28 +371,29 @@ def offset_variance(kind: Kind, blocks: Blocks) -> float:
     return (PRIOR_DEGREES * expected + squares) / (PRIOR_DEGREES + count - 1) / count
 
 
-# Between two points that lie further apart than this factor the curve is looked at in so many steps.
+# Between two points that lie further apart than this factor, the curve is computed at intermediate places, too.
 STEP = math.log(1.6)
 
 
-# A call of nearly the same size takes nearly the time that was measured: within this factor.
+# A measured time also corrects the curve at sizes within this factor of the measured size.
 NEAR = math.log(1.1)
-# In a gap no wider than NARROW a step that is none costs little, so one is suspected sooner: an interval that the step
-# widens ends with the gap.
+# In a gap no wider than NARROW, a false step costs little, because the interval that it widens ends with the
+# gap. So a smaller rise counts as a step there.
 NARROW, SURE_NARROW_STEP = math.log(1.6), 0.7
 
 
 class Height(NamedTuple):
     """The belief about ln(seconds) at one size."""
 
-    mean: float  # within a gap it goes straight from one end to the other
-    variance: float  # of the mean
-    jump: float = 0.0  # the step that the gap holds
-    share: float = 0.0  # of the gap that lies below the size: the probability that the step does
-    gap: tuple[float, float] = (0.0, 0.0)  # its ends
+    mean: float  # the expected ln(seconds); linear between the ends of a gap
+    variance: float  # the variance of ln(seconds)
+    jump: float = 0.0  # the height of the step in the gap around the size; 0: there is none
+    share: float = 0.0  # the probability that the step lies below the size: the share of the gap below it
+    gap: tuple[float, float] = (0.0, 0.0)  # the ends of the gap, as ln(n)
 
     def branches(self) -> list[tuple[float, float]]:
-        """Return (probability, mean) of the curve behind its step, then before it; one pair if there is no step."""
+        """Return pairs (probability, mean): first for the case that the step lies below the size, then that it
+        lies above. Return one pair if there is no step."""
         if not self.jump:
             return [(1.0, self.mean)]
         before = self.mean - self.share * self.jump
@@ -385,9 +401,9 @@ class Height(NamedTuple):
 
 
 class TimeCurve:
-    """The curve of ln(seconds) over ln(n), only between the smallest and the largest timed size.
+    """The curve of ln(seconds) over ln(n) of one contender, between the smallest and the largest timed size.
 
-    `offset`: the variance by which another run would shift the whole curve.
+    `offset` is the variance by which another run would shift the whole curve.
     """
 
     def __init__(
@@ -398,8 +414,8 @@ class TimeCurve:
 
     @cached_property
     def _grid(self) -> tuple[list[float], list[float], list[float]]:
-        """Return the places where the curve is computed (the points and some places between them), with means and
-        variances."""
+        """The places at which the curve is computed (the points and some places between them), with the means
+        and the variances there."""
         places = [self.first]
         for point in self.points[1:]:
             start = places[-1]
@@ -410,7 +426,7 @@ class TimeCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        """Return the step in each gap between two points; 0 for GPUs."""
+        """The step in each gap between two points. It is always 0 for a GPU."""
         narrow = [b.x - a.x <= NARROW for a, b in itertools.pairwise(self.points)]
         return [
             step(self.points, i, SURE_NARROW_STEP if narrow[i] else SURE_STEP) if self.kind == "cpu" else 0.0
@@ -419,18 +435,20 @@ class TimeCurve:
 
     @property
     def first(self) -> float:
-        """Return ln of the smallest size."""
+        """ln of the smallest timed size."""
         return self.points[0].x
 
     @property
     def last(self) -> float:
-        """Return ln of the largest size."""
+        """ln of the largest timed size."""
         return self.points[-1].x
 
     def knows(self, x: float) -> bool:
-        """Tell whether the curve's shape is known around x. Either timed sizes lie close enough on both sides of x,
-        or relatives give the shape between them. Relatives do so for GPUs only: a CPU leaves its caches at its own
-        sizes."""
+        """Tell whether the shape of the curve is known around x.
+
+        It is known if timed sizes lie close enough on both sides of x, or if relatives give the shape between
+        the timed sizes. Relatives do so only for GPUs, because each op leaves a CPU's caches at its own size.
+        """
         if not self.first - 1e-9 <= x <= self.last + 1e-9:
             return False
         i = bisect_right(self.points, (x - 1e-9,))
@@ -439,7 +457,8 @@ class TimeCurve:
         return close or (self.kind != "cpu" and isinstance(self._belief.prior, Deviating))
 
     def mean(self, x: float) -> float:
-        """Return the mean of `at`, fast; beyond the timed sizes, the mean at the nearest end."""
+        """Return the mean of `at(x)`, computed fast. Beyond the timed sizes, return the mean at the nearest
+        end."""
         grid, means, _ = self._grid
         i = bisect_right(grid, x)
         if i == 0 or i == len(grid):
@@ -447,10 +466,10 @@ class TimeCurve:
         return means[i - 1] + (means[i] - means[i - 1]) * (x - grid[i - 1]) / (grid[i] - grid[i - 1])
 
     def pull(self, x: float) -> float:
-        """Return how far ln(seconds) at x lies off `mean` because of sizes timed within NEAR.
+        """Return the correction of `mean` at x because of sizes timed within NEAR of x.
 
-        At a timed size `mean` plus the pull is the measured time. Between two near sizes the pull is interpolated
-        linearly.
+        At a timed size, `mean` plus the correction is the measured time. Between two near sizes the correction
+        is interpolated linearly.
         """
         i = bisect_right(self.points, (x,))
         around = self.points[max(i - 1, 0) : i + 1]
@@ -463,14 +482,14 @@ class TimeCurve:
         return pull
 
     def case_variance(self, x: float) -> float:
-        """Return the variance by which a single size lies off the curve in one run."""
+        """Return the variance of a single size around the curve in one run."""
         return CASE[self.kind].of(self.mean(x)) ** 2
 
     def at(self, x: float) -> Height:
-        """Return the belief about ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside the timed
-        sizes.
+        """Return the belief about ln(seconds) at x = ln(n), without `offset`. Raises ValueError outside the
+        timed sizes.
 
-        It is computed at the points and at a few places between them, and interpolated linearly.
+        The curve is computed at the points and at a few places between them, and interpolated linearly.
         """
         grid, means, variances = self._grid
         if not grid[0] - 1e-9 <= x <= grid[-1] + 1e-9:
