@@ -1,10 +1,11 @@
-"""Cases: the rows of a result, with stable ids such as `matmul/n=4096/float32/tuned/resident-waited@cupy:0`; selectors.
+"""Cases, the rows of a result, with stable ids such as `matmul/n=4096/float32/tuned/resident-waited@cupy:0`;
+and selectors of cases.
 
-A selector is a case id with `*` in any segment and with trailing segments left out: `matmul`, `matmul/n>=4096@cupy`,
-`*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a group. The size segment can also
-compare. `@cupy` means `@cupy:*`; `transfer-once` means any number of calls; `resident` includes `resident-waited` and
-`resident-queued`; `in-place` includes both memories. `tuned` selects only the plain implementation, `tuned-naive` one
-variant, and `tuned*` the implementation with all variants.
+A selector is a case id in which any segment may contain `*` and trailing segments may be left out: `matmul`,
+`matmul/n>=4096@cupy`, `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op or a
+group. The size segment can also compare. `@cupy` means `@cupy:*`; `transfer-once` means any number of calls;
+`resident` includes `resident-waited` and `resident-queued`; `in-place` includes both memories. `tuned` selects
+only the plain implementation, `tuned-naive` one variant, and `tuned*` the implementation with all variants.
 """
 
 import re
@@ -23,13 +24,15 @@ RegimeKind = Literal[
     "resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always", "streamed",
     "in-place-mapped", "in-place-managed",
 ]  # fmt: skip
-# Where the data is, and what is waited for. On a GPU, data that stays there has two regimes: the caller waits for each
-# launch, or queues many and waits once. Elsewhere they are one, `resident`: a call on the CPU ends when it returns.
+# The regimes: where the data is, and what the caller waits for. If data stays on a GPU, there are two regimes:
+# the caller waits for each launch, or queues many launches and waits once. On a CPU both are the same,
+# `resident`, because a call on the CPU ends when it returns.
 RESIDENT: RegimeKind = "resident"
 WAITED: RegimeKind = "resident-waited"
 QUEUED: RegimeKind = "resident-queued"
-REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # a GPU's
-# Independent calls in a row, so many behind one wait, whose copies overlap with each other's kernels.
+REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # of a GPU
+# STREAMED_CALLS independent calls in a row with one wait at the end. The copies of each call overlap with the
+# kernels of others.
 STREAMED: RegimeKind = "streamed"
 STREAMED_CALLS = 24
 # In place: the data stays in host memory and the GPU reads and writes it there. Mapped memory is in the address space
@@ -37,11 +40,11 @@ STREAMED_CALLS = 24
 IN_PLACE = "in-place"
 MAPPED: RegimeKind = "in-place-mapped"
 MANAGED: RegimeKind = "in-place-managed"
-UNIFIED_REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, MAPPED)  # a GPU's whose memory is the host's
-# Regimes that only somebody who names them gets, and all in the order of tables.
+UNIFIED_REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, MAPPED)  # of a GPU whose memory is the host's
+# Regimes that are measured only on request, and all regimes in the order of tables.
 ON_REQUEST: tuple[RegimeKind, ...] = (STREAMED, MAPPED, MANAGED)
 ORDERED: tuple[RegimeKind, ...] = (RESIDENT, *REGIMES, *ON_REQUEST)
-# Names of situations, for options and Python; then what the answer's screen and earlier versions call them.
+# The names of situations for options and Python, and then the names in the answer and in earlier versions.
 SITUATIONS = {
     "waited": str(WAITED), "queued": str(QUEUED), "10 calls a copy": "transfer-once-10", "copied": "transfer-always",
     "streamed": str(STREAMED), "in place": str(MAPPED), "managed": str(MANAGED),
@@ -53,7 +56,7 @@ _ALIASES = {
     "copied in a pipeline": STREAMED,
     IN_PLACE: MAPPED, "in place, mapped": MAPPED, "in place, managed": MANAGED,
 }  # fmt: skip
-# Of a workload whose stages are runs on two sides: inputs on both, or on the host.
+# The regimes of a workload whose stages run on two sides: its inputs are on both sides, or on the host.
 ASSIGNED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
@@ -63,48 +66,54 @@ SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16"
 LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 
 
-# Backends whose devices are made of another backend's and the CPU. They are measured when asked for, because each size
-# then takes a sweep of its own.
+# Backends whose devices combine a device of another backend with the CPU. They are measured only on request,
+# because each size takes a sweep of its own.
 COMPOSED = ("hybrid",)
-# The backend whose devices are several GPUs of another backend: ranks.
+# The backend whose devices are groups of GPUs of another backend. The members of a group are its ranks.
 DEVICE_GROUP = "group"
 _OLD_GROUP = re.compile(r"^gang(?=[:?]|$)|(?<=@)gang(?=:)")
 FUNCTIONS = "function"  # the group of users' functions
 
 
-# Op, dtype and the params beside the size: what is the same on one curve over the sizes.
+# Op, dtype and the params other than the size: the cases of one series differ in size, implementation, regime
+# and device.
 SeriesKey = tuple[str, str, tuple[tuple[str, int], ...]]
-CellKey = tuple[SeriesKey, str, str]  # series, device and regime, by id
+CellKey = tuple[SeriesKey, str, str]  # a series, and the ids of a device and a regime
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Op, params, dtype, implementation, regime and device: what is measured once and shown as one row."""
+    """One row of a result: an op with its params, dtype, implementation, regime and device. It is what is
+    measured."""
 
     op: str  # the name of the op
-    group: str  # of the op
-    params: dict[str, int]  # the size `n`, and those beside it
+    group: str  # the group of the op
+    params: dict[str, int]  # the size `n` and the other params
     dtype: Dtype  # the dtype of the elements
-    implementation: Implementation  # library or tuned
-    regime: RegimeKind  # the situation
-    device_id: str  # where it runs
-    # launches per transfer (transfer-once) or behind one wait (streamed); others have none
+    implementation: Implementation  # `library` or `tuned`
+    regime: RegimeKind  # the kind of the regime, without `calls`
+    device_id: str  # the id of the device
+    # the number of calls per copy (transfer-once) or per wait (streamed); None for other regimes
     calls: int | None = None
-    # an extra kernel (`naive`), or another way to do the library call (`tf32`); None: the implementation itself
+    # the name of an extra kernel (`naive`), or of another way to call the library (`tf32`); None: the
+    # implementation itself
     variant: str | None = None
 
     @property
     def id(self) -> str:
-        """The stable key of every table and format; it holds no date, host or version."""
+        """The stable id of the case, which is its key in every table and format. It contains no date, host or
+        version."""
         return f"{self.workload}/{self.implementation_id}/{self.regime_id}@{self.device_id}"
 
     @property
     def workload(self) -> str:
-        """The workload `matmul/n=1024/float32`. It seeds the inputs, so every backend gets the same bytes."""
+        """The id of the workload, such as `matmul/n=1024/float32`. It seeds the inputs, so every backend gets
+        the same bytes."""
         return workload_key(self.op, self.params, self.dtype)
 
     @property
     def series(self) -> SeriesKey:
-        """The curve over sizes to which this case belongs, whatever its implementation, regime and device."""
+        """The op, the dtype and the params other than the size. They are the same for all cases on a curve over
+        the size."""
         return self.op, self.dtype, beside_size(self.params)
 
     @property
@@ -114,22 +123,23 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cell(self) -> CellKey:
-        """The cell of the answer to which this case belongs, whatever its implementation."""
+        """The series, device and regime of the case. They identify a cell of the answer."""
         return self.series, self.device_id, self.regime_id
 
     @property
     def implementation_id(self) -> str:
-        """The implementation, with its variant if there is one: `tuned`, `tuned-naive`."""
+        """The implementation with its variant, if there is one: `tuned`, `tuned-naive`."""
         return f"{self.implementation}-{self.variant}" if self.variant else self.implementation
 
     @property
     def precision(self) -> str:
-        """The format whose unit round-off the correctness gate allows: `tf32` for that variant, else the dtype."""
+        """The format whose rounding error the correctness gate allows: `tf32` for that variant, else the
+        dtype."""
         return TF32 if self.variant == TF32 else self.dtype
 
     @property
     def regime_id(self) -> str:
-        """The regime's id: `resident-waited`, `transfer-once-10`, ..."""
+        """The id of the regime: `resident-waited`, `transfer-once-10`, ..."""
         return regime_name(self.regime, self.calls)
 
     @property
@@ -144,20 +154,19 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def prepared_with(self) -> str:
-        """The key of the data that a device prepares once: the workload, and for a call in place the host memory."""
+        """The key of the data that a device prepares once: the workload, and the host memory of a call in
+        place."""
         return f"{self.workload} {self.memory}" if self.memory else self.workload
 
     @property
     def queued(self) -> bool:
-        """Whether a sample is many launches with one wait, on data that stays on the device.
-
-        On every device such samples give the kernel's own rate.
-        """
+        """Whether a sample is many launches with one wait, on data that stays on the device. Such samples
+        measure the kernel itself."""
         return self.regime in (RESIDENT, QUEUED)
 
     @property
     def shared_with(self) -> str | None:
-        """The GPU of a split case: `cupy:0` for `hybrid:cupy:0`."""
+        """The GPU of a split case, such as `cupy:0` for `hybrid:cupy:0`. None for other cases."""
         return inner_device(self.device_id)
 
     @property
@@ -167,29 +176,31 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def inner_device(device_id: str) -> str | None:
-    """Return the id of the device with which a composed device shares its work. Returns None for any other device."""
+    """Return the id of the device that a composed device combines with the CPU. Return None for any other
+    device."""
     backend, _, inner = device_id.partition(":")
     return inner if backend in COMPOSED else None
 
 
 def rename_old_devices(text: str) -> str:
-    """Return the id of a backend, a device or a case with today's names. Before version 4 of the result file a device
-    group was called a gang."""
+    """Return the id of a backend, a device or a case with its present names. Before version 4 of the result
+    file, a device group was called a gang."""
     return _OLD_GROUP.sub("group", text)
 
 
 def group_id(backend: str, ranks: Sequence[int]) -> str:
-    """Return the id of a device group, such as `group:cupy:0+1`. Three or more consecutive ranks are written `0-7`."""
+    """Return the id of a device group, such as `group:cupy:0+1`. Three or more consecutive ranks are written as
+    `0-7`."""
     several = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
     text = f"{ranks[0]}-{ranks[-1]}" if several else "+".join(map(str, ranks))
     return f"{DEVICE_GROUP}:{backend}:{text}"
 
 
 def group_ranks(device_id: str) -> tuple[int, ...]:
-    """Return the ordinals of a device group's members, in the order of its ranks.
+    """Return the numbers of the GPUs in a device group, in the order of its ranks.
 
-    In place of ordinals a single number means that many GPUs, and any other word means two. Returns an empty tuple for
-    an id that is no device group.
+    If the id contains a single number, the group is that many GPUs; if it contains another word, the group is
+    two GPUs. Return an empty tuple for an id that is not a device group.
     """
     own, _, rest = device_id.partition(":")
     if own != DEVICE_GROUP:
@@ -213,23 +224,24 @@ def group_sizes(count: int) -> list[int]:
 
 
 def regime_name(regime: str, calls: int | None) -> str:
-    """Return the regime's id: `resident-waited`, `transfer-once-10`, ... Only transfer-once uses `calls`."""
+    """Return the id of a regime: `resident-waited`, `transfer-once-10`, ... Only transfer-once uses `calls`."""
     return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
 def copies(regime: str) -> bool:
-    """Return whether calls of the regime with this id copy between host and device."""
+    """Tell whether calls of the regime with this id copy between host and device."""
     return regime.startswith(("transfer-", STREAMED))
 
 
 def calls_behind(regime: str, copy: int | None = None) -> int | None:
-    """Return the number of calls of a case in this regime, None if the regime has none. `copy`: calls per copy in
-    transfer-once."""
+    """Return the field `calls` of a case in this regime, or None if the regime has none. `copy` is the number
+    of calls per copy in transfer-once."""
     return copy if regime == "transfer-once" else STREAMED_CALLS if regime == STREAMED else None
 
 
 def parse_situation(text: str) -> str:
-    """Return the regime id of a situation: `transfer-once-20` for `20 calls a copy`. Returns other texts unchanged."""
+    """Return the regime id of a situation, such as `transfer-once-20` for `20 calls a copy`. Other texts are
+    returned unchanged."""
     words = " ".join(text.split()).lower()
     if calls := re.fullmatch(r"([1-9]\d*) calls(?: a copy)?", words):
         return "transfer-always" if calls[1] == "1" else f"transfer-once-{calls[1]}"
@@ -242,7 +254,8 @@ def beside_size(params: Params) -> tuple[tuple[str, int], ...]:
 
 
 def workload_key(op: str, params: Params, dtype: str) -> str:
-    """Return `op/n=size[,param=value...]/dtype`, with n first and the other params sorted."""
+    """Return the id of a workload: `op/n=size[,param=value...]/dtype`, with n first and the other params
+    sorted."""
     rest = "".join(f",{name}={value}" for name, value in beside_size(params))
     return f"{op}/n={params['n']}{rest}/{dtype}"
 
@@ -254,7 +267,8 @@ _CASE_ID = re.compile(
 
 
 def parse_case_id(text: str, group: str = "") -> Case:
-    """Return the Case with the id `text`. Raises ValueError if `text` is not a case id."""
+    """Return the case with the id `text`. The id does not contain the op's `group`. Raises ValueError if `text`
+    is not a case id."""
     match = _CASE_ID.fullmatch(rename_old_devices(text))
     if not match:
         raise ValueError(f"not a case id: {text!r}")
@@ -276,8 +290,8 @@ def parse_case_id(text: str, group: str = "") -> Case:
 
 
 def own_names(ops: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each op. A user's function `options.pairwise` is called `pairwise`, unless another op
-    is."""
+    """Return a short name for each op. A user's function `options.pairwise` is called `pairwise`, unless
+    another op has that short name."""
     ops = dict.fromkeys(ops)
     short = Counter(op.rpartition(".")[2] for op in ops)
     return {op: name if short[name := op.rpartition(".")[2]] == 1 else op for op in ops}
@@ -289,7 +303,8 @@ _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.
 
 
 def selector(text: str, *, option: str = "--filter") -> Selector:
-    """Return the test for which `text` stands. Raises UsageError, which names `option`, if `text` is no selector."""
+    """Return the predicate of cases that the selector `text` describes. Raises UsageError, which names
+    `option`, if `text` is not a selector."""
     path, at, device = (
         rename_old_devices(text.strip()).rpartition("@") if "@" in text else (text.strip(), "", "")
     )
@@ -315,15 +330,15 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
 
 
 def _regimes(case: Case) -> tuple[str, ...]:
-    """Return the names that select the case's regime."""
+    """Return the names that select the regime of the case."""
     stands_for = [name for name, belongs in ((RESIDENT, case.resident), (IN_PLACE, case.memory)) if belongs]
     return (case.regime_id, case.regime, *stands_for)
 
 
 def select_cases(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
-    """Return a test that a case passes if a selector of `keep` selects it and no selector of `skip` does.
+    """Return a predicate that is true if a selector of `keep` selects the case and no selector of `skip` does.
 
-    An empty `keep` selects every case. Returns None if both are empty, which means every case.
+    An empty `keep` selects every case. Return None if both are empty, which means every case.
     """
     if not keep and not skip:
         return None

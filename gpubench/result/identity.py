@@ -1,7 +1,8 @@
-"""Comparison of two machine descriptions: do they describe the same machine?
+"""The comparison of two machine descriptions, to tell whether they describe the same machine.
 
-Only facts that both sides know count. An unknown fact neither agrees nor disagrees. A name counts only if both sides
-have it from the same source, because a driver, an API and a table of names call one device differently.
+Only facts that both sides know are compared. An unknown fact neither agrees nor disagrees. Names are compared
+only if both sides have them from the same source, because a driver, an API and a table of names name one device
+differently.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from gpubench.result.machine import Cpu, Fact, Gpu, Machine
 if TYPE_CHECKING:
     from gpubench.result.run import Device  # costs start-up
 
-# The kernel's own share of RAM changes from boot to boot; ECC and reservations take as much of a GPU's memory.
+# Memory sizes may differ by this share. The kernel's part of RAM changes from boot to boot, and ECC and
+# reservations change a GPU's memory as much.
 TOLERANCE = 0.05
 _MARKS = re.compile(r"\((?:r|tm|c)\)", re.IGNORECASE)
 _PCI_IDS = ("vendor_id", "device_id", "subvendor_id", "subdevice_id")
 
 
-# Firmware and kernels fill a field that nobody set with such words.
+# Words with which firmware and kernels fill a field that was never set.
 _PLACEHOLDER = re.compile(
     r"unknown\b.*|n/?a|\(?(none|null|nil)\)?|undefined|invalid|empty|o\.?e\.?m\.?|default( string)?|<?bad index>?"
     r"|not (specified|available|applicable|present|defined|set)|to be filled (by|in)\b.*|type1productconfigid"
@@ -34,32 +36,32 @@ _PLACEHOLDER = re.compile(
 
 
 def is_placeholder(text: str) -> bool:
-    """Return whether a text is a placeholder in the place of a name or an id."""
+    """Tell whether a text is a placeholder instead of a name or an id."""
     return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 class Likeness(NamedTuple):
-    """The comparison of the machine `here` with the machine `there` of a result."""
+    """The comparison of the machine `here` with the machine `there`, which a result describes."""
 
-    differences: Mapping[str, str]  # what contradicts, in words by name; empty: nothing does
-    agreements: frozenset[str]  # what both sides know and say alike
-    drivers: Mapping[str, str]  # other driver versions, in words by the id of the GPU here
-    gpus: Mapping[str, str]  # by the id of a GPU there the id of the same GPU here
+    differences: Mapping[str, str]  # descriptions of the facts that contradict each other, by name
+    agreements: frozenset[str]  # the names of the identifying facts that are equal
+    drivers: Mapping[str, str]  # descriptions of different driver versions, by the id of the GPU here
+    gpus: Mapping[str, str]  # the id of the GPU here, by the id of the same GPU there
 
     @property
     def same(self) -> bool:
-        """Whether both are the same machine: something identifies it, and nothing contradicts."""
+        """Whether both are the same machine: an identifying fact is equal, and nothing contradicts."""
         return not self.differences and bool(self.agreements)
 
 
 def measured_gpus(devices: Iterable[Device]) -> list[str]:
-    """Return the ids in `machine.gpus` of the GPUs that a run's devices use."""
+    """Return the ids (in `machine.gpus`) of the GPUs that the devices of a run use."""
     return list(dict.fromkeys(device.gpu_id for device in devices if device.gpu_id is not None))
 
 
 def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Likeness:
-    """Compare two machines. `measured`: ids of the GPUs of `there` that must also be here; if none match, all GPUs of
-    `there`."""
+    """Compare two machines. `measured` holds the ids of the GPUs of `there` that must also be here. If none of
+    these ids matches, all GPUs of `there` must be here."""
     differences, agreements = _compare_hosts(here, there)
     needed = [gpu for gpu in there.gpus if gpu.id in measured] or there.gpus
     pairs = pair_gpus(here.gpus, needed)
@@ -81,18 +83,17 @@ def compare(here: Machine, there: Machine, measured: Collection[str] = ()) -> Li
 
 
 def uuid_digest(text: str) -> str:
-    """Return a digest of a GPU's uuid, as `GPU-...`. It is stable, but does not reveal the hardware's id.
-
-    Results hold only digests.
-    """
+    """Return a digest of a GPU's uuid, as `GPU-...`. It is stable, but does not reveal the uuid of the
+    hardware. Results contain only digests."""
     prefix, _, rest = text.partition("-")
     return f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}"
 
 
 def pair_gpus(here: Sequence[Gpu], there: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return the matching GPU here for the id of each GPU there. Each GPU here is used at most once.
+    """Return, by the id of each GPU there, the matching GPU here. GPUs without a match are left out, and each
+    GPU here is used at most once.
 
-    A uuid decides; without uuids, the other known facts decide.
+    GPUs are matched by their uuids; without uuids by the other known facts.
     """
     pairs: dict[str, Gpu] = {}
     free = list(here)
@@ -111,7 +112,8 @@ _UUID, _IDS, _UNKNOWN, _OTHER = "uuid", "ids", "unknown", "other"
 
 
 def _relation(here: Gpu, there: Gpu) -> str:
-    """Return which facts identify two GPUs as the same, or that they differ."""
+    """Return which facts identify two GPUs as the same (`_UUID`, `_IDS`, `_UNKNOWN`: no fact does), or that
+    they differ (`_OTHER`)."""
     uuid_here, uuid_there = here.uuid.value, there.uuid.value
     if uuid_here and uuid_there:
         return (
@@ -167,19 +169,20 @@ def _compare_hosts(here: Machine, there: Machine) -> tuple[dict[str, str], set[s
 
 
 def _both(here: Fact[Any], there: Fact[Any]) -> tuple[Any, Any] | None:
-    """Return both values; None if either side does not know its value."""
+    """Return both values. Return None if a side does not know its value."""
     values = (here.value, there.value)
     unknown = any(value is None or (isinstance(value, str) and is_placeholder(value)) for value in values)
     return None if unknown else values
 
 
 def _both_names(here: Fact[str], there: Fact[str]) -> tuple[str, str] | None:
-    """Return both names as `_both` does, but only if both sides asked the same source."""
+    """Return both names as `_both` does, but None if the two sides have them from different sources."""
     return _both(here, there) if here.source == there.source else None
 
 
 def _both_parts(here: Cpu, there: Cpu) -> tuple[str, str] | None:
-    """Return the part numbers of the kinds of cores. A 64-bit Arm kernel reports them in place of a CPU model name."""
+    """Return the part numbers of the kinds of cores on both sides, which a 64-bit Arm kernel reports instead of
+    a CPU model. Return None if a side does not know them."""
     texts = [
         ",".join(sorted({kind.part for kind in cpu.kinds.value or () if kind.part})) for cpu in (here, there)
     ]
@@ -196,7 +199,7 @@ def _near(a: float, b: float) -> bool:
 
 
 def _driver_words(here: Gpu, there: Gpu) -> str:
-    """Describe how the two drivers of one GPU differ; empty if no known fact differs."""
+    """Describe how the drivers of one GPU differ. Return an empty text if no known fact differs."""
     for fact_here, fact_there in (
         (here.driver.name, there.driver.name),
         (here.driver.version, there.driver.version),
@@ -208,7 +211,7 @@ def _driver_words(here: Gpu, there: Gpu) -> str:
 
 
 def _gpu_words(gpu: Gpu) -> str:
-    """Return `NVIDIA H200 (10de:2335, GPU-46eaa005)`, or the known parts of it."""
+    """Return a text such as `NVIDIA H200 (10de:2335, GPU-46eaa005)`. Unknown parts are left out."""
     ids = ":".join(str(fact.value) for fact in (gpu.vendor_id, gpu.device_id) if fact.value)
     marks = ", ".join(filter(None, (ids, (gpu.uuid.value or "")[:12])))
     return " ".join(filter(None, (gpu.name.value or gpu.id, f"({marks})" if marks else "")))

@@ -1,8 +1,10 @@
-"""The `gpubench-detect` document, version 2: what a machine is made of, and what to run on it.
+"""The `gpubench-detect` document, version 2: the parts of a machine, and a recommendation where to compute on
+it.
 
-A `Fact` holds a value with its source, or None with the reason. Other fields are plain values. Sizes are bytes,
-frequencies hertz, powers watts. CPU sets are strings in list form ("0-3,8"). Every field has a default, so a part that
-was not probed says `not_probed`, never 0.
+A `Fact` holds a value with its source, or None with the reason why there is no value. Other fields are plain
+values. Sizes are in bytes, frequencies in hertz, powers in watts. Sets of CPUs are strings in list form
+("0-3,8"). Every field has a default, so that a part that was not probed has the status `not_probed`, never the
+value 0.
 """
 
 from typing import Any, Generic, Literal, TypeVar
@@ -19,20 +21,20 @@ Status = Literal[
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """The value of another source for the same thing."""
+    """The value that another source gives for the same fact."""
 
-    value: bool | int | float | str | list[int] | None  # what that source says
-    source: str  # who says it
+    value: bool | int | float | str | list[int] | None  # the other value
+    source: str  # the other source
 
 
 class Fact(msgspec.Struct, Generic[T], frozen=True):
-    """A value with its source. Unknown is None with a status, never 0 and never a default."""
+    """A value with its source. An unknown value is None with a status, never 0 and never a default."""
 
-    value: T | None  # None unless `status` is "ok" or "conflict"
-    status: Status  # how the value came about, or why there is none
-    source: str | None  # who told it; a value always has one
-    note: str | msgspec.UnsetType = msgspec.UNSET  # what else is to be said of it
-    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # what other sources say
+    value: T | None  # the value; None unless `status` is "ok" or "conflict"
+    status: Status  # "ok", "conflict" (sources differ), or why there is no value
+    source: str | None  # the source of the value
+    note: str | msgspec.UnsetType = msgspec.UNSET  # a remark on the value
+    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET  # the different values of other sources
 
 
 SCHEMA_VERSION = 2
@@ -50,215 +52,215 @@ NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """One source that was asked."""
+    """A source of facts that was asked."""
 
-    name: str  # the source
+    name: str  # the name of the source
     status: Status  # "ok", or why its facts are missing
-    version: str | None = None  # of the library or tool
-    took_s: float = 0.0  # time of the answer
-    error_code: str | None = None  # the source's own code
-    hint: str | None = None  # what to do about it
+    version: str | None = None  # the version of the library or tool
+    took_s: float = 0.0  # the time that the answer took, in seconds
+    error_code: str | None = None  # the error code that the source returned
+    hint: str | None = None  # the remedy
 
 
 class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """Something odd about the machine."""
+    """A warning about the machine."""
 
-    code: str  # for programs
+    code: str  # the code, for programs
     text: str  # one sentence
-    refs: list[str] = []  # the GPUs or files that it is about
+    refs: list[str] = []  # the GPUs or files that it concerns
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
-    """Operating system and firmware."""
+    """The operating system and the firmware."""
 
-    os: StrFact = NOT_PROBED  # its name
-    kernel: StrFact = NOT_PROBED  # its release
-    arch: StrFact = NOT_PROBED  # of the processor
-    hypervisor: StrFact = NOT_PROBED  # "none" only where x86 says so
-    container: StrFact = NOT_PROBED  # which kind this process is in
-    wsl: BoolFact = NOT_PROBED  # Windows Subsystem for Linux
-    dmi_vendor: StrFact = NOT_PROBED  # the maker of the machine
-    dmi_product: StrFact = NOT_PROBED  # the maker's name of the machine
+    os: StrFact = NOT_PROBED  # the name of the operating system
+    kernel: StrFact = NOT_PROBED  # the release of the kernel
+    arch: StrFact = NOT_PROBED  # the architecture of the processor
+    hypervisor: StrFact = NOT_PROBED  # the hypervisor; "none" only if x86 reports that there is none
+    container: StrFact = NOT_PROBED  # the kind of container in which this process runs
+    wsl: BoolFact = NOT_PROBED  # whether this is the Windows Subsystem for Linux
+    dmi_vendor: StrFact = NOT_PROBED  # the manufacturer of the machine
+    dmi_product: StrFact = NOT_PROBED  # the manufacturer's name of the machine
 
 
 class CpuKind(msgspec.Struct, frozen=True, kw_only=True):
-    """CPUs that are alike. Counts are of online CPUs."""
+    """A set of CPUs that are alike. Only online CPUs are counted."""
 
-    rank: int  # 0 is the fastest kind
-    cores: int | None  # of this kind; None: not told
-    logical: int  # hardware threads
-    cpus: str  # their numbers, as "0-3,8"
+    rank: int  # the place by speed; 0 is the fastest kind
+    cores: int | None  # the number of cores of this kind; None: unknown
+    logical: int  # the number of hardware threads
+    cpus: str  # the numbers of the CPUs, such as "0-3,8"
     max_hz: int | None = None  # the highest clock
     base_hz: int | None = None  # the guaranteed clock
-    capacity: int | None = None  # the kernel's figure for its speed
-    part: str | None = None  # the maker's number of the core
+    capacity: int | None = None  # the kernel's measure of the speed of a CPU
+    part: str | None = None  # the manufacturer's part number of the core
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
     """All caches of one level, type and size."""
 
-    level: int  # 1 is nearest to the core
-    type: Literal["data", "instruction", "unified"]  # what it holds
-    size_bytes: int  # of one of them
-    instances: int  # distinct ones
+    level: int  # the level; 1 is nearest to the core
+    type: Literal["data", "instruction", "unified"]  # what the cache holds
+    size_bytes: int  # the size of one cache
+    instances: int  # the number of caches
 
 
 class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
-    """A BLAS library that NumPy loads, and the threads it starts by default."""
+    """A BLAS library that NumPy loads."""
 
-    library: str  # openblas, mkl, ...
-    version: str | None = None  # None: not told
-    threads: int | None = None  # that it starts by default
-    kernel: str | None = None  # the architecture that it takes the CPU for
+    library: str  # its name: openblas, mkl, ...
+    version: str | None = None  # its version; None: unknown
+    threads: int | None = None  # the number of threads that it starts by default
+    kernel: str | None = None  # the CPU architecture for which it computes
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
-    """The processors of the host, and what of them this process may use."""
+    """The processors of the host, and the CPUs that this process may use."""
 
-    model: StrFact = NOT_PROBED  # its name
-    vendor: StrFact = NOT_PROBED  # its maker
-    packages: IntFact = NOT_PROBED  # sockets
-    cores: IntFact = NOT_PROBED  # physical ones
-    logical: IntFact = NOT_PROBED  # hardware threads
-    online_cpus: StrFact = NOT_PROBED  # numbers of those that run
-    possible: IntFact = NOT_PROBED  # CPUs that the kernel is built for
-    present: IntFact = NOT_PROBED  # CPUs that are plugged in
-    offline: IntFact = NOT_PROBED  # CPUs that are switched off
-    smt: StrFact = NOT_PROBED  # whether cores run several threads
+    model: StrFact = NOT_PROBED  # the name of the model
+    vendor: StrFact = NOT_PROBED  # the manufacturer
+    packages: IntFact = NOT_PROBED  # the number of sockets
+    cores: IntFact = NOT_PROBED  # the number of physical cores
+    logical: IntFact = NOT_PROBED  # the number of hardware threads
+    online_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs that are online
+    possible: IntFact = NOT_PROBED  # the number of CPUs for which the kernel is built
+    present: IntFact = NOT_PROBED  # the number of CPUs that are plugged in
+    offline: IntFact = NOT_PROBED  # the number of CPUs that are switched off
+    smt: StrFact = NOT_PROBED  # the state of simultaneous multithreading
     kinds: Fact[list[CpuKind]] = NOT_PROBED  # groups of CPUs that are alike
-    available: IntFact = NOT_PROBED  # CPUs that this process may keep busy
-    affinity: StrFact = NOT_PROBED  # numbers that the process is bound to
-    cpuset: StrFact = NOT_PROBED  # numbers that its control group allows
-    quota_cpus: FloatFact = NOT_PROBED  # CPUs' worth of time that its control group allows
-    limited_by: StrFact = NOT_PROBED  # the tightest of these bounds
-    caches: Fact[list[Cache]] = NOT_PROBED  # by level, type and size
-    isa: StrsFact = NOT_PROBED  # extensions of the instruction set
-    governor: StrFact = NOT_PROBED  # what chooses the clock
-    now_hz: IntFact = NOT_PROBED  # the highest clock that a CPU has now
+    available: IntFact = NOT_PROBED  # the number of CPUs that this process can keep busy
+    affinity: StrFact = NOT_PROBED  # the numbers of the CPUs to which the process is bound
+    cpuset: StrFact = NOT_PROBED  # the numbers of the CPUs that its control group allows
+    quota_cpus: FloatFact = NOT_PROBED  # the CPU time that its control group allows, as a number of CPUs
+    limited_by: StrFact = NOT_PROBED  # the tightest of the limits on `available`
+    caches: Fact[list[Cache]] = NOT_PROBED  # the caches, by level, type and size
+    isa: StrsFact = NOT_PROBED  # the extensions of the instruction set
+    governor: StrFact = NOT_PROBED  # the kernel's policy that chooses the clock
+    now_hz: IntFact = NOT_PROBED  # the highest present clock of any CPU
     base_hz: IntFact = NOT_PROBED  # the guaranteed clock
-    max_hz: IntFact = NOT_PROBED  # the highest clock that a CPU can have
-    blas: Fact[list[CpuBlas]] = NOT_PROBED  # libraries that NumPy loads
+    max_hz: IntFact = NOT_PROBED  # the highest possible clock of any CPU
+    blas: Fact[list[CpuBlas]] = NOT_PROBED  # the BLAS libraries that NumPy loads
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Host memory."""
+    """The memory of the host."""
 
-    total_bytes: IntFact = NOT_PROBED  # `os_total_bytes` without GPU memory that the kernel counts as RAM
-    os_total_bytes: IntFact = NOT_PROBED  # what the kernel counts as RAM
-    gpu_numa_bytes: IntFact = NOT_PROBED  # GPU memory among it
-    available_bytes: IntFact = NOT_PROBED  # free, or freed when asked for
-    limit_bytes: IntFact = NOT_PROBED  # of the control group
-    usable_bytes: IntFact = NOT_PROBED  # what this process may hope for
-    limited_by: StrFact = NOT_PROBED  # what bounds that
-    swap_total_bytes: IntFact = NOT_PROBED  # on disk
+    total_bytes: IntFact = NOT_PROBED  # `os_total_bytes` without the GPU memory in it
+    os_total_bytes: IntFact = NOT_PROBED  # the memory that the kernel counts as RAM
+    gpu_numa_bytes: IntFact = NOT_PROBED  # the GPU memory that the kernel counts as RAM
+    available_bytes: IntFact = NOT_PROBED  # the memory that is free or can be freed on demand
+    limit_bytes: IntFact = NOT_PROBED  # the limit of the control group
+    usable_bytes: IntFact = NOT_PROBED  # the memory that this process can expect to get
+    limited_by: StrFact = NOT_PROBED  # the tightest of the limits on `usable_bytes`
+    swap_total_bytes: IntFact = NOT_PROBED  # the swap space on disk
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
+    """One NUMA node."""
 
-    id: int  # the kernel's number
-    cpus: StrFact = NOT_PROBED  # their numbers
-    memory_bytes: IntFact = NOT_PROBED  # of the node
-    kind: StrFact = NOT_PROBED  # dram, gpu, hbm, cxl or pmem, where a source tells
+    id: int  # the number that the kernel gives it
+    cpus: StrFact = NOT_PROBED  # the numbers of its CPUs
+    memory_bytes: IntFact = NOT_PROBED  # its memory
+    kind: StrFact = NOT_PROBED  # the kind of its memory: dram, gpu, hbm, cxl or pmem
 
 
 class Numa(msgspec.Struct, frozen=True, kw_only=True):
     """The NUMA nodes of the host."""
 
-    ids: IntsFact = NOT_PROBED  # may be sparse
-    allowed_ids: IntsFact = NOT_PROBED  # those that this process may take memory of
-    nodes: list[NumaNode] = []  # each with its CPUs and memory
+    ids: IntsFact = NOT_PROBED  # the ids of the nodes, which may have gaps
+    allowed_ids: IntsFact = NOT_PROBED  # the ids of the nodes whose memory this process may use
+    nodes: list[NumaNode] = []  # the nodes
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel driver that is bound to a device."""
 
-    name: StrFact = NOT_PROBED  # as the kernel calls it
-    version: StrFact = NOT_PROBED  # as it says itself
-    cuda: StrFact = NOT_PROBED  # the newest CUDA that it serves, as 13.0
+    name: StrFact = NOT_PROBED  # the name that the kernel uses
+    version: StrFact = NOT_PROBED  # the version that the driver reports
+    cuda: StrFact = NOT_PROBED  # the newest CUDA version that it supports, such as 13.0
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a GPU."""
 
-    dedicated_bytes: IntFact = NOT_PROBED  # on the card
-    reserved_bytes: IntFact = NOT_PROBED  # kept by driver and firmware
-    free_bytes: IntFact = NOT_PROBED  # now
-    visible_bytes: IntFact = NOT_PROBED  # that the CPU can map
-    shared_limit_bytes: IntFact = NOT_PROBED  # a window on RAM (GTT)
-    usable_bytes: IntFact = NOT_PROBED  # what one process may hope for
-    unified: BoolFact = NOT_PROBED  # it is the host's memory
-    numa_node: IntFact = NOT_PROBED  # on which the CPU sees it
+    dedicated_bytes: IntFact = NOT_PROBED  # the memory on the card
+    reserved_bytes: IntFact = NOT_PROBED  # the memory that driver and firmware reserve
+    free_bytes: IntFact = NOT_PROBED  # the memory that is free at present
+    visible_bytes: IntFact = NOT_PROBED  # the memory that the CPU can map
+    shared_limit_bytes: IntFact = NOT_PROBED  # the host memory that the GPU can map (GTT)
+    usable_bytes: IntFact = NOT_PROBED  # the memory that one process can expect to get
+    unified: BoolFact = NOT_PROBED  # whether the GPU uses the host's memory as its own
+    numa_node: IntFact = NOT_PROBED  # the NUMA node as which the CPU sees the memory
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice of a GPU that programs see as a device (MIG instance, compute partition)."""
+    """A part of a GPU that programs see as a device (MIG instance, compute partition)."""
 
-    id: str  # of the instance
-    units: IntFact = NOT_PROBED  # as `Compute.units`
-    memory_bytes: IntFact = NOT_PROBED  # of the instance
+    id: str  # the id of the partition
+    units: IntFact = NOT_PROBED  # the number of its units, as in `Compute.units`
+    memory_bytes: IntFact = NOT_PROBED  # its memory
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
     """The units, clock and partitions of a GPU."""
 
-    arch: StrFact = NOT_PROBED  # as gfx90a or sm_90
-    units: IntFact = NOT_PROBED  # multiprocessors, compute units or Xe cores
-    now_hz: IntFact = NOT_PROBED  # the clock now
-    max_hz: IntFact = NOT_PROBED  # the highest clock
-    ecc: BoolFact = NOT_PROBED  # memory is checked for errors
-    mode: StrFact = NOT_PROBED  # who may use it at a time
-    partitions: list[Partition] = []  # empty where it is not partitioned
+    arch: StrFact = NOT_PROBED  # the architecture, such as gfx90a or sm_90
+    units: IntFact = NOT_PROBED  # the number of multiprocessors, compute units or Xe cores
+    now_hz: IntFact = NOT_PROBED  # the present clock
+    max_hz: IntFact = NOT_PROBED  # the highest possible clock
+    ecc: BoolFact = NOT_PROBED  # whether memory errors are corrected (ECC)
+    mode: StrFact = NOT_PROBED  # the compute mode: how many processes may use the GPU at a time
+    partitions: list[Partition] = []  # the partitions; empty if the GPU is not partitioned
 
 
 class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
-    """How one GPU reaches another."""
+    """The path from one GPU to another."""
 
-    to: str  # the id of the other
+    to: str  # the id of the other GPU
     kind: StrFact = NOT_PROBED  # nvlink, xgmi, pcie (below one host bridge) or host (through the processors)
-    lanes: IntFact = NOT_PROBED  # active links
-    version: IntFact = NOT_PROBED  # of the link
+    lanes: IntFact = NOT_PROBED  # the number of active links
+    version: IntFact = NOT_PROBED  # the version of the link
     via: StrFact = NOT_PROBED  # direct or switch
     common: StrFact = NOT_PROBED  # the deepest part that both share: switch, host-bridge, numa-node or system
-    read: BoolFact = NOT_PROBED  # the driver lets one read the other's memory
-    write: BoolFact = NOT_PROBED  # the driver lets one write to the other's memory
-    atomics: BoolFact = NOT_PROBED  # the driver lets one use atomics on the other's memory
-    max_bytes_per_s: IntFact = NOT_PROBED  # of all lanes together
+    read: BoolFact = NOT_PROBED  # whether the driver lets each GPU read the other's memory
+    write: BoolFact = NOT_PROBED  # whether the driver lets each GPU write to the other's memory
+    atomics: BoolFact = NOT_PROBED  # whether the driver lets each GPU use atomics on the other's memory
+    max_bytes_per_s: IntFact = NOT_PROBED  # the highest rate of all links together
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The PCIe link of a GPU, and its ways to other GPUs. Generation and width fall while it is idle."""
+    """The PCIe link of a GPU, and its paths to other GPUs. Generation and width are lower while the GPU is
+    idle."""
 
-    gen_max: IntFact = NOT_PROBED  # generation, at most
-    width_max: IntFact = NOT_PROBED  # lanes, at most
-    gen_now: IntFact = NOT_PROBED  # generation now
-    width_now: IntFact = NOT_PROBED  # lanes now
-    peers: list[str] = []  # ids of linked GPUs
-    # how each other GPU is reached; none for a GPU that is divided into MIG instances
-    paths: list[LinkPath] = []
+    gen_max: IntFact = NOT_PROBED  # the highest PCIe generation
+    width_max: IntFact = NOT_PROBED  # the largest number of lanes
+    gen_now: IntFact = NOT_PROBED  # the present PCIe generation
+    width_now: IntFact = NOT_PROBED  # the present number of lanes
+    peers: list[str] = []  # the ids of the GPUs that are linked directly
+    paths: list[LinkPath] = []  # the paths to other GPUs; empty for a GPU divided into MIG instances
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
     """The power state of a GPU."""
 
-    state: StrFact = NOT_PROBED  # the kernel's word: active, suspended, ...
-    limit_w: FloatFact = NOT_PROBED  # in force
-    default_limit_w: FloatFact = NOT_PROBED  # of the maker
-    throttle: list[str] = []  # why clocks are held down now
+    state: StrFact = NOT_PROBED  # the power state that the kernel reports: active, suspended, ...
+    limit_w: FloatFact = NOT_PROBED  # the present limit
+    default_limit_w: FloatFact = NOT_PROBED  # the manufacturer's limit
+    throttle: list[str] = []  # the reasons why the clocks are lowered at present
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process can open the device."""
 
-    device_node: StrFact = NOT_PROBED  # the file that is opened, and whether this process may
-    hidden_by_env: StrFact = NOT_PROBED  # the variable that hides the device
+    device_node: StrFact = NOT_PROBED  # the device file, and whether this process may open it
+    hidden_by_env: StrFact = NOT_PROBED  # the environment variable that hides the device
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
-    """How one API lists the device."""
+    """The entry of the device in the list of one API."""
 
     ordinal: int | str | None = None  # the index in its list
-    version: str | None = None  # of the API on this device
+    version: str | None = None  # the version of the API on this device
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,179 +268,183 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str  # its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`
     kind: StrFact = NOT_PROBED  # discrete, integrated, virtual, ...
-    vendor: StrFact = NOT_PROBED  # its maker
-    name: StrFact = NOT_PROBED  # the driver's, or that of the PCI id
-    # whether the name is of this model, or of several alike
+    vendor: StrFact = NOT_PROBED  # the manufacturer
+    name: StrFact = NOT_PROBED  # the name that the driver reports, or that of the PCI id
+    # `exact`: the name of this model; `family`: a name that several similar models share
     name_precision: Literal["exact", "family"] | None = None
-    uuid: StrFact = NOT_PROBED  # as the driver writes it
-    bdf: StrFact = NOT_PROBED  # its address on the bus
-    vendor_id: StrFact = NOT_PROBED  # PCI number
-    device_id: StrFact = NOT_PROBED  # PCI number
-    subvendor_id: StrFact = NOT_PROBED  # PCI number of the card
-    subdevice_id: StrFact = NOT_PROBED  # PCI number of the card
-    revision: StrFact = NOT_PROBED  # PCI number
-    pci_class: StrFact = NOT_PROBED  # PCI number
-    numa_node: IntFact = NOT_PROBED  # that it is attached to
-    local_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs that are near
-    display_attached: BoolFact = NOT_PROBED  # a screen shows its picture
-    usable: BoolFact = NOT_PROBED  # a backend can compute on it from here
-    why_not: list[str] = []  # codes, where it is not usable
-    driver: Driver = Driver()  # of the kernel
-    memory: GpuMemory = GpuMemory()  # its own, and what it takes of the host's
+    uuid: StrFact = NOT_PROBED  # the UUID as the driver reports it
+    bdf: StrFact = NOT_PROBED  # the PCI address
+    vendor_id: StrFact = NOT_PROBED  # the PCI id of the vendor
+    device_id: StrFact = NOT_PROBED  # the PCI id of the device
+    subvendor_id: StrFact = NOT_PROBED  # the PCI id of the card's vendor
+    subdevice_id: StrFact = NOT_PROBED  # the PCI id of the card
+    revision: StrFact = NOT_PROBED  # the PCI revision
+    pci_class: StrFact = NOT_PROBED  # the PCI class
+    numa_node: IntFact = NOT_PROBED  # the NUMA node to which it is attached
+    local_cpus: StrFact = NOT_PROBED  # the numbers of the CPUs nearest to it
+    display_attached: BoolFact = NOT_PROBED  # whether a screen is attached to it
+    usable: BoolFact = NOT_PROBED  # whether a backend can compute on it in this process
+    why_not: list[str] = []  # the codes of the reasons why it is not usable
+    driver: Driver = Driver()  # the kernel driver
+    memory: GpuMemory = GpuMemory()  # its own memory, and the host memory that it can use
     compute: Compute = Compute()  # its units, clock and partitions
-    link: Link = Link()  # to the host and to other GPUs
-    power: Power = Power()  # state and limits
+    link: Link = Link()  # its links to the host and to other GPUs
+    power: Power = Power()  # its power state and limits
     access: Access = Access()  # whether this process can open it
-    apis: dict[str, Api] = {}  # how each API lists it
-    records: list[dict[str, Any]] | UnsetType = UNSET  # what each source told; with --debug alone
+    apis: dict[str, Api] = {}  # its entry in the list of each API
+    records: list[dict[str, Any]] | UnsetType = UNSET  # the facts of each source; only with --debug
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
-    """A processing accelerator that is no GPU."""
+    """A PCI device of the class "processing accelerator" that is not a GPU."""
 
     id: str  # `pci:BDF`
-    bdf: StrFact = NOT_PROBED  # its address on the bus
-    vendor_id: StrFact = NOT_PROBED  # PCI number
-    device_id: StrFact = NOT_PROBED  # PCI number
-    pci_class: StrFact = NOT_PROBED  # PCI number
-    driver: Driver = Driver()  # of the kernel
+    bdf: StrFact = NOT_PROBED  # the PCI address
+    vendor_id: StrFact = NOT_PROBED  # the PCI id of the vendor
+    device_id: StrFact = NOT_PROBED  # the PCI id of the device
+    pci_class: StrFact = NOT_PROBED  # the PCI class
+    driver: Driver = Driver()  # the kernel driver
 
 
 class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that only draws."""
+    """A device that shows pictures and cannot compute."""
 
     id: str  # `pci:BDF`
-    bdf: StrFact = NOT_PROBED  # its address on the bus
-    vendor_id: StrFact = NOT_PROBED  # PCI number
-    device_id: StrFact = NOT_PROBED  # PCI number
-    pci_class: StrFact = NOT_PROBED  # PCI number
+    bdf: StrFact = NOT_PROBED  # the PCI address
+    vendor_id: StrFact = NOT_PROBED  # the PCI id of the vendor
+    device_id: StrFact = NOT_PROBED  # the PCI id of the device
+    pci_class: StrFact = NOT_PROBED  # the PCI class
     role: StrFact = NOT_PROBED  # bmc, virtual or other
-    driver: Driver = Driver()  # of the kernel
+    driver: Driver = Driver()  # the kernel driver
 
 
 class SoftwareRenderer(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that draws on the CPU; never a GPU."""
+    """A program that an API lists as a device but that runs on the CPU. It is never a GPU."""
 
-    name: str  # as the API calls it
-    apis: list[str] = []  # that list it
+    name: str  # the name that the API reports
+    apis: list[str] = []  # the APIs that list it
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a mode was chosen or a device was not."""
+    """A reason for the recommended mode, or against a device."""
 
-    code: str  # for programs
-    device_id: str | None = None  # that it is about
-    text: str = ""  # one sentence, with the remedy where there is one
+    code: str  # the code, for programs
+    device_id: str | None = None  # the id of the device that it concerns
+    text: str = ""  # one sentence, with the remedy if there is one
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that is no candidate for a mode."""
+    """A GPU that is not a candidate for a mode."""
 
     device_id: str  # the id of the GPU
     mode: Mode  # the mode
-    code: str  # why not
+    code: str  # the code of the reason
 
 
 class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the GPU wins on this machine. The seconds are of a measured size: the first at or
-    above `size`, else the largest."""
+    """The smallest size from which the GPU wins on this machine.
+
+    The times are those at the first measured size at or above `size`, or at the largest measured size if there
+    is none.
+    """
 
     op: str  # the name of the op
-    params: str = ""  # the op's parameters beside the size: "kernel=3"
+    params: str = ""  # the params other than the size, such as "kernel=3"
     dtype: str  # the dtype of the elements
-    regime: str  # the situation's id
-    backend: str  # that drives the GPU
-    size: int | None  # None: there is none to name, and `note` says why
-    gpu_s: float | None = None  # of the GPU
-    cpu_s: float | None = None  # of the CPU
-    note: str | None = None  # why there is no size
+    regime: str  # the id of the regime
+    backend: str  # the backend that drives the GPU
+    size: int | None  # the break-even; None: there is none, for the reason in `note`
+    gpu_s: float | None = None  # the time of the GPU, in seconds
+    cpu_s: float | None = None  # the time of the CPU, in seconds
+    note: str | None = None  # the measured sizes, or the reason why there is no break-even
 
 
 class MeasuredSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which side is faster in one regime: each op counts at its largest size, over all GPUs."""
+    """The faster side in one regime, by each op at its largest size, over all GPUs."""
 
-    regime: str  # the situation's id
-    # mixed: each side wins some ops and neither wins by the mean; equal: the sides are within 15 %
+    regime: str  # the id of the regime
+    # mixed: each side wins some ops, but neither wins on average; equal: the sides are within 15 %; None:
+    # unknown
     winner: Literal["gpu", "cpu", "equal", "mixed"] | None = None
-    ratio: float | None = None  # CPU time / GPU time, geometric mean of the ops whose winner is sure
-    gpu: int = 0  # ops that the GPU surely wins
-    cpu: int = 0  # ops that the CPU surely wins
-    equal: int = 0  # ops whose sides are within 15 %
-    unsure: int = 0  # ops that are too noisy, or whose sizes are too small to tell
-    exceptions: list[str] = []  # ops that the other side wins: "matmul from 930 x 930"
-    note: str | None = None  # why there is no winner
+    ratio: float | None = None  # CPU time / GPU time, the geometric mean over the ops with a sure winner
+    gpu: int = 0  # the number of ops that the GPU surely wins
+    cpu: int = 0  # the number of ops that the CPU surely wins
+    equal: int = 0  # the number of ops whose sides are within 15 %
+    unsure: int = 0  # the number of ops that are too noisy or were measured only at small sizes
+    exceptions: list[str] = []  # the ops that the other side wins, such as "matmul from 930 x 930"
+    note: str | None = None  # the reason why there is no winner
 
 
 class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that is shared by the CPU and a GPU."""
+    """One call that the CPU and a GPU compute together."""
 
     op: str  # the name of the op
-    params: str = ""  # the op's parameters beside the size
+    params: str = ""  # the params other than the size, such as "kernel=3"
     dtype: str  # the dtype of the elements
-    regime: str  # the situation's id
+    regime: str  # the id of the regime
     n: int  # the size
-    device_id: str  # the composed device: `hybrid:cupy:0`
-    gpu_share: float | None = None  # the GPU's share of a split
-    assignment: str | None = None  # the side of each stage of a workload: c or g
-    gain: float  # over the better of the two sides alone
-    lo: float  # the low end of its interval
-    hi: float  # the high end of its interval
-    reason: str | None = None  # why the split is not recommended; null: it is
+    device_id: str  # the id of the composed device, such as `hybrid:cupy:0`
+    gpu_share: float | None = None  # the GPU's share of a split, from 0 to 1
+    assignment: str | None = None  # the side of each stage of a workload, as letters c and g
+    gain: float  # the time of the faster side alone / the time of both together
+    lo: float  # the low end of the interval of the gain
+    hi: float  # the high end of the interval of the gain
+    reason: str | None = None  # the reason against the split; null: it is recommended
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence from a result file of this machine."""
+    """The evidence from a result file of this machine."""
 
-    file: str | None = None  # null where whoever holds this names its sources
-    date: str  # of the run
-    # CPU rate over GPU rate where each call is waited for on data that is there; null: nothing was compared so
+    file: str | None = None  # the name of the file; null if the document that contains this names it
+    date: str  # the time of the run's start, in UTC
+    # GPU time / CPU time over the ops, for waited calls on data on the GPU; null: not measured
     s: float | None = None
-    gpu_share: float | None = None  # of the split that gains most, where the mode is hybrid
-    situations: list[MeasuredSituation] = []  # which side is faster in each
-    break_even: list[MeasuredBreakEven] = []  # from which size on the GPU wins
-    splits: list[MeasuredSplit] = []  # calls that both sides share
+    gpu_share: float | None = None  # the GPU's share of the split with the largest gain, if the mode is hybrid
+    situations: list[MeasuredSituation] = []  # the faster side in each situation
+    break_even: list[MeasuredBreakEven] = []  # the size from which the GPU wins, by op
+    splits: list[MeasuredSplit] = []  # the calls that both sides compute together
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which mode to use, with codes that say why."""
+    """The recommended mode, with the reasons."""
 
-    mode: Mode = "cpu"  # the sides to compute on
-    confidence: Confidence = "provisional"  # what it rests on
-    device_ids: list[str] = []  # the GPUs to use
-    cpu_threads: int | None = None  # the threads to use
-    reasons: list[Reason] = []  # for it
-    rejected: list[Rejected] = []  # GPUs that are no candidates
-    overrides: list[str] = []  # choices of the user that it follows
-    measured: Measured | None = None  # results of this machine that decided it
+    mode: Mode = "cpu"  # the sides on which to compute
+    confidence: Confidence = "provisional"  # what the recommendation rests on
+    device_ids: list[str] = []  # the ids of the recommended GPUs
+    cpu_threads: int | None = None  # the number of CPU threads to use
+    reasons: list[Reason] = []  # the reasons for the mode
+    rejected: list[Rejected] = []  # the GPUs that are not candidates
+    overrides: list[str] = []  # the user's settings that it follows
+    measured: Measured | None = None  # the results of this machine that decided it
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one machine."""
+    """A machine: its hardware and platform, and where to compute on it."""
 
     name: Literal["gpubench-detect"] = "gpubench-detect"  # the name of the document's format
     schema_version: int = SCHEMA_VERSION  # the version of the document's format
     sysroot: str | None = None  # the folder of a recorded machine
-    live: bool = True  # false for recorded input
-    took_s: float = 0.0  # detection's own time
+    live: bool = True  # whether this machine was examined, not a recorded one
+    took_s: float = 0.0  # the time that the detection took, in seconds
     providers: list[Provider] = []  # the sources that were asked
-    warnings: list[MachineWarning] = []  # what is odd
-    platform: Platform = Platform()  # operating system and firmware
+    warnings: list[MachineWarning] = []  # warnings about the machine
+    platform: Platform = Platform()  # the operating system and the firmware
     cpu: Cpu = Cpu()  # the processors
-    memory: Memory = Memory()  # of the host
-    numa: Numa = Numa()  # its nodes
-    gpu_count: IntFact = NOT_PROBED  # physical GPUs
-    gpus: list[Gpu] = []  # each with what is known of it
-    accelerators: list[Accelerator] = []  # processors that are no GPU
-    display_adapters: list[DisplayAdapter] = []  # devices that only draw
-    software_renderers: list[SoftwareRenderer] = []  # programs that draw on the CPU
-    recommendation: Recommendation = Recommendation()  # the mode to use
+    memory: Memory = Memory()  # the memory of the host
+    numa: Numa = Numa()  # the NUMA nodes of the host
+    gpu_count: IntFact = NOT_PROBED  # the number of physical GPUs
+    gpus: list[Gpu] = []  # the physical GPUs
+    accelerators: list[Accelerator] = []  # the other processing accelerators
+    display_adapters: list[DisplayAdapter] = []  # the devices that only show pictures
+    software_renderers: list[SoftwareRenderer] = []  # the programs that an API lists as devices
+    recommendation: Recommendation = Recommendation()  # the recommended mode
 
 
-# A CPU reads each line that it is about to write: a copy moves half as much again as its payload.
+# A CPU reads each cache line before it writes to it, so a copy moves 1.5 times the bytes of its arrays.
 WRITE_ALLOCATE = 1.5
 
 
 def cpu_cache_bytes(machine: Machine) -> int | None:
-    """Return the size of the CPU's largest cache level, all instances together. Returns None if detection found no
-    cache."""
+    """Return the size of the CPU's largest cache level in bytes, all instances together. Return None if
+    detection found no cache."""
     return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

@@ -1,4 +1,5 @@
-"""Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema.
+"""The storage of documents: conversion between a Run and JSON, atomic replacement of files, upgrades of older
+versions, and JSON Schema.
 
 All code that reads or writes a gpubench document does it here.
 """

@@ -1,7 +1,9 @@
-"""The cache: files that can be made again, such as compiled kernels, in folders that no other user may write.
+"""The cache: files that can be made again, such as compiled kernels, in folders to which no other user may
+write.
 
-Each file is sealed by a digest of its name and content. A file counts as absent if it is damaged, if it is no regular
-file, or if another user may have written it; its owner makes it anew. `notes` returns what the user should know.
+Each file is sealed by a digest of its name and content. A file counts as absent, and is made anew, if it is
+damaged, is no regular file, or may have been written by another user. `notes` returns the problems that the
+user should know.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ _notes: dict[tuple[str, str], RunWarning] = {}
 
 
 class SealedFiles:
-    """Sealed files by name. The first of several folders that has a file provides it; without a folder nothing is
-    kept."""
+    """Sealed files by name, in several folders. A file is read from the first folder that has it. Without
+    folders nothing is stored."""
 
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
@@ -41,7 +43,8 @@ class SealedFiles:
         return any(_is_writable(folder) for folder in self.folders)
 
     def read(self, name: str, what: str) -> bytes | None:
-        """Return the content of a file, or None if no folder holds it undamaged. `what` names the file in a note."""
+        """Return the content of a file, or None if no folder has it undamaged. `what` describes the file in a
+        note to the user."""
         for folder in self.folders:
             try:
                 return _unseal(name, _path(folder, name))
@@ -54,7 +57,7 @@ class SealedFiles:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep the content in the first folder that accepts it. Never raises."""
+        """Store the content in the first folder that accepts it. Never raises."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 path = _path(folder, name)
@@ -72,30 +75,30 @@ class SealedFiles:
 
 def user_cache() -> SealedFiles:
     """Return this user's cache. The folder of `fall_back_to` comes second and takes files that the first folder
-    cannot."""
+    does not accept."""
     return SealedFiles(*_user_folder(), *_fallback)
 
 
 def fall_back_to(folder: Path) -> None:
-    """Use `folder` if the user's cache accepts no files. Other code removes `folder`."""
+    """Use `folder` for files that the user's cache does not accept. The caller has to remove the folder."""
     with contextlib.suppress(OSError):
         _make(folder)
         _fallback[:] = [folder]
 
 
 def fallbacks() -> Sequence[Path]:
-    """Return the folder that `fall_back_to` has set, if there is one."""
+    """Return the folder that was given to `fall_back_to`, or an empty sequence."""
     return tuple(_fallback)
 
 
 def forget() -> None:
-    """Forget all notes and the folder of `fall_back_to`, to start like a new process."""
+    """Forget all notes and the folder of `fall_back_to`, as in a new process."""
     _notes.clear()
     _fallback.clear()
 
 
 def notes() -> Sequence[RunWarning]:
-    """Return the problems that this process has found with the cache, each problem once."""
+    """Return the problems with the cache that this process has found, each problem once."""
     return list(_notes.values())
 
 
@@ -118,14 +121,15 @@ def _user_folder() -> list[Path]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return whether the folder accepts new files. The folder need not exist yet."""
+    """Tell whether the folder accepts new files. The folder need not exist yet."""
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Return why another user may have written a file or folder; an empty text if no other user can have.
+    """Return why another user may have written a file or folder. Return an empty text if no other user can
+    have.
 
     In a sticky folder others may add files but not change ours, so each file is checked by itself.
     """
@@ -142,7 +146,8 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _unseal(name: str, path: Path) -> bytes:
-    """Return the content. Raises PermissionError for an untrusted file and ValueError for a damaged one."""
+    """Return the content of a sealed file. Raises PermissionError for an untrusted file and ValueError for a
+    damaged one."""
     with disk.open_regular(path) as file:
         status = os.fstat(file.fileno())
         doubt = _doubt(os.stat(path.parent)) or _doubt(status)
@@ -174,8 +179,8 @@ def _make(folder: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace the file in one step, without a flush to the disk. After a power failure the seal shows whether it is
-    whole."""
+    """Replace the file in one step, without a flush to the disk. After a power failure the seal shows whether
+    the file is whole."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
@@ -197,5 +202,5 @@ def _reason(error: Exception) -> str:
 
 
 def note(code: WarningCode, message: str, severity: Severity = "warning") -> None:
-    """Store a note for the user, once."""
+    """Store a note for the user. A note that is already stored is ignored."""
     _notes.setdefault((code, message), warning(code, message, severity=severity))

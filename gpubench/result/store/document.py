@@ -1,15 +1,16 @@
-"""Run <-> bytes: six significant digits, no NaN, older versions upgraded in memory; and the lines of a `.part` file.
+"""The conversion between a Run and bytes (six significant digits, no NaN, older versions upgraded in memory),
+and the lines of a `.part` file.
 
 Errors name `source`, the file as the user wrote it, so that the user can act on the message.
 
-A `.part` file holds a run that is under way. Its lines, put together, are the result so far. The first line names the
-format. Every other line replaces an earlier statement: the head (the document without sessions and outcomes), a session
-by its index, or an outcome by its id; or the line says that an outcome is forgotten. A kill can cut the last line, so
-readers drop an incomplete one.
+A `.part` file holds a run that is under way. Its lines, put together, are the result so far. The first line
+names the format. Every other line replaces an earlier statement: the head (the document without sessions and
+outcomes), a session by its index, or an outcome by its id; or the line says that an outcome is forgotten. A
+kill can cut the last line, so readers drop an incomplete one.
 
-Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above every real
-run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it is decoded,
-because decoding alone may take all memory. A result is checked again after it is decoded.
+Every file is checked against bounds, so that it is reported or refused within seconds. The bounds lie above
+every real run, and below the files that a report cannot handle in 10 s and 1 GiB. The text is checked before it
+is decoded, because decoding alone may take all memory. A result is checked again after it is decoded.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ MAX_DEPTH = 50
 MAX_STRING_BYTES = 256 * 2**10
 MAX_TEXT_BYTES = 24 * MIB
 MAX_INTEGER = 2**63 - 1
-MAX_LARGE_INTEGERS = 100_000  # of as many digits: each of them is looked at
-MAX_EXPONENT = 99  # numbers lie within 1e-99 to 1e99: what is made of two of them is still finite
+MAX_LARGE_INTEGERS = 100_000  # integers with as many digits as MAX_INTEGER, each of which is checked
+MAX_EXPONENT = 99  # numbers lie within 1e-99 to 1e99, so that products and quotients of two are finite
 
 MAX_SAMPLES = 2_200_000
 MAX_BLOCKS = 100_000
@@ -57,12 +58,14 @@ MAX_SESSIONS = 2_000
 MAX_DEVICES = 128
 MAX_WARNINGS = 10_000
 MAX_CLAIMS = 200
-# A report holds each case against every session, worker, peak, device and warning.
+# A report compares each case with every session, worker, peak, device and warning.
 MAX_LOOKUPS = 5_000_000
 
-# The shape of a text without strings: every digit as 0, whatever may stand before a number as a comma.
+# The shape of a JSON text without strings: every digit becomes 0, and every character that may stand before a
+# number becomes a comma.
 _SHAPE = bytes.maketrans(b"123456789E:[ \n\r\t+-", b"000000000e,,,,,,,,")
-# A key of TOML with a dot for each table that it stands in: the decoder's time and memory grow with their square.
+# A TOML key inside too many tables, with a dot for each: the decoder's time and memory grow with the square of
+# their number.
 _DOTTED = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DEPTH)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _EMPTY = re.compile(rb"\[\]|\{\}")
@@ -73,7 +76,8 @@ _LONG_INTEGER = re.compile(rb",0{%d}" % _MOST_DIGITS)
 
 @contextlib.contextmanager
 def enough_memory(source: str) -> Iterator[None]:
-    """Raise InputError that names the memory limit if reading `source` runs out of memory."""
+    """Raise an InputError that names the memory limit if the code in the context runs out of memory while it
+    reads `source`."""
     try:
         yield
     except MemoryError:
@@ -85,7 +89,7 @@ def enough_memory(source: str) -> Iterator[None]:
 
 
 def require_json(data: bytes, source: str) -> None:
-    """Raise InputError if the JSON text `data` holds more than a document may."""
+    """Raise InputError if the JSON text `data` exceeds a bound."""
     require(source, "values", data.count(b",") + data.count(b"[") + data.count(b"{"), MAX_VALUES)
     if b"\\" in data:
         data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
@@ -124,7 +128,7 @@ def require_runs(runs: Iterable[Run], source: str) -> None:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError with the reason for bad TOML and for a text that is too
+    """Return the tables of a TOML text. Raises ValueError with the reason if the text is invalid or too
     large."""
     if len(data) > MAX_TOML_BYTES:
         raise ValueError(f"it holds {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are read")
@@ -139,7 +143,8 @@ def toml(data: bytes) -> dict[str, Any]:
 
 
 def _require_depth(brackets: bytes, source: str) -> None:
-    """Raise InputError if the JSON `brackets` are too many or too deep. Each round removes the innermost pairs."""
+    """Raise InputError if there are too many or too deep `brackets`, the brackets of a JSON text. Each round
+    removes the innermost pairs."""
     require(source, "lists and objects", len(brackets) // 2, MAX_CONTAINERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
@@ -150,9 +155,9 @@ def _require_depth(brackets: bytes, source: str) -> None:
 
 
 def _require_numbers(text: bytes, source: str) -> None:
-    """Raise InputError for a number out of bounds in JSON `text`, whose strings have been removed.
+    """Raise InputError for a number out of bounds in the JSON `text`, whose strings have been removed.
 
-    Ordinary numbers are skipped quickly; only suspicious ones are examined.
+    Ordinary numbers are skipped quickly. Only suspicious ones are examined.
     """
     shape = text.translate(_SHAPE)
     for i, match in enumerate(_LONG_INTEGER.finditer(shape)):
@@ -172,7 +177,7 @@ def _require_numbers(text: bytes, source: str) -> None:
 
 
 def require(source: str, what: str, count: int, most: int) -> None:
-    """Raise InputError if `count` is more than `most`, the largest number of `what` that is read."""
+    """Raise InputError if `count` exceeds `most`, the largest number of `what` that is read."""
     if count > most:
         _refuse_json(source, f"it holds {count:,} {what}, and at most {most:,} are read")
 
@@ -195,26 +200,27 @@ class Header(msgspec.Struct):
 
 
 def dumps(document: msgspec.Struct) -> bytes:
-    """Return a document as one line of JSON with its newline. The same document always gives the same bytes.
+    """Return a document as one line of JSON with a newline. The same document always gives the same bytes.
 
-    Raises ValueError, which names the field, for NaN and infinity: msgspec would write them as null.
+    Raises ValueError, which names the field, for NaN and infinity, because msgspec would write them as null.
     """
     return json_in_order(encode(document)) + b"\n"
 
 
 def encode(value: msgspec.Struct, path: str = "") -> bytes:
-    """Return the JSON of a part of a document, with rounded floats. Errors name the part's place `path` in the
-    document."""
+    """Return the JSON of a part of a document, with rounded floats. `path` is the place of the part in the
+    document, for error messages. Raises ValueError for NaN and infinity."""
     return msgspec.json.encode(_round(msgspec.to_builtins(value), path))
 
 
 def loads(data: bytes, source: str) -> Run:
-    """Return the Run that `data` holds. Raises InputError that says what is wrong."""
+    """Return the Run in the JSON `data`. Raises InputError."""
     return check_run(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
 
 
 def check_run(run: Run, source: str) -> Run:
-    """Return `run` if its cases are valid beyond their types and within the bounds above. Raises InputError."""
+    """Return `run` if its cases are valid beyond their types and it is within the bounds above. Raises
+    InputError."""
     require_runs([run], source)
     for case_id, fault in _faults(run):
         _refuse("bad-document", source, f"the case {_show(case_id)} {fault}")
@@ -222,7 +228,8 @@ def check_run(run: Run, source: str) -> Run:
 
 
 def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
-    """Return the document `name` that `data` holds, of version `newest` or older. Raises InputError."""
+    """Return the document in the JSON `data` as a `kind`. `name` is the name of its format, and `newest` is the
+    newest version; older versions are upgraded. Raises InputError."""
     if not data.strip():
         again = ERRORS["empty-file"].remedy if name == RESULT_NAME else ""
         _refuse("empty-file", source, "it is empty", again, name=name)
@@ -276,7 +283,7 @@ def _check_header(header: Header, source: str, expected: str, newest: int) -> in
 
 
 def _faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the id of each invalid case, and its fault."""
+    """Yield pairs (case id, fault), one for each fault of a case."""
     seen: set[str] = set()
     for outcome in run.outcomes:
         n = outcome.case.params.get("n")
@@ -305,7 +312,8 @@ def _faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _fit(stages: Sequence[str], *times: Sequence[Sequence[float]], empty: Sequence[Sequence[float]]) -> bool:
-    """Return whether each list has an entry for each stage. Only in `empty` may an entry hold no times."""
+    """Tell whether each list has an entry for each stage. Only the list `empty` may have entries without
+    times."""
     return all(len(values) == len(stages) and (values is empty or all(values)) for values in times)
 
 
@@ -320,7 +328,8 @@ def _show(value: Any) -> str:
 
 
 def _round(value: Any, path: str) -> Any:
-    """Return `value` with every float rounded. `path` is its place in the document."""
+    """Return `value` with every float rounded. `path` is its place in the document. Raises ValueError for NaN
+    and infinity."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
@@ -365,7 +374,8 @@ _FIELD_NOTE = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 
 @functools.cache
 def _field_notes(module: str) -> dict[str, dict[str, str]]:
-    """Return the comments after the fields of each class of a module. A module without source text has none."""
+    """Return, by class and field, the comments after the fields in a module. The result is empty for a module
+    without source text."""
     import inspect  # no other command needs it
 
     try:  # once a module: the text of each class by itself costs a syntax tree of the whole file
@@ -393,31 +403,31 @@ class _First(msgspec.Struct):
 
 
 class PartLine(msgspec.Struct, omit_defaults=True):
-    """One change: a head, a session, an outcome, or the id of a forgotten outcome."""
+    """One line of a `.part` file: a head, a session, an outcome, or the id of a forgotten outcome."""
 
     head: Raw | UnsetType = UNSET  # the document without sessions and outcomes
-    index: int | UnsetType = UNSET  # of the session
-    session: Raw | UnsetType = UNSET  # in place of an earlier one of the index
-    id: str | UnsetType = UNSET  # of the outcome
-    outcome: Raw | UnsetType = UNSET  # in place of an earlier one; lists grow by what it holds
-    blocks: int = 0  # so many of those that the file has stand
-    parts: int = 0  # so many of those that the file has stand
-    forgotten: str | UnsetType = UNSET  # the id of an outcome
+    index: int | UnsetType = UNSET  # the index of `session`
+    session: Raw | UnsetType = UNSET  # a session, which replaces an earlier one with the same index
+    id: str | UnsetType = UNSET  # the id of `outcome`
+    outcome: Raw | UnsetType = UNSET  # replaces an earlier one, but its lists extend the earlier lists
+    blocks: int = 0  # the number of earlier blocks that remain before the new ones
+    parts: int = 0  # the number of earlier parts that remain before the new ones
+    forgotten: str | UnsetType = UNSET  # the id of an outcome that is removed
 
 
 def part_of(path: str | Path) -> Path:
-    """Return the `.part` file beside the result `path`, to which a run writes."""
+    """Return the `.part` file beside the result `path`, into which a run writes."""
     target = Path(os.path.realpath(path))
     return target.with_name(target.name + PART_SUFFIX)
 
 
 def is_part(data: bytes) -> bool:
-    """Return whether `data`, the beginning of a file or all of it, is of a `.part` file of gpubench."""
+    """Tell whether `data` is a `.part` file of gpubench. The beginning of the file is enough."""
     return data.startswith(_BEGIN)
 
 
 def join_lines(data: bytes, source: str) -> bytes:
-    """Return the JSON of the result to which the lines of a `.part` file add up. Raises InputError."""
+    """Return the JSON of the result that the lines of a `.part` file form. Raises InputError."""
     first, *lines = data.split(b"\n")
     loads_as(_First, first, source, name=PART_NAME, newest=PART_VERSION)
     try:
@@ -453,9 +463,10 @@ def _assemble(lines: Iterable[PartLine], source: str) -> bytes:
 
 
 def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]:
-    """Return the outcome of `line`. It extends the lists of the earlier outcome `before` in place.
+    """Return the outcome of `line`. Its lists extend the lists of the earlier outcome `before` in place.
 
-    A line then costs only the time of its own content. Copying the lists would cost quadratic time over many lines.
+    A line then costs only the time of its own content. Copying the lists would cost quadratic time over many
+    lines.
     """
     fields: dict[str, Any] = msgspec.json.decode(line.outcome, type=dict[str, Raw])  # type: ignore[arg-type]
     for name, standing in (("blocks", line.blocks), ("parts", line.parts)):
@@ -471,8 +482,8 @@ def _grow(before: dict[str, Any], line: PartLine, source: str) -> dict[str, Any]
 
 
 def _read_lines(lines: Iterable[bytes], source: str) -> Iterable[PartLine]:
-    """Yield the lines before the first one that a power failure spoiled. Raises InputError if readable lines follow
-    it."""
+    """Yield the lines before the first damaged one. A power failure damages the end of a file. Raises
+    InputError if readable lines follow a damaged one."""
     spoiled = None
     for number, text in enumerate(lines, 2):
         try:
@@ -498,7 +509,8 @@ _PHASES = ("main", "sweep")  # phases of blocks since version 3
 
 
 def result_3(data: Plain) -> Plain:
-    """Drop the blocks of a search for a break-even, and the cases that have no other blocks. State the protocol."""
+    """Upgrade a result to version 3: drop the blocks of a search for a break-even, and the cases that have no
+    other blocks, and state the protocol."""
     outcomes = [_without_search(outcome) for outcome in data.get("outcomes", [])]
     settings = {"protocol": 1, **data.get("settings", {})}
     return {
@@ -522,12 +534,12 @@ _RENAMED |= {"form": "implementation", "forms": "implementations"}
 _RENAMED |= {"fraction": "gpu_share"}
 _RENAMED |= {"placement": "assignment", "placings": "assignment_times"}
 _RENAMED_CODES = {"placement-mismatch": "assignment-mismatch"}
-# What they hold is named by others.
+# Fields whose content is not renamed, because users and other programs name it.
 _FREE = ("machine", "environment", "label", "tags", "argv", "params", "sizes")
 
 
 def result_4(data: Plain) -> Plain:
-    """Rename fields and devices to their names in version 4."""
+    """Upgrade a result to version 4: rename fields and devices."""
     return {**_rename(data), "machine": detect_2(data["machine"])}
 
 
@@ -545,7 +557,7 @@ def _rename(value: Any) -> Any:
 
 
 def detect_2(data: Plain) -> Plain:
-    """Rename the evidence of a recommendation to its names in version 2."""
+    """Upgrade a machine to version 2: rename the evidence of a recommendation."""
     advice = data.get("recommendation") or {}
     if not advice.get("measured"):
         return data
@@ -554,7 +566,7 @@ def detect_2(data: Plain) -> Plain:
 
 
 def fleet_nodes(data: Plain) -> Plain:
-    """Upgrade the results of the nodes."""
+    """Upgrade the results of the nodes of a fleet."""
     nodes = [
         {**node, "result": upgrade(node["result"], RESULT_NAME)} if node.get("result") else node
         for node in data.get("nodes", [])
@@ -562,7 +574,7 @@ def fleet_nodes(data: Plain) -> Plain:
     return {**data, "nodes": nodes}
 
 
-# By the name of a document one pure function per step: at [v], plain data of version v becomes that of version v + 1.
+# For each name of a document: the functions that upgrade plain data of version v (the key) to version v + 1.
 UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
     RESULT_NAME: {2: result_3, 3: result_4},
     "gpubench-fleet": {2: fleet_nodes, 3: fleet_nodes},
@@ -571,8 +583,8 @@ UPGRADES: dict[str, Mapping[int, Callable[[Plain], Plain]]] = {
 
 
 def upgrade(data: Plain, name: str) -> Plain:
-    """Upgrade the document `name` to its newest version. Raises KeyError, TypeError or AttributeError if it does not
-    have the shape of a readable version."""
+    """Upgrade the document `name` to its newest version. Raises KeyError, TypeError or AttributeError if it
+    does not have the shape of a readable version."""
     steps = UPGRADES[name]
     version = data["schema_version"]
     if version < min(steps):

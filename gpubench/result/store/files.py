@@ -1,6 +1,6 @@
-"""Result files: replaced as a whole or not at all, and read with a message for every possible fault.
+"""Result files. They are replaced as a whole or not at all, and every fault gives a message.
 
-They live in `results/<machine>/<UTC time>-<id>.json` or in the user's data folder.
+Results are stored in `results/<machine>/<UTC time>-<id>.json` or in the user's data folder.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20
-# Why a relative name has no place, and what to do about it.
+# The reason why a relative path cannot be resolved, and the remedy.
 _GONE = ("the working folder is no longer there", "change to a folder that exists")
 
 
 def save(run: Run, path: str | Path) -> None:
-    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`. Raises GpubenchError."""
+    """Replace the file `path` by the JSON of `run`, compressed if the name ends in `.gz`. Raises
+    GpubenchError."""
     replace(path, dumps(run))
 
 
 def replace(path: str | Path, data: bytes) -> None:
-    """Replace `path` by an encoded document, compressed if it ends in `.gz`. Raises GpubenchError."""
+    """Replace the file `path` by an encoded document, compressed if the name ends in `.gz`. Raises
+    GpubenchError."""
     target = Path(os.path.realpath(path))  # a link keeps pointing at the file
     if target.suffix.lower() == ".gz":
         import gzip
@@ -54,7 +56,7 @@ def replace(path: str | Path, data: bytes) -> None:
 
 
 def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
-    """Return the error for a result that the system refused to save. `error` becomes its cause."""
+    """Return the error for a result that could not be saved. `error` becomes its cause."""
     refused = GpubenchError(
         "cannot-save", f"cannot save the results to {path}", why=disk.reason(error),
         hint=disk.remedy(error, "choose another place with --output"),
@@ -64,10 +66,10 @@ def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replace `target` by `data`. Raises OSError.
+    """Replace the file `target` by `data`. Raises OSError.
 
-    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader, or a kill
-    at any moment, therefore finds the whole old file or the whole new one.
+    The data goes to a new file in the same folder, reaches the disk, and gets the name in one step. A reader,
+    also after a kill at any moment, therefore finds the whole old file or the whole new one.
     """
     descriptor, fresh = disk.create_beside(target)
     try:
@@ -84,7 +86,8 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def check_part(path: str | Path) -> None:
-    """Check before measuring that a `.part` file can lie beside the result `path`. Raises UsageError if it cannot."""
+    """Check before measuring that a `.part` file can be written beside the result `path`. Raises UsageError if
+    it cannot."""
     beside = document.part_of(path)
     if not os.path.lexists(beside):
         return
@@ -108,14 +111,15 @@ def check_part(path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Run:
-    """Return the Run in `path` (`-`: standard input), compressed or not. Raises InputError."""
+    """Return the Run in the file `path` (`-`: standard input), compressed or not. Raises InputError."""
     return loads(*read(path))
 
 
 def read(path: str | Path) -> tuple[bytes, str]:
-    """Return the document in `path` (`-`: standard input) as JSON, and the file's name for messages.
+    """Return the document in the file `path` (`-`: standard input) as JSON, and the name of the file for
+    messages.
 
-    Unpacks gzip, and joins the lines of a `.part` file. Raises InputError.
+    A gzip file is decompressed, and the lines of a `.part` file are joined. Raises InputError.
     """
     source = "standard input" if str(path) == "-" else str(path)
     with document.enough_memory(source):
@@ -142,7 +146,8 @@ def read(path: str | Path) -> tuple[bytes, str]:
 
 
 def check_writable(path: str | Path, *, option: str = "--output") -> None:
-    """Check before measuring that `path` can be saved. Raises UsageError if it cannot. Leaves nothing behind."""
+    """Check before measuring that the file `path` can be saved. Raises UsageError if it cannot. No file
+    remains."""
     if str(path) == "-":
         return
     try:
@@ -154,10 +159,8 @@ def check_writable(path: str | Path, *, option: str = "--output") -> None:
 
 
 def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
-    """Check before measuring that the folder `path` can take files. It need not exist yet.
-
-    Raises UsageError if it cannot. Creates nothing.
-    """
+    """Check before measuring that files can be written to the folder `path`, which need not exist yet. Raises
+    UsageError if they cannot. Nothing is created."""
     try:
         folder = Path(os.path.abspath(path))
     except OSError:
@@ -170,7 +173,8 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
 
 
 def _folder_obstacle(folder: Path) -> tuple[str, str]:
-    """Return why `folder` cannot be created or written into, and the remedy. Both are empty if it can."""
+    """Return the reason why `folder` cannot be created or written to, and the remedy. Both are empty if there
+    is no obstacle."""
     try:
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -194,7 +198,8 @@ def _folder_obstacle(folder: Path) -> tuple[str, str]:
 
 
 def _obstacle(path: str | Path) -> tuple[str, str]:
-    """Return why `path` cannot be replaced, and the remedy. Both are empty if it can.
+    """Return the reason why the file `path` cannot be replaced, and the remedy. Both are empty if there is no
+    obstacle.
 
     Raises OSError if `path` is relative and the working folder is gone.
     """
@@ -230,7 +235,7 @@ def _obstacle(path: str | Path) -> tuple[str, str]:
 
 
 def _is_anothers(file: os.stat_result, folder: os.stat_result) -> bool:
-    """Return whether a folder's sticky bit, as on /tmp, keeps this user from replacing a file."""
+    """Tell whether a folder's sticky bit, as on /tmp, keeps this user from replacing a file."""
     user = getattr(os, "geteuid", lambda: 0)()
     return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, file.st_uid, folder.st_uid)
 
@@ -242,7 +247,8 @@ def _read_standard_input() -> bytes:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return the file's bytes, at most one more than a document may hold. Memory use grows with them."""
+    """Return the bytes of a file, at most one byte more than a document may have. It is read in pieces, so a
+    small file needs little memory."""
     parts, rest = [], MAX_BYTES + 1
     while rest > 0 and (part := file.read(min(rest, _PIECE))):
         parts.append(part)
@@ -288,11 +294,11 @@ def _decompress(data: bytes, source: str) -> bytes:
 RESULTS_FOLDER = "results"
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[0-9a-f]+\.json(\.gz)?(\.part)?")
 RESULT_SUFFIXES = (".json", ".json.gz")
-_LAST_S = 253_402_300_799.0  # the end of the year 9999: a file may claim a later time
+_LAST_S = 253_402_300_799.0  # the end of the year 9999, because the time of a file may lie later
 
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Return the platform's folder for gpubench's data, without creating it."""
+    """Return the platform's folder for gpubench's data. It is not created."""
     # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
     home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
     folder = user_folder(DATA, {**environ, "HOME": home}, platform)
@@ -300,7 +306,7 @@ def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.p
 
 
 def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return `results` in the working folder if it can be written, else `results` in the user's data folder."""
+    """Return `results` in the working folder if it is writable, else `results` in the user's data folder."""
     local = Path(RESULTS_FOLDER)
     if os.access(local if os.path.isdir(local) else ".", os.W_OK):
         return local
@@ -308,9 +314,10 @@ def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def rescue(run: Run, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Save a run whose requested place failed: in the user's data folder, else in the temporary folder.
+    """Save a run that could not be saved at the requested place: in the user's data folder, else in the
+    temporary folder.
 
-    Returns the path, or None if both fail. Leaves no empty folder.
+    Return the path, or None if both fail. No empty folder remains.
     """
     for folder in _rescue_folders(environ):
         try:
@@ -335,10 +342,11 @@ def _rescue_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[str | Path]) -> Path | None:
-    """Return the newest result that measured something, in `folders` and their direct subfolders.
+    """Return the newest result with samples in `folders` and their direct subfolders.
 
-    Returns the newest of all results if none measured anything, and None if there are none. A name made by gpubench
-    tells the result's time, which survives a checkout; for other names the file time counts.
+    If no result has samples, return the newest of all. Return None if there are no results. The time of a
+    result is that in its file name, which survives a checkout. If gpubench did not make the name, it is the
+    time of the file.
     """
     from gpubench.result.store.journal import measured_something
 
@@ -347,25 +355,27 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
 
 def newest_first(folders: Iterable[str | Path]) -> list[Path]:
-    """Return all results in `folders` and their direct subfolders, newest first. `newest` explains the order."""
+    """Return all results in `folders` and their direct subfolders, newest first. `newest` explains the
+    order."""
     paths = {path for folder in folders for path in _results(Path(folder))}
     return sorted(paths, key=lambda path: (_time(path), path.name), reverse=True)
 
 
 def is_result_name(path: str | Path) -> bool:
-    """Return whether the name is that of a result: it ends in .json or .json.gz, in upper or lower case."""
+    """Tell whether the name is that of a result: it ends in .json or .json.gz, in upper or lower case."""
     return str(path).lower().endswith(RESULT_SUFFIXES)
 
 
 def result_path(results_dir: str | Path, run: Run) -> Path:
-    """Return `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError."""
+    """Return the path `results_dir/<machine>/<UTC time>-<id>.json` and create its folder. Raises OSError."""
     folder = Path(results_dir) / _machine_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / result_name(run)
 
 
 def check_result_path(results_dir: str | Path, run: Run) -> None:
-    """Check before measuring that `result_path` can be saved. Raises UsageError if it cannot. Creates nothing."""
+    """Check before measuring that the file `result_path` can be saved. Raises UsageError if it cannot. Nothing
+    is created."""
     check_folder(Path(results_dir) / _machine_folder(run))
 
 
@@ -374,15 +384,15 @@ def _machine_folder(run: Run) -> str:
 
 
 def result_name(run: Run) -> str:
-    """Return `<UTC time>-<id>.json`, without access to the disk. Report formats name their result file with it."""
+    """Return the file name `<UTC time>-<id>.json` of a run. The disk is not accessed."""
     started = units.parse_time(run.started_at) or datetime.min.replace(tzinfo=UTC)
     name = re.sub(r"[^0-9A-Za-z]", "", run.id)[:8]
     return f"{started.year:04}{started:%m%dT%H%M%SZ}-{name}.json"
 
 
 def machine_name(machine: Machine, fingerprint: str) -> str:
-    """Return CPU model, GPU model and six hex digits of the machine's fingerprint, in a form that suits a folder's
-    name."""
+    """Return a folder name for a machine: the CPU model, the GPU model and six hex digits of the machine's
+    fingerprint."""
     gpu = machine.gpus[0].name.value if machine.gpus else None
     words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
     slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]
@@ -390,10 +400,11 @@ def machine_name(machine: Machine, fingerprint: str) -> str:
 
 
 def _results(folder: Path) -> list[Path]:
-    """Return the results in `folder` and its direct subfolders, with the `.part` files that runs keep or have left.
+    """Return the results in `folder` and its direct subfolders, with the `.part` files of runs that are under
+    way or were killed.
 
-    A `.part` file that continues the result beside it replaces that result. A `.part` file that the result contains is
-    left out. A `.part` file of another run is listed beside the result.
+    A `.part` file that continues the result beside it replaces that result. If the result contains the `.part`
+    file, the latter is left out. A `.part` file of another run is listed beside the result.
     """
     from gpubench.result.store.journal import part_relation
 
@@ -418,8 +429,8 @@ def _time(path: Path) -> str:
     return f"{datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_S), UTC):%Y%m%dT%H%M%SZ}"
 
 
-# ---------------------------------------------------------------- the head of a result: all before its sessions
-# A folder holds tens of results, some of them of megabytes, and what a file is of stands in its first pages.
+# A folder may hold tens of large results, but the head of a file is in its first pages. The head ends with this
+# text. No string inside a JSON document contains it, because quotes in strings have a backslash.
 
 # With this the head ends: no text inside a JSON document holds it, as quotes in texts have a backslash.
 _END = b',"sessions":['
@@ -427,9 +438,10 @@ _HEAD_PIECE, _MOST_HEAD = 1 << 15, 1 << 20
 
 
 def load_head(path: Path) -> Run | None:
-    """Return the run in `path` without its sessions and outcomes, or the whole run if these do not stand at the end.
+    """Return the run in the file `path` without its sessions and outcomes, or the whole run if these are not at
+    the end.
 
-    Returns None if the file is no result. A head is not checked as `load` checks a run.
+    Return None if the file is no result. A head is not checked as `load` checks a run.
     """
     try:
         data = _beginning(path)
@@ -444,7 +456,7 @@ def load_head(path: Path) -> Run | None:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return the document up to its sessions, closed as valid JSON. Returns None if it has another form."""
+    """Return the document up to its sessions, closed to valid JSON. Return None if it has another form."""
     data = b""
     with disk.open_regular(path) as file:
         for piece in _unpack(iter(lambda: file.read(_HEAD_PIECE), b"")):

@@ -1,8 +1,9 @@
-"""A run that is under way: its `.part` file, how this file relates to the result beside it, and the lock of a result.
+"""The storage of a run that is under way: its `.part` file, the relation of this file to the result beside it,
+and the lock of a result.
 
-`store.document` describes the lines of a `.part` file. Run ids and sessions decide how two files relate, never times:
-`touch`, `cp`, `git checkout` and clocks change times. The lock gives a file one writer. It is advisory, and the kernel
-releases it when its holder ends, however it ends.
+`store.document` describes the lines of a `.part` file. The relation of two files follows from run ids and
+sessions, never from times, because `touch`, `cp`, `git checkout` and clocks change times. The lock gives a file
+one writer. It is advisory, and the kernel releases it when its holder ends in any way.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from gpubench.result.run import Measurement, Outcome, Run, SessionRecord
 from gpubench.result.store.document import FIRST_LINE, PART_SUFFIX, PartLine, encode, enough_memory, part_of
 from gpubench.result.store.files import RESULT_SUFFIXES, read, write_whole
 
-FLUSH_S = 1.0  # what a power failure may cost; a kill costs nothing that was written
-# What lines have replaced may make the file so many times as long as what they add up to, then it is written anew.
+FLUSH_S = 1.0  # the seconds of data that a power failure may cost; a kill costs nothing that was written
+# Lines that were replaced later make the file longer than its content. If it is this many times as long, plus
+# LEAST_BYTES, it is written anew.
 MOST_TIMES, LEAST_BYTES = 3, 2**20
 
 
 class Journal:
-    """A writer that appends each change of a run to the `.part` file at `path`. Flushes to the disk every `FLUSH_S`.
+    """A writer that appends each change of a run to the `.part` file at `path`. The file is flushed to the disk
+    every `FLUSH_S` seconds.
 
     The telemetry of a session grows with every reading, so it is written only when the next session has begun.
     """
@@ -44,10 +47,8 @@ class Journal:
         self._outcomes: dict[str, Outcome] = {}
 
     def write(self, run: Run) -> None:
-        """Append what is new in `run`. Raises OSError; the next call then writes the missed changes too.
-
-        Raises ValueError for NaN and infinity.
-        """
+        """Append the changes of `run` since the last call. Raises OSError; the next call then also writes the
+        missed changes. Raises ValueError for NaN and infinity."""
         head = msgspec.structs.replace(run, sessions=[], outcomes=[])
         last = run.sessions[-1].index if run.sessions else 0
         sessions = {
@@ -77,14 +78,14 @@ class Journal:
         self._head, self._sessions, self._outcomes = head, sessions, outcomes
 
     def close(self) -> None:
-        """Stop writing, and keep the file. Never raises."""
+        """Stop writing and keep the file. Never raises."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
 
     def remove(self) -> None:
-        """Stop writing, and remove the file, because the result is saved elsewhere. Never raises."""
+        """Stop writing and remove the file, because the result is saved elsewhere. Never raises."""
         self.close()
         if self._length:  # else what lies there is not of this run
             with contextlib.suppress(OSError):
@@ -92,7 +93,8 @@ class Journal:
             self._length = 0
 
     def _append(self, data: bytes) -> None:
-        """Append all of `data` or nothing, because half a line would spoil the lines after it."""
+        """Append all of `data` or nothing, because half a line would damage the lines after it. Raises
+        OSError."""
         if self._file is None:
             # What a killed run left under this name stands until it is replaced as a whole.
             write_whole(self.path, FIRST_LINE + data)
@@ -127,7 +129,7 @@ def _change(outcome: Outcome, before: Outcome | None) -> PartLine:
 
 
 def _alike(new: Sequence[object], old: Sequence[object]) -> int:
-    """Return how many leading items of both sequences are the same objects."""
+    """Return the number of leading items that are the same objects in both sequences."""
     differ = (i for i, (item, other) in enumerate(zip(new, old, strict=False)) if item is not other)
     return next(differ, min(len(new), len(old)))
 
@@ -137,37 +139,39 @@ def _raw(value: msgspec.Struct, path: str = "") -> msgspec.Raw:
 
 
 _RETRY_S = 0.05
-# Where the byte lies that Windows locks: nobody may read locked bytes, and the holder's name is to be read.
+# The place of the byte that is locked on Windows. Locked bytes cannot be read, but the holder's name must be
+# readable.
 _FAR = 1 << 30
-_MOST_NAMES = 1 << 16  # bytes of a holder's name and command that are read
+_MOST_NAMES = 1 << 16  # the most bytes of a lock file that are read
 
 
 class Holder(msgspec.Struct, frozen=True):
     """The holder of a lock, as the lock file describes it."""
 
-    pid: int  # of the process
-    host: str  # its machine
+    pid: int  # the id of the process
+    host: str  # the name of its machine
     command: str  # its command line
-    since: str  # UTC
+    since: str  # the local time at which it took the lock
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
 
 
 class NoLocks(OSError):
-    """An error of a file system that has no locks or refuses this one: two runs cannot be kept apart."""
+    """A file system has no locks or refuses this lock, so that two runs cannot be kept apart."""
 
 
 class Lock:
-    """A lock on the file `path`. The file is removed with the lock. A file that a killed process left is reused."""
+    """A lock on the file `path`. Releasing the lock removes the file. A file that a killed process left behind
+    is used again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Return whether this process now has the lock; False if another process holds it. Raises OSError, including
-        NoLocks."""
+        """Take the lock if it is free, and tell whether this process has it. Return False if another process
+        holds it. Raises OSError, including NoLocks."""
         while self._file is None:
             file = _open_lock(self.path)
             try:
@@ -184,7 +188,7 @@ class Lock:
         return True
 
     def _remove_useless(self, file: int) -> None:
-        """Remove the lock file if it is empty and still at its path, because it cannot be locked."""
+        """Remove the lock file, which cannot be locked, if it is empty and still at its path."""
         with contextlib.suppress(OSError):
             if not os.fstat(file).st_size and _is_at(file, self.path):
                 self.path.unlink()
@@ -198,7 +202,7 @@ class Lock:
         os.write(self._file, msgspec.json.encode(holder))
 
     def release(self, *, keep: bool = False) -> None:
-        """Release the lock, and remove the file unless `keep`. Never raises."""
+        """Release the lock, and remove the file unless `keep` is True. Never raises."""
         if self._file is None:
             return
         refused = False
@@ -219,7 +223,7 @@ class Lock:
 
 
 def lock_of(path: str | Path) -> Path:
-    """Return the file that is locked while a run writes the result `path`."""
+    """Return the path of the lock file of the result `path`."""
     target = Path(os.path.realpath(path))
     return target.with_name(f".{target.name}.gpubench-lock")
 
@@ -231,10 +235,11 @@ def lock_result(
     waits: Callable[[str], None] = lambda holder: None,
     warn: Callable[[str], None] = lambda why: None,
 ) -> Lock:
-    """Lock the result `path`; wait at most `timeout_s` seconds. `waits` gets a description of the present holder.
+    """Lock the result `path`. If it is locked, wait for at most `timeout_s` seconds and call `waits` with a
+    description of the holder.
 
-    Raises InputError if another process keeps the lock, and UsageError if the lock file cannot be opened. If the file
-    system has no locks, `warn` gets the reason and the run goes on without a lock.
+    Raises InputError if another process keeps the lock, and UsageError if the lock file cannot be opened. If
+    the file system has no locks, `warn` is called with the reason, and the returned lock is not held.
     """
     lock = Lock(lock_of(path))
     until, announced = time.monotonic() + timeout_s, False
@@ -289,10 +294,10 @@ def _host() -> str:
 
 
 def _open_lock(path: Path) -> int:
-    """Open the lock file; create it if it does not exist. Raises OSError.
+    """Open the lock file, and create it if it does not exist. Raises OSError.
 
-    Another user's lock file may be read-only, or may refuse to be opened for creation (/tmp); it is opened without
-    these rights.
+    Another user's lock file may be read-only, or may refuse to be opened for creation (/tmp). It is then opened
+    without these rights.
     """
     flags = getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -305,7 +310,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Return whether the open file is the file at `path`."""
+    """Tell whether the open file is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -313,7 +318,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file without waiting. Returns False if another process has locked it. Raises OSError."""
+    """Lock an open file without waiting. Return False if another process has locked it. Raises OSError."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -332,25 +337,26 @@ def _lock(file: int) -> bool:
     return True
 
 
-# It goes on with the result; the result holds all of it; or each holds what the other one lacks.
+# The relation of a `.part` file to the result: it continues the result; the result contains it; or each has
+# data that the other lacks.
 Relation = Literal["ahead", "behind", "apart"]
 
 
 class _Session(msgspec.Struct, frozen=True):
-    index: int  # from 0 on
+    index: int  # the index of the session
     started_at: str = ""  # the time of its start, in UTC
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    blocks: list[msgspec.Raw] = []  # not looked into
+    blocks: list[msgspec.Raw] = []  # the blocks, not decoded
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    """The progress of a run."""
+    """The progress of a run: its sessions and the blocks of its outcomes."""
 
     id: str  # of the run
-    sessions: list[_Session] = []  # that have begun
-    outcomes: list[_Outcome] = []  # of its cases
+    sessions: list[_Session] = []  # the sessions that have begun
+    outcomes: list[_Outcome] = []  # the outcomes of its cases
 
     @property
     def blocks(self) -> int:
@@ -358,8 +364,8 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def part_to_resume(path: str | Path) -> Path | None:
-    """Return the `.part` file that continues the result `path` or, if there is no result, stands in its place; else
-    None.
+    """Return the `.part` file that continues the result `path`, or that exists without a result. Return None if
+    there is no such file.
 
     Raises InputError if both files exist and one of them cannot be read.
     """
@@ -370,7 +376,8 @@ def part_to_resume(path: str | Path) -> Path | None:
 
 
 def part_relation(path: str | Path) -> Relation:
-    """Return how the `.part` file beside the result `path` relates to it; "apart" if one of them cannot be read."""
+    """Return the relation of the `.part` file to the result `path` beside it. Return "apart" if one of them
+    cannot be read."""
     try:
         return _relation(path, part_of(path))
     except InputError:
@@ -378,10 +385,10 @@ def part_relation(path: str | Path) -> Relation:
 
 
 def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
-    """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its sessions.
+    """Rename the `.part` file beside the result `path` if a run that writes `path` would lose its data.
 
-    Returns the new name, which `--append` accepts, or None if nothing would be lost. `resumed`: the run continues the
-    existing data, else it begins anew. Raises OSError.
+    `resumed` tells whether the run continues the existing data or begins anew. Return the new name, which
+    `--append` accepts, or None if nothing would be lost. Raises OSError.
     """
     part = part_of(path)
     try:
@@ -403,8 +410,8 @@ def set_aside(path: str | Path, *, resumed: bool) -> Path | None:
 
 
 def measured_something(path: Path) -> bool:
-    """Return whether a result holds a sample. An unreadable file counts as one that does; its later reader reports
-    why."""
+    """Tell whether a result contains samples. Return True for an unreadable file, because its later reader
+    reports the reason."""
     try:
         return bool(_progress(path).blocks)
     except InputError:
@@ -424,7 +431,7 @@ def _relation(path: str | Path, part: Path) -> Relation:
 
 
 def _progress(path: str | Path) -> _Progress:
-    """Return the progress of the run in `path`. Raises InputError."""
+    """Return the progress of the run in the file `path`. Raises InputError."""
     data, source = read(path)
     with enough_memory(source):
         try:
@@ -445,7 +452,7 @@ def _short(run_id: str) -> str:
 
 
 def _free_name(part: Path, word: str) -> Path:
-    """Return `r.WORD.json.part` for `r.json.part`, with a number if that name is taken."""
+    """Return `r.WORD.json.part` for `r.json.part`. A number is added if that name is taken."""
     whole = part.name.removesuffix(PART_SUFFIX)
     suffix = next(whole[-len(end) :] for end in reversed(RESULT_SUFFIXES) if whole.lower().endswith(end))
     stem, number = whole.removesuffix(suffix), 1
