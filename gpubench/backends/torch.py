@@ -1,9 +1,9 @@
-"""PyTorch: the CPU by PyTorch's own kernels and BLAS, and the GPUs that PyTorch drives (CUDA, ROCm, Intel's XPU,
-Apple's MPS).
+"""PyTorch: the CPU with PyTorch's own kernels and BLAS, and the GPUs that PyTorch drives (CUDA, ROCm, Intel's
+XPU, Apple's MPS).
 
-It has only the library implementation, written as users of PyTorch write it when they have an output already. On the
-CPU a tensor lies in the memory of a NumPy array. An op of another package runs through its expression, if PyTorch has
-the functions that it uses.
+It has only the library implementation, written as users of PyTorch write it when they already have an output.
+On the CPU a tensor lies in the memory of a NumPy array. An op of another package runs through its expression,
+if PyTorch has the functions that the expression uses.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ from gpubench.result.run import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, 
 CPU = "torch:cpu"
 Tensor = Any
 
-# What drives a device of that name, and the vendor of its GPUs (PCI's numbers); of CUDA's name ROCm is another.
+# The API behind each type of PyTorch device, and the PCI vendor id by API. Devices of ROCm have the type
+# `cuda`, too.
 _APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
 _VENDORS = {"cuda": NVIDIA, "rocm": AMD, "xpu": INTEL}
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
-# Longest wait in front of timed launches, and the host's time of one launch before any was seen.
+# Longest delay before timed launches, and the first guess of the host's time for one launch.
 _LONGEST_DELAY_S, _LAUNCH_S = 0.1, 10e-6
 
 
 class TorchLaunch(Launch):
-    """A prepared call. It writes to the tensor `into`, or puts a fresh tensor into `output`."""
+    """A prepared call. It writes to the tensor `into`, or puts a new tensor into `output`."""
 
     def __init__(self, call: Callable[[], Any], into: Tensor = None) -> None:
         self.call = call
@@ -104,7 +105,7 @@ class TorchSession(
         self.enter()
 
     def enter(self) -> None:
-        """Switch gradients off and set the current device, because both belong to the calling thread."""
+        """Switch gradients off and set the current device. Both hold only for the calling thread."""
         self._torch.set_grad_enabled(False)
         if self._place.type in ("cuda", "xpu"):
             self.driver.set_device(self._place)
@@ -115,8 +116,8 @@ class TorchSession(
         return getattr(self._torch, self._place.type)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse ops of the host, tuned implementations, missing TF32, operands that are too large, and ops that
-        PyTorch does not compute in this dtype."""
+        """Return why the case cannot run, or None: the op runs on the host, the implementation is tuned, TF32
+        is missing, the operands are too large, or PyTorch does not compute the op in this dtype."""
         if op.host is not None:
             return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.implementation == "tuned":
@@ -131,8 +132,8 @@ class TorchSession(
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Return why PyTorch does not compute the op, or None if it does. Tries operands of two by two, if the op has
-        this size."""
+        """Return why PyTorch does not compute the op, or None if it does. The op is tried at size 2, or at its
+        own size if it does not have size 2."""
         two = dict.fromkeys(case.params, 2)
         two = two if op.fits(two) is None else dict(case.params)
         where = f"{case.dtype} on {self.device.id}"
@@ -155,7 +156,7 @@ class TorchSession(
         return None
 
     def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
-        """Return zeros: an array for an operand that the host reads, else a tensor."""
+        """Return zeros: a host array for an operand that the host reads, or else a tensor."""
         shape, stored = operand.shape(params), operand.stored_dtype(dtype)
         if operand.role != "host":
             return self.allocate(shape, stored).zero_()
@@ -164,8 +165,8 @@ class TorchSession(
         return array
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
-        """Return an ordinary pageable array, as a user of PyTorch has. For a tuned implementation on CUDA or ROCm the
-        array is page-locked."""
+        """Return a pageable array, as a user of PyTorch has it. For the tuned implementation on CUDA or ROCm
+        the array is page-locked."""
         if implementation == "library" or self._place.type != "cuda":
             return aligned_array(shape, host_dtype(dtype))
         with _vendor_errors():
@@ -174,7 +175,7 @@ class TorchSession(
             return locked.numpy().view(host_dtype(dtype)).reshape(shape)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a tensor; on the CPU it lies in a NumPy array's memory. Raises DeviceOutOfMemory."""
+        """Return a tensor. On the CPU it lies in the memory of a NumPy array. Raises DeviceOutOfMemory."""
         with _vendor_errors():
             if self._on_cpu:
                 return self.view(aligned_array(shape, host_dtype(dtype)))
@@ -196,14 +197,14 @@ class TorchSession(
         return there.view(self._dtypes[dtype]).view(shape)
 
     def view(self, array: Array) -> Buffer:
-        """Return a tensor in the array's memory. PyTorch does not know NumPy's bfloat16, so those bytes are viewed as
-        int16 first."""
+        """Return a tensor in the array's memory. PyTorch does not know NumPy's bfloat16, so such an array is
+        viewed as int16 first."""
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy to the device; the driver stages pageable memory."""
+        """Copy to the device. The driver stages pageable memory."""
         with _vendor_errors():
             buffer.copy_(self.view(host))
 
@@ -213,8 +214,8 @@ class TorchSession(
             self.view(host).copy_(buffer)
 
     def stream(self) -> DeviceStream:
-        """Return a stream on CUDA or ROCm. Raises Unsupported elsewhere, because PyTorch has no page-locked memory
-        there."""
+        """Return a stream on CUDA or ROCm. Raises Unsupported for other devices, because PyTorch has no
+        page-locked memory for them."""
         if self._place.type != "cuda":
             raise Unsupported(f"PyTorch copies nothing aside on {self.device.id}", reason="no-streams")
         with _vendor_errors():
@@ -225,8 +226,8 @@ class TorchSession(
             buffer.fill_(value)
 
     def memory(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Array | None:
-        """Return the tensor's memory as an array; None if the tensor is not on the CPU or has another shape or
-        dtype."""
+        """Return the tensor's memory as an array. Returns None if the tensor is not on the CPU or has another
+        shape or dtype."""
         if not (self._on_cpu and self._fits(buffer, shape, dtype)):
             return None
         if dtype == "bfloat16":
@@ -234,7 +235,8 @@ class TorchSession(
         return buffer.numpy()
 
     def copy_of(self, buffer: Buffer, shape: Shape, dtype: Stored) -> Buffer | None:
-        """Copy the tensor, on the CPU too: a comparison with the float64 reference takes several times as long."""
+        """Return a copy of the tensor. It is worth it on the CPU, too, since a comparison with the float64
+        reference takes several times as long."""
         if not self._fits(buffer, shape, dtype):
             return None
         with _vendor_errors():
@@ -256,8 +258,8 @@ class TorchSession(
         return buffer[: math.prod(shape)].view(shape)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """Return a call of PyTorch's own function, which writes to `output` or to a new output, or of the op's
-        expression."""
+        """Return a call of PyTorch's own function, which writes to `output` or to a newly allocated output, or
+        else a call of the op's expression."""
         with _vendor_errors():
             if output is None and op.fills("torch"):
                 output = allocate_outputs(self, op, case, inputs)
@@ -279,7 +281,7 @@ class TorchSession(
         return launch
 
     def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
-        """Enqueue the launches; the CPU computes them at once."""
+        """Enqueue the launches. The CPU computes them at once."""
         with _vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
@@ -291,13 +293,13 @@ class TorchSession(
                 call()
 
     def sync(self) -> None:
-        """Wait for the device's queue; the CPU has no queue."""
+        """Wait for the device's queue. The CPU has no queue."""
         if not self._on_cpu:
             with _vendor_errors():
                 self.driver.synchronize()
 
     def empty_launch(self) -> TorchLaunch:
-        """Return a launch that sets one element, the least work of a kernel; on the CPU it sets none."""
+        """Return a launch that sets one element, the least work of a kernel. On the CPU it sets none."""
         return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
 
     def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
@@ -336,7 +338,7 @@ def _vendor_errors() -> Iterator[None]:
 
 
 class TorchStream(DeviceStream):
-    """A stream beside PyTorch's default stream."""
+    """A stream other than PyTorch's default stream."""
 
     def __init__(self, session: TorchSession) -> None:
         self._session, self._stream = session, session.driver.Stream()
@@ -361,8 +363,8 @@ class TorchStream(DeviceStream):
 
 
 class TorchClock:
-    """A clock that reads the device seconds between two events. Writes that empty the caches go before the events: they
-    keep the device busy while the host enqueues the launches."""
+    """A clock that reads the device seconds between two events. Before them come writes that empty the caches,
+    which keep the device busy while the host enqueues the launches."""
 
     def __init__(self, session: TorchSession, cache_bytes: int | None) -> None:
         size = 2 * cache_bytes if cache_bytes else UNKNOWN_CACHE_BYTES
@@ -373,7 +375,7 @@ class TorchClock:
 
     @functools.cached_property
     def _write_s(self) -> float:
-        """The device seconds of one write."""
+        """Device seconds of one write that empties the caches."""
         self._room().zero_()
         self._begin.record()
         self._room().zero_()
@@ -381,9 +383,9 @@ class TorchClock:
         return max(1e-6, self._between())
 
     def time(self, call: Callable[[], Any], repeat: int) -> float:
-        """Return the seconds of `repeat` launches. If the device caught up with the host, the delay before the launches
-        is doubled, up to a tenth of a second: with a full queue the host waits for the device, and no delay is long
-        enough."""
+        """Return the seconds of `repeat` launches. If the device caught up with the host, the delay before the
+        launches is doubled, up to a tenth of a second. No delay is long enough once the queue is full, because
+        the host then waits for the device."""
         delay_s = self._launch_s * repeat
         while True:
             self._driver.synchronize()
@@ -415,8 +417,9 @@ def _kind(tensor: Tensor) -> tuple[Any, Shape]:
 
 
 class _Names:
-    """PyTorch's functions under NumPy's names, for the expressions of ops. Most of PyTorch's functions accept NumPy's
-    `axis` and `keepdims`. The functions here do not, or return something else, or take no plain numbers."""
+    """PyTorch's functions under NumPy's names, for the expressions of ops. Most of PyTorch's functions accept
+    NumPy's `axis` and `keepdims`. The functions defined here replace those that do not, that return something
+    else, or that take no plain numbers."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -425,23 +428,23 @@ class _Names:
         return getattr(self._torch, name)
 
     def max(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """Return the largest values only: `torch.max` along an axis returns their places too."""
+        """Return only the largest values. `torch.max` along an axis returns their indices, too."""
         return self._torch.amax(x, axis, keepdims)
 
     def min(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
-        """Return the smallest values only: `torch.min` along an axis returns their places too."""
+        """Return only the smallest values. `torch.min` along an axis returns their indices, too."""
         return self._torch.amin(x, axis, keepdims)
 
     def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the larger elements; each argument is a tensor or a number."""
+        """Return the element-wise maximum. Each argument is a tensor or a number."""
         return self._torch.maximum(*self._tensors(a, b))
 
     def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the smaller elements; each argument is a tensor or a number."""
+        """Return the element-wise minimum. Each argument is a tensor or a number."""
         return self._torch.minimum(*self._tensors(a, b))
 
     def ascontiguousarray(self, x: Tensor) -> Tensor:
-        """Return `x`, or a copy if `x` is a view in another order."""
+        """Return `x` itself, or a contiguous copy if it is a view in another order."""
         return x.contiguous()
 
     def _tensors(self, a: Any, b: Any) -> list[Tensor]:
@@ -462,7 +465,7 @@ def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
 
 
 class TorchBackend(Backend):
-    """A backend for the CPU and for the GPUs that PyTorch was built for."""
+    """The CPU and the GPUs that PyTorch was built for."""
 
     name = "torch"
     implementations: tuple[Implementation, ...] = ("library",)
@@ -470,8 +473,8 @@ class TorchBackend(Backend):
     yields_to = ("cupy",)
 
     def devices(self) -> list[Device]:
-        """List the CPU, then the GPUs. A PyTorch built only for the CPU is not imported, because the import takes
-        seconds. Raises BackendUnavailable."""
+        """List the CPU, then the GPUs. A PyTorch that was built for the CPU alone is not imported, because the
+        import takes seconds. Raises BackendUnavailable."""
         return [*self.host_devices(), *(_gpus(import_torch()) if _drives_gpus(_version()) else ())]
 
     def host_devices(self) -> list[Device]:
@@ -493,7 +496,8 @@ class TorchBackend(Backend):
 
 
 def _version() -> dict[str, Any]:
-    """Read PyTorch's version file without importing PyTorch. Raises BackendUnavailable if the file is not there."""
+    """Return the variables of PyTorch's version file, without importing PyTorch. Raises BackendUnavailable if
+    there is no such file."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BackendUnavailable("PyTorch is not installed", hint=torch_hint())
@@ -508,7 +512,8 @@ def _drives_gpus(version: Mapping[str, Any]) -> bool:
 
 
 def _quiet() -> None:
-    """Prepare the import: threads stop spinning soon, and float32 is not rounded to TF32."""
+    """Set the environment before the import: waiting threads soon stop spinning, and float32 is not rounded to
+    TF32."""
     set_up_threads()
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         os.environ.pop(name, None)
@@ -565,7 +570,8 @@ _GPU_BLAS = {"cuda": "cublas", "rocm": "rocblas", "xpu": "onemkl", "metal": "mps
 
 
 def _blas(torch: Any, api: str) -> Blas:
-    """Name the BLAS; on the CPU the BLAS that PyTorch was built with, and the instruction set in use."""
+    """Return the BLAS of the device: on the CPU the one that PyTorch was built with, and the instruction set in
+    use."""
     if api != "host":
         return Blas(library=_GPU_BLAS[api])
     text = torch.__config__.show()

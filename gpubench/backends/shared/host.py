@@ -560,7 +560,8 @@ def op_hash(op: Op) -> str:
 
 
 def _sums(values: Array) -> tuple[str, str]:
-    """Return the length of a vector and its component along a fixed vector, in digits that rounding does not change."""
+    """Return the length of a vector and its component along a fixed vector, as text with so few digits that
+    rounding does not change it."""
     import numpy as np
 
     length = math.sqrt(values @ values)
@@ -569,7 +570,7 @@ def _sums(values: Array) -> tuple[str, str]:
 
 
 def _describe_values(operand: Operand, params: Params) -> str:
-    """Describe how an operand is drawn, with its role, dtype and tolerance if they are not the usual ones."""
+    """Describe how an operand is drawn, and its role, dtype and tolerance if they are not the usual ones."""
     values = operand.values
     drawn: object = values.make(params) if isinstance(values, Given) else values
     words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{drawn}"]

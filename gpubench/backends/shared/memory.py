@@ -1,7 +1,7 @@
-"""Memory of a session: buffers that are kept from one call to the next, and operands that lie in host memory.
+"""Memory of a session: pools of buffers that are kept from one call to the next, and operands in host memory.
 
-A call in place needs no copy. Either the device reads its inputs and writes its outputs over the link, or pages of
-managed memory move to the side that touches them. Weights stay on the device, as in calls that copy.
+A call in place needs no copy. Either the device reads its inputs and writes its outputs over the link, or pages
+of managed memory move to the side that touches them. Weights stay on the device, as in calls that copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from gpubench.result.run import Staging
 
 
 def open_in_place(session: Session, memory: str) -> Session:
-    """Return the device's session for operands in this memory. Raises Unsupported."""
+    """Return a session of the same device whose operands lie in `memory` (mapped or managed). Raises
+    Unsupported."""
     if isinstance(session, ComputesInPlace):
         return session.in_place(memory)
     why = f"{session.device.backend} offers no {memory} memory to compute in"
@@ -46,15 +47,16 @@ class PageLocked:
 
 
 class PageLockedMemory(HostMemory):
-    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer in an array and
-    keeps the array."""
+    """Page-locked arrays of a session, which CUDA maps at the same address. `buffer_in` makes a buffer in the
+    memory of an array and keeps the array alive."""
 
     def __init__(self, session: Session, buffer_in: Callable[[PageLocked, Shape, Stored], Buffer]) -> None:
         self._session, self._buffer_in = session, buffer_in
         self._memories: WeakValueDictionary[int, PageLocked] = WeakValueDictionary()  # by address
 
     def refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse ops whose library call puts its result into a fresh array on the device."""
+        """Return an error for an op whose library call puts its result into a new array on the device, else
+        None."""
         if op.fills(case.backend):
             return None
         return Unsupported(f"{case.backend} puts the result of {op.name} on the device", reason="not-in-place")
@@ -74,13 +76,14 @@ class PageLockedMemory(HostMemory):
 
 
 class InPlace(Transfers):
-    """Transfers that move nothing: the host writes and reads the memory in which the device computes."""
+    """Transfers that move nothing, because the host writes and reads the memory in which the device
+    computes."""
 
     staging: Staging = "in-place"
 
 
 class InPlaceSession(WrappedSession, HostReadable, Tunes):
-    """A session of the device whose operands lie in host memory."""
+    """A session whose operands lie in host memory. It uses the device's session `home`."""
 
     def __init__(self, home: Session, memory: HostMemory) -> None:
         super().__init__(home)
@@ -136,18 +139,19 @@ class InPlaceSession(WrappedSession, HostReadable, Tunes):
         self.host_memory.forget()
 
     def close(self) -> None:
-        """Free the host memory; the device's session stays open."""
+        """Free the host memory. The device's session stays open."""
         self.host_memory.close()
 
 
-# Idle memory of sizes that are done with. It is released when a new size comes and there is more of it than this.
+# Most idle bytes. Idle buffers of earlier sizes are released when a new size is needed and there are more
+# bytes.
 IDLE_BYTES = 1 << 30
 
 
 class BufferPool(ABC):
-    """A pool of idle buffers by key: a shape and dtype, or a number of bytes."""
+    """A pool of idle buffers by key. A key is a shape and dtype, or a number of bytes."""
 
-    limit = IDLE_BYTES  # bytes that may lie idle when a new key comes
+    limit = IDLE_BYTES  # most idle bytes when a buffer with a new key is needed
     most: float = math.inf  # bytes of the largest buffer that is kept
 
     def __init__(self) -> None:
@@ -165,11 +169,10 @@ class BufferPool(ABC):
 
     @abstractmethod
     def release(self, buffers: list[Buffer]) -> None:
-        """Give idle buffers back to the driver."""
+        """Return idle buffers to the driver."""
 
     def ready(self, key: Hashable) -> ReadyBuffers:
-        """Return the functions that take and give back buffers of this key. They stay valid when the pool is
-        emptied."""
+        """Return a source of buffers of this key. It stays valid when the pool is emptied."""
         ready = self._ready.get(key)
         if ready is None:
             idle: list[Buffer] = []
@@ -182,7 +185,7 @@ class BufferPool(ABC):
         return ready
 
     def idle_bytes(self) -> int:
-        """Count the bytes of idle buffers."""
+        """Return the bytes of all idle buffers."""
         return sum(self.size(key) * len(idle) for key, idle in self._idle.items())
 
     def empty(self) -> None:
@@ -194,7 +197,8 @@ class BufferPool(ABC):
         self.release(buffers)
 
     def _new(self, key: Hashable) -> Buffer:
-        """Return a new buffer. Release idle buffers first if they take more than `limit`, or if memory runs out."""
+        """Return a new buffer. First release all idle buffers if they take more than `limit`; release them as
+        well if memory runs out."""
         # A size that is in use empties nothing: the buffers of a large workload are idle between its launches.
         if key not in self._in_use and self.idle_bytes() > self.limit:
             self.empty()

@@ -1,9 +1,9 @@
-"""The work that measures peaks: large arrays that are quick to make, a check of products too large for a reference, and
-chains of multiply-adds in WGSL.
+"""The means to measure peaks: large arrays that are quick to make, a check of products too large for a
+reference, and chains of multiply-adds in WGSL.
 
-A chain has no memory access between its steps. Each thread has eight independent vectors of four, so that no step waits
-for the one before it, and replaces x by b - x again and again. With b = 1 and x a multiple of 1/1024 every step is
-exact, and an even number of steps changes nothing.
+A chain has no memory access between its steps. Each thread has eight independent vectors of four elements, so
+that no step waits for the one before it, and replaces x by b - x again and again. With b = 1 and x a multiple
+of 1/1024 every step is exact, and an even number of steps changes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ROWS = 512
 
 
 def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
-    """Return values uniform in [-1, 1): a million random elements, repeated. Constant inputs would be faster than real
-    ones."""
+    """Return values uniform in [-1, 1): a million random elements, repeated. Constant values would make a
+    kernel faster than real ones."""
     import numpy as np
 
     values = np.random.Generator(np.random.SFC64(seed)).uniform(-1, 1, PATTERN).astype(host_dtype(dtype))
@@ -42,8 +42,8 @@ def is_copy(got: Array, want: Array) -> bool:
 
 
 def is_dot(got: Array, a: Array, b: Array) -> bool:
-    """Return whether `got` is the dot product within rounding, for sums in any order. The limit is a share of the sum
-    of the terms' sizes."""
+    """Return whether `got` holds the dot product of `a` and `b` within rounding, for sums in any order. The
+    allowed error is a multiple of the sum of the terms' absolute values."""
     import numpy as np
 
     want, size = 0.0, 0.0
@@ -54,10 +54,11 @@ def is_dot(got: Array, a: Array, b: Array) -> bool:
 
 
 def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
-    """Return whether c = a b within rounding. Checks every element of c in n^2 steps: c r = a (b r) for random signs r.
+    """Return whether c = a b within rounding. Every element of c is checked in n^2 steps: c r = a (b r) for a
+    vector r of random signs.
 
-    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four deviations of a
-    sum of errors of 8 u x norms with random signs.
+    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four standard
+    deviations of a sum of errors of 8 u x norms with random signs.
     """
     import numpy as np
 
@@ -76,21 +77,22 @@ def _slices(array: Array, rows: int = _ROWS) -> list[Array]:
     return [array[start : start + rows] for start in range(0, len(array), rows)]
 
 
-# Several times as many threads as any GPU holds at once: the last, unfilled wave is a small part of them.
+# Several times as many threads as any GPU runs at the same time, so that the last wave, which is not full, is a
+# small part of them.
 THREADS = 1 << 20
 GROUP = 256
 CHAINS, LANES = 8, 4
-# Steps that stand in the text: the loop around them is then no part of what is measured.
+# Steps in the body of the loop, so that the loop itself takes no measurable time.
 UNROLLED = 8
 GRAIN = 1024
 
 
 def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THREADS) -> WgslProgram:
-    """Return one dispatch that does `rounds` times UNROLLED steps of every chain, into float32 `out` of shape
-    (threads,).
+    """Return a program of one dispatch that does `rounds` times UNROLLED steps of every chain. It writes to
+    "out", float32 of shape (threads,).
 
-    The text does not depend on `rounds`. float16 is computed in float32, as in kernels. Raises Unsupported if the
-    device lacks the dtype.
+    The source text does not depend on `rounds`. float16 is computed in float32, as in kernels. Raises
+    Unsupported if the device lacks the dtype.
     """
     if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
         raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
@@ -109,8 +111,8 @@ def chain_flops(rounds: int, threads: int = THREADS) -> int:
 
 
 def chain_source(real: str, group: int, wide: int) -> str:
-    """Return the shader text; `real` is f32 or f64. The factors come from the uniform, so that no compiler knows that
-    they are 1."""
+    """Return the shader text. `real` is f32 or f64. The factors come from the uniform buffer, so that no
+    compiler knows that they are 1."""
     vector = f"vec{LANES}<{real}>"
     starts = ", ".join(f"{real}((k + {lane}u) % {GRAIN}u) / {real}({GRAIN})" for lane in range(LANES))
     names = [f"x{chain}" for chain in range(CHAINS)]
@@ -139,7 +141,7 @@ def chain_source(real: str, group: int, wide: int) -> str:
 
 
 def chain_sums(threads: int = THREADS) -> Array:
-    """Return the exact content that `out` must have: float32 of shape (threads,)."""
+    """Return the exact values that "out" must have: float32 of shape (threads,)."""
     import numpy as np
 
     sums = np.zeros(threads, np.float32)

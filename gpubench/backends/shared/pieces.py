@@ -1,5 +1,5 @@
-"""Calls in several queues of a device, so that the copies of one call overlap with the kernels of others: independent
-calls in a row, or the pieces of one share of an op."""
+"""Calls in several queues of a device, so that the copies of one call overlap with the kernels of others. They
+are independent calls in a row, or pieces of the GPU's share of a split."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored, each
 from gpubench.result.run import PIPELINE_STAGES, OnePiece
 
-# Less is sent before several pieces are enqueued.
+# A call that sends fewer bytes than this is not divided into pieces.
 LEAST_BYTES = 4 * INLINE_BYTES
-# Pieces under way at one time: one goes up, one is computed, one comes down.
+# Pieces under way at the same time: one is uploaded, one is computed, one is downloaded.
 IN_FLIGHT = 3
 
 
 class QueuedCall:
-    """A launch with its input buffers and the queue that runs it."""
+    """A launch with its input buffers and its queue."""
 
     def __init__(self, stream: DeviceStream, inputs: Sequence[Buffer], launch: Launch) -> None:
         self.stream, self.inputs, self.launch = stream, inputs, launch
@@ -43,7 +43,7 @@ class QueuedCall:
 
 
 def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
-    """Return why a share cannot move in pieces. Returns None if it can."""
+    """Return why the share cannot be moved in pieces, or None if it can."""
     op, split = share.whole.op, share.whole.split
     rows = all(operand.travels and split.axes.get(operand.name) == 0 for operand in op.inputs)
     if not rows or split.join is not None or any(operand.dtype is not None for operand in op.operands):
@@ -60,7 +60,8 @@ def one_piece(share: DeviceShare, host_output: Array) -> OnePiece | None:
 
 
 class Pieces:
-    """The first units of a split, computed on a device in about `share.pieces` pieces. Raises DeviceOutOfMemory."""
+    """The first units of a split, computed on a device in about `share.pieces` pieces. Raises
+    DeviceOutOfMemory."""
 
     def __init__(self, share: DeviceShare) -> None:
         assert isinstance(share.session, Streams)
@@ -83,8 +84,8 @@ class Pieces:
             raise
 
     def start(self, inputs: Sequence[Array], output: Array) -> Work:
-        """Enqueue all pieces. Returns a function that waits; afterwards the results are in the first rows of
-        `output`."""
+        """Enqueue all pieces. Returns a function that waits for them. After that the results are in the first
+        rows of `output`."""
         hosts = [*inputs, output]
         if list(map(id, hosts)) != list(map(id, self._hosts)):
             self._hosts, self._plan = hosts, []
@@ -101,7 +102,7 @@ class Pieces:
         return self._wait
 
     def spoil(self) -> None:
-        """Fill all buffers with NaN, so that the result of an earlier call cannot pass for an answer."""
+        """Fill all buffers with NaN, so that the result of an earlier call cannot pass as a right result."""
         for buffer, shape, dtype in self._buffers:
             self._session.fill(buffer, shape, dtype, float("nan"))
         self._session.sync()
@@ -122,8 +123,8 @@ class Pieces:
                 call.stream.wait()
 
     def _end(self) -> None:
-        """Wait for the work that a failed call left in the queues, because its arrays will be reused. A lost device has
-        no such work."""
+        """Wait for the work that a failed call left in the queues, because its arrays will be used again.
+        Errors are ignored."""
         with contextlib.suppress(BackendError):
             self._wait()
 
@@ -141,14 +142,14 @@ class Pieces:
 
 
 class HeldPieces:
-    """The pieces of at most two shares on a device: the split's share, and all of the work."""
+    """The Pieces of at most two shares on a device: the share of the split, and a share of all the work."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, int], Pieces] = {}
 
     def start(self, share: DeviceShare, calls: int, host_output: Array | None) -> Work | None:
-        """Enqueue one call of a share in pieces. Returns a function that waits for them. Returns None if the call does
-        not move in pieces, as for arrays that the device cannot move by itself. Raises DeviceOutOfMemory."""
+        """Enqueue one call of a share in pieces. Returns a function that waits for them, or None if this call
+        is not moved in pieces. Raises DeviceOutOfMemory."""
         share.came_in_pieces = False
         if share.pieces == 1 or calls > 1 or host_output is None or not share.is_direct(host_output):
             return None

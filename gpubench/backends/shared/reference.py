@@ -36,21 +36,22 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.result.run import Check
 
-# What a right answer does not hold: a number that no op gives by design where NaN is one, no id, no byte of ASCII.
+# Sentinels that no right output contains: a number for outputs that may contain NaN, a value that is no id, and
+# a byte that is no ASCII character.
 _ODD = 0.6180339887
 _NO_ID = -(2**31)
 _NO_LETTER = 255
 
 
 class Oddities(NamedTuple):
-    """The infinities and NaNs of a reference."""
+    """The infinities and NaNs in a reference."""
 
     first: int | None = None  # flat index of the first one
-    nan: bool = False  # there is a NaN
+    nan: bool = False  # whether there is a NaN
 
 
 def _oddities(part: Array, start: int) -> Oddities:
-    """Find the infinities and NaNs of a part whose first element has the flat index `start`."""
+    """Find the infinities and NaNs in a part of a reference. `start`: the flat index of its first element."""
     import numpy as np
 
     finite = np.isfinite(part)
@@ -58,13 +59,13 @@ def _oddities(part: Array, start: int) -> Oddities:
 
 
 def sentinel_for(odd: Oddities) -> float:
-    """Return a value that no right answer holds: NaN, or a number if the answer itself holds NaN."""
+    """Return a value that no right output contains: NaN, or _ODD if the reference itself contains NaN."""
     return _ODD if odd.nan else float("nan")
 
 
 def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
-    """Return the index of a reference's first infinity or NaN. Returns an empty list if there is none, or if an input
-    is not finite either."""
+    """Return the index of the first infinity or NaN in a reference. Returns an empty list if there is none, or
+    if an input is not finite, either."""
     import numpy as np
 
     first = answer.odd.first
@@ -74,7 +75,8 @@ def not_finite(answer: Reference, inputs: Sequence[Array]) -> list[int]:
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
-    """Return an array of sentinels. An output is filled with them, so that an unwritten element fails the check."""
+    """Return an array of sentinels. An output is filled with them, so that an element that no launch writes
+    fails the check."""
     import numpy as np
 
     array = np.empty(shape, host_dtype(dtype))
@@ -83,7 +85,8 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
 
 
 def sentinel_of(dtype: Stored, value: float) -> float:
-    """Return the sentinel of an output's dtype: an impossible id for ids, no letter for text, else `value`."""
+    """Return the sentinel for an output of this dtype: a value that is no id for int32, no letter for uint8,
+    and `value` otherwise."""
     return {"int32": _NO_ID, "uint8": _NO_LETTER}.get(dtype, value)
 
 
@@ -97,11 +100,11 @@ def fill(array: Array, value: float) -> None:
     in_slices(one, flat.size)
 
 
-ANSWER_SAMPLES = 16  # elements of each output that stand for it in a file
+ANSWER_SAMPLES = 16  # elements of each output that a file stores
 
 
 def samples_of(outputs: Iterable[Array]) -> list[float]:
-    """Return some elements of each numeric output, from its beginning to its end."""
+    """Return some elements of each numeric output, evenly spaced from its beginning to its end."""
     import numpy as np
 
     samples: list[float] = []
@@ -117,14 +120,14 @@ def samples_of(outputs: Iterable[Array]) -> list[float]:
 
 
 class Reference(NamedTuple):
-    """The float64 answer of one output."""
+    """The float64 reference of one output."""
 
-    want: Array  # in float64
-    scale: Array | None  # of the tolerance; None: |want|
-    odd: Oddities = Oddities()  # where it is not finite
+    want: Array  # the values, in float64
+    scale: Array | None  # scale of the tolerance; None: |want|
+    odd: Oddities = Oddities()  # its infinities and NaNs
 
     def beginning(self, rows: int) -> Reference:
-        """Return the reference of the first rows."""
+        """Return the reference of the first `rows` rows."""
         want, scale = self.want[:rows], self.scale
         if scale is not None and scale.ndim and scale.shape[0] == self.want.shape[0]:
             scale = scale[:rows]
@@ -134,9 +137,10 @@ class Reference(NamedTuple):
 
 
 def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
-    """Return the float64 answer of each output, computed once per workload for all workers.
+    """Return the float64 reference of each output. Each is computed once per workload for all workers.
 
-    Answers are memory-mapped files in `folder`. The first worker writes them, and the others read them.
+    References are memory-mapped files in `folder`. The first worker writes them, and the others read them.
+    `key` identifies the workload and its inputs.
     """
     import numpy as np
 
@@ -177,7 +181,8 @@ def _odd_file(want: Path) -> Path:
 
 
 def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
-    """Return the scale of a tolerance, enlarged so that it includes the slack."""
+    """Return a function that computes the scale of a tolerance. The scale is enlarged so that it includes the
+    slack."""
     scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
     if scale is None or slack is None:
         return scale
@@ -187,10 +192,11 @@ def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
 def _publish(
     paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array], join: str | None
 ) -> None:
-    """Apply `function` to the inputs in float64 and write each result to a file, which appears only when it is whole.
+    """Apply `function` to the inputs in float64, and write each result to a file, which appears only when it is
+    complete.
 
-    If slices of the inputs give slices of the output along its first dimension, or parts that `join` joins, the work
-    goes slice by slice on all CPUs, so that the float64 copies stay in the caches.
+    If slices of the inputs give slices of the output along its first dimension, or partial results that `join`
+    joins, the work is done slice by slice on all CPUs, so that the float64 copies stay in the caches.
     """
     import numpy as np
 
@@ -237,10 +243,8 @@ def _cut(
 
 
 def _axes(op: Op, join: str | None) -> tuple[int, ...]:
-    """Return the axis of each input along which its slices give slices of the output, or parts for `join`.
-
-    Returns () if there are none.
-    """
+    """Return, for each input, the axis along which its slices give slices of the output, or partial results for
+    `join`. Returns an empty tuple if the op cannot be sliced like this."""
     split = None if callable(op.split) or op.more_outputs else op.split
     if split is None or split.join != join or {x.name for x in op.inputs} != set(split.axes):
         return ()
@@ -248,7 +252,7 @@ def _axes(op: Op, join: str | None) -> tuple[int, ...]:
 
 
 def _widen_all(inputs: Sequence[Array]) -> list[Array]:
-    """Return float64 copies of whole inputs (ids and text keep their dtype), made on all CPUs."""
+    """Return copies of whole inputs in float64, made on all CPUs. Ids and text keep their dtype."""
     import numpy as np
 
     wide = [np.empty_like(x, x.dtype if x.dtype.kind in "iu" else np.float64) for x in inputs]
@@ -258,9 +262,10 @@ def _widen_all(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _new_part(path: Path) -> Path:
-    """Make a temporary file that becomes `path` when it is whole.
+    """Make a temporary file, which becomes `path` when it is complete.
 
-    Each writer has its own file: truncating a file that another worker has mapped would end that worker by SIGBUS.
+    Each writer has a file of its own, because truncating a file that another worker has mapped would end that
+    worker by SIGBUS.
     """
     descriptor, name = tempfile.mkstemp(".part", f"{path.stem}-", path.parent)
     os.close(descriptor)
@@ -268,8 +273,8 @@ def _new_part(path: Path) -> Path:
 
 
 def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> None:
-    """Write a reference, and beside it a note of its infinities and NaNs. `of` returns the slice of at most `step` that
-    begins at a place, up to `count`."""
+    """Write a reference, and next to it a file with its Oddities. `of(start)` returns the slice of at most
+    `step` of the `count` elements or rows that begins at `start`."""
     temporary, note = _new_part(path), _new_part(path)
     note.write_bytes(msgspec.json.encode(_fill_file(temporary, shape, of, count, step)))
     note.replace(_odd_file(path))
@@ -277,8 +282,8 @@ def _write(path: Path, shape: Shape, of: Callable[[int], Array], count: int, ste
 
 
 def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int, step: int) -> Oddities:
-    """Fill the file and return its infinities and NaNs. The file is unmapped afterwards: Windows cannot rename a mapped
-    file."""
+    """Write the reference to the file and return its Oddities. The file is unmapped at the end, since Windows
+    cannot rename a mapped file."""
     import numpy as np
 
     whole = np.lib.format.open_memmap(path, "w+", np.dtype(np.float64), shape)
@@ -300,8 +305,8 @@ def _fill_file(path: Path, shape: Shape, of: Callable[[int], Array], count: int,
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Reserve disk space before the file is written through memory, because a full disk would end the process there by
-    SIGBUS. NumPy would give no reason. Raises OSError."""
+    """Reserve disk space before the file is written through memory, because then a full disk would end the
+    process by SIGBUS. Raises OSError."""
     reserve = getattr(os, "posix_fallocate", None)  # Linux has it
     if reserve is None or not size:
         return
@@ -313,7 +318,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def widen(array: Array) -> Array:
-    """Return a copy in float64; ids and text keep their dtype."""
+    """Return a copy in float64. Ids and text keep their dtype."""
     return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
 
 
@@ -325,8 +330,8 @@ def on_host(op: Op, inputs: Sequence[Array]) -> Any:
 
 
 def exact(op: Op, np: Any, *inputs: Array) -> Any:
-    """Return the float64 results of one op. An op without matrix products is computed slice by slice on all CPUs, so
-    that temporaries stay in the caches."""
+    """Return the float64 results of an op. An op without matrix products is computed slice by slice on all
+    CPUs, so that temporaries stay in the caches."""
     rows, step, of = _cut(op.exact(), op, inputs, None)
     if op.blas or rows <= step:
         return op.exact()(np, *inputs)
@@ -334,7 +339,8 @@ def exact(op: Op, np: Any, *inputs: Array) -> Any:
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
-    """Compare each result with the float64 reference of these same inputs, widened."""
+    """Compare each result with the float64 reference that is computed from the same inputs, widened to
+    float64."""
     import numpy as np
 
     checks = []
@@ -351,16 +357,17 @@ def judge(
     tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None,
     errors: BlockErrors | None = None,
 ) -> Check:  # fmt: skip
-    """Compare every element of `got` with the reference: |got - want| <= units * u(precision) * scale.
+    """Compare every element of `got` with the reference `want`: |got - want| <= units * u(precision) * scale.
 
-    Two limits of the dtype are allowed for. Below the smallest normal number rounding is absolute, so a smaller scale
-    is raised to this number. An infinity is right for a value that rounds past the largest number.
+    Two limits of the dtype are allowed for. Below the smallest normal number rounding is absolute, so a smaller
+    scale is raised to this number. An infinity is right for a value that rounds to more than the largest
+    number.
 
-    The error of an element is |got - want| / scale. It is 0 if both are equal (infinities too) or both are NaN, and
-    infinite if only one is NaN. A non-finite error is reported as None.
+    The error of an element is |got - want| / scale. It is 0 if both are equal (infinities too) or both are NaN,
+    and infinite if only one is NaN. A largest error that is not finite is reported as None.
 
-    A first pass finds the largest error of each block, by `errors` if it can read the arrays. A second pass looks again
-    at blocks beyond the limit, and at the block with the largest error within the limit.
+    A first pass finds the largest error of each block, by `errors` if it can read the arrays. A second pass
+    looks again at blocks beyond the limit, and at the block with the largest error within the limit.
     """
     import numpy as np
 
@@ -398,10 +405,10 @@ def judge(
     )  # fmt: skip
 
 
-# Elements whose largest error is found at once: two temporaries in float64 stay in a core's cache.
+# Elements of a block, for which two temporaries in float64 stay in a core's cache.
 BLOCK = 1 << 16
-# The largest error of each `BLOCK` of got against want, by a scale (None: |want|) that is at least the last argument;
-# NaN where any is. None: not for these arrays.
+# Takes got, want, a scale (None: |want|) and the least value of the scale. Returns the largest error of each
+# block of BLOCK elements, NaN if any error in it is NaN; or None if it cannot read these arrays.
 BlockErrors = Callable[[Array, Array, Array | None, float], Array | None]
 _scratch = threading.local()
 
@@ -427,7 +434,8 @@ def _block_errors(got: Array, want: Array, scale: Array | None, smallest: float)
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """Judge choices by the float64 reference: how far each choice falls short of the best, and how many do."""
+    """Judge an output of choices (such as indices) by the float64 reference: how far each choice falls short of
+    the best one, and how many do."""
     import numpy as np
 
     assert tolerance.shortfall is not None
@@ -437,8 +445,8 @@ def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequ
 
 
 def same_bytes(first: Array, second: Array) -> bool:
-    """Return whether two arrays of one shape and dtype hold the same bytes. Equal NaNs are the same; 0 and -0 are
-    not."""
+    """Return whether two arrays of one dtype have the same shape and the same bytes. NaNs with equal bytes are
+    the same; 0 and -0 are not."""
     import numpy as np
 
     if first.shape != second.shape:

@@ -1,6 +1,6 @@
-"""Several devices at work on one op: how the op is divided into shares, how partial results are joined, a thread for a
-device beside the caller's thread, and a device group in host memory. A share has its units, its part of each operand,
-and the case that computes it."""
+"""Several devices at work on one op. The op is divided into shares, and partial results are joined. A share has
+a range of units, its part of each operand, and the case that computes it. Here are also the thread that drives
+a second device, and device groups in host memory."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from gpubench.kernels.contract.op import (
 )
 from gpubench.result.case import Case
 
-# A share is rounded to a 256th of the work: tiles and vector loads come out whole, and a sweep in steps of
-# 0.05 still means what it says. A thousand elements are enough of a granule for any of them.
+# A share is rounded to a 256th of the work, so that tiles and vector loads are whole; a sweep in steps of 0.05
+# is still possible. A granule of 1024 units is large enough for any tile.
 _GRANULES, _LARGEST_GRANULE = 256, 1024
-# A file keeps six digits of a share: finer steps than 2^-19 would not come out of it as they went in.
+# A file stores six digits of a share, so finer steps than 2^-19 could not be read back exactly.
 _FINEST_BITS = 19
-# Up to here sending takes less than a hand-over to the second thread and back (some 50 us each way).
+# Sending at most this many bytes takes less time than waking the second thread (about 50 us each way).
 INLINE_BYTES = 2 << 20
 
 
 def granule(units: int) -> int:
-    """Return the power of two of which every share is a multiple."""
+    """Return the power of two of which every share of `units` units is a multiple."""
     finest = max(1, units // _GRANULES)
     return max(
         min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1)), 1 << max(0, units.bit_length() - _FINEST_BITS)
@@ -49,13 +49,13 @@ def granule(units: int) -> int:
 
 
 def split_array(operand: Operand, array: Array, split: Split, start: int, stop: int) -> Array:
-    """Return a view of an input's part, or the whole input if all parts share it."""
+    """Return a view of the units `start` to `stop` of an input, or the whole input if it is not divided."""
     axis = split.axes.get(operand.name)
     return array if axis is None else array[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def join_partials(split: Split, first: Array, second: Array) -> Array:
-    """Join two partial results by the op's own function."""
+    """Join two partial results by the function that the op declares."""
     import numpy as np
 
     assert split.join is not None
@@ -64,8 +64,8 @@ def join_partials(split: Split, first: Array, second: Array) -> Array:
 
 
 def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
-    """Return the same work as a case of one side: with the side's own kernel, or with the library call if that is the
-    best or the only way."""
+    """Return the case of one side: the same work with the side's own kernel, or with the library call if that
+    is the best or the only way."""
     kernel = op.kernel(side.device.backend, case.dtype)
     on_cpu = side.device.kind == "cpu"
     # On the CPU the library call has an implementation that writes to a given array; a GPU's has none.
@@ -77,8 +77,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
 
 
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
-    """Return why one of the sides cannot do all of the work. Returns None if each side can, be it only by the library
-    call."""
+    """Return why one of the sides cannot do all of the work, or None if each of them can, with its own kernel
+    or by the library call."""
     for side in sides:
         part = side_case(op, case, case.params, side)
         kernel = op.kernel(side.device.backend, case.dtype)
@@ -94,8 +94,8 @@ def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
 
 
 class Part:
-    """A session's part of one operand, for the launches of one case. `version`: the number of the upload whose data it
-    holds."""
+    """One session's part of an operand, for the launches of one case. `version`: the number of the upload whose
+    data it holds."""
 
     def __init__(self, session: Session, shape: Shape, dtype: Stored) -> None:
         self.session, self.shape, self.version = session, shape, 0
@@ -103,14 +103,14 @@ class Part:
         self.bytes = math.prod(shape) * ITEMSIZE[dtype]
 
     def free(self) -> None:
-        """Give the part's buffer back to the session's pool."""
+        """Return the buffer to the session's pool."""
         self.session.enter()
         self.session.free(self.buffer)
 
 
 class DividedBuffer:
-    """One operand of a split. It keeps a reference to the uploaded array until a launch divides it, so the array must
-    not change before the next upload."""
+    """An operand that several devices divide. It keeps a reference to the uploaded array until a launch divides
+    it, so the array must not change before the next upload."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -130,18 +130,20 @@ class DividedBuffer:
         return self._host
 
     def own(self) -> Array:
-        """Return `host` as memory of its own, never as the caller's array, because a launch writes to it."""
+        """Return `host` as memory of its own, never the caller's array, because a launch will write to it."""
         if not self._own and self._host is not None:
             self._host, self._own = self._host.copy(), True
         return self.host
 
     def hold(self, host: Array) -> None:
-        """Refer to this array from now on, without a copy. The parts on the devices become out of date."""
+        """Use this array as the content from now on, without a copy. The parts on the devices become out of
+        date."""
         self._host, self._own, self.last = host, False, None
         self.version += 1
 
     def part(self, session: Session, key: str, shape: Shape) -> Part:
-        """Return the session's part for the launches of `key`. A part of another shape is replaced."""
+        """Return the session's part for the launches of `key`. If the part has another shape, it is
+        replaced."""
         held = self._parts.get((session, key))
         if held is None or held.shape != shape:
             if held is not None:
@@ -168,11 +170,12 @@ class DividedLaunch(Launch):
 
     @property
     def waits(self) -> bool:
-        """Whether an operand was uploaded since the last run, so that the devices need it before the next."""
+        """Whether an operand was uploaded since the last run, so that it must be sent to the devices before the
+        next run."""
         return self._seen != self._versions()
 
     def begin(self) -> None:
-        """Note the current uploads of all operands, and that the output holds this launch's result."""
+        """Note the current uploads of all operands, and that the output will hold this launch's result."""
         self._seen = self._versions()
         self.output.last = self
 
@@ -181,8 +184,8 @@ class DividedLaunch(Launch):
 
 
 class DeviceShare:
-    """The units `start` to `stop` of a launch, with their operands, on one session. The calling thread may drive the
-    session."""
+    """The units `start` to `stop` of a launch on one session, with their parts of the operands. The calling
+    thread may drive the session."""
 
     def __init__(self, whole: DividedLaunch, session: Session, start: int, stop: int) -> None:
         op, params = whole.op, whole.case.params
@@ -211,12 +214,12 @@ class DeviceShare:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes of all inputs that travel to the session, without weights that stay there."""
+        """Bytes of all inputs that are sent at every call, without weights, which stay on the device."""
         operands = zip(self.whole.op.inputs, self.inputs, strict=True)
         return sum(part.bytes for operand, part in operands if operand.travels)
 
     def is_direct(self, host_output: Array | None) -> bool:
-        """Return whether the device moves all of the share's data by itself, because the caller's arrays are
+        """Return whether the device moves all data of the share by itself, because the caller's arrays are
         page-locked."""
         op, split = self.whole.op, self.whole.split
         arrays = [
@@ -242,7 +245,7 @@ class DeviceShare:
         self.session.run(self.launch, repeat)
 
     def send(self, *, again: bool = False) -> None:
-        """Send the share's part of each operand that was uploaded again since it was sent. `again`: send all operands
+        """Send the parts of operands that were uploaded since they were last sent. `again`: send all inputs
         that travel."""
         whole = self.whole
         for operand, buffer, part in zip(whole.op.inputs, whole.inputs, self.inputs, strict=True):
@@ -257,15 +260,15 @@ class DeviceShare:
             )
 
     def start_fetch(self, host: Array) -> bool:
-        """Enqueue the copy of the result to its place in `host`. Returns False if this is impossible; then call
-        `fetch`."""
+        """Enqueue the copy of the result to its place in `host`. Returns False if this is not possible, and
+        then `fetch` has to be called."""
         if self.launch is None or self.whole.split.join or not self.way.is_direct(host):
             return False
         self.way.start_download(self.launch.output, host[self.start : self.stop])
         return True
 
     def fetch(self, host: Array) -> None:
-        """Copy the share's result to its place in `host`, or to separate memory if the op joins partial results."""
+        """Copy the result to its place in `host`, or to separate memory if the op joins partial results."""
         import numpy as np
 
         assert self.launch is not None
@@ -286,7 +289,8 @@ class DeviceShare:
 
 
 class CompanionThread:
-    """A thread for a session beside the caller's thread. It starts with the first work and stays."""
+    """A thread that drives a session while the caller's thread does other work. It starts with the first work
+    and stays."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -298,7 +302,7 @@ class CompanionThread:
     def both(self, aside: Work, here: Work) -> None:
         """Run `aside` on the thread and `here` on the calling thread at the same time, and wait for both.
 
-        Raises the error of `here`, else the error of `aside`.
+        Raises the error of `here` or, if there is none, that of `aside`.
         """
         if self._scripted is not None:
             self._scripted.both(aside, here)
@@ -315,7 +319,7 @@ class CompanionThread:
             raise error
 
     def close(self) -> None:
-        """End the thread; later work starts a new one."""
+        """End the thread. Later work starts a new one."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -339,7 +343,8 @@ class CompanionThread:
 
 
 class HostLinks(Links):
-    """A device group in host memory: copies and sums of NumPy arrays, rank by rank, in real time on one CPU."""
+    """The links of a device group in host memory: copies and sums of NumPy arrays, rank by rank, in real time
+    on one CPU."""
 
     copier = library = "numpy"
 
@@ -352,7 +357,7 @@ class HostLinks(Links):
         return contextlib.nullcontext()
 
     def sync(self) -> None:
-        """Do nothing: every call has ended when it returns."""
+        """Do nothing, because every call has ended when it returns."""
 
     def array(self, rank: int, count: int) -> Array:
         try:

@@ -1,7 +1,7 @@
-"""wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned implementation only).
+"""wgpu: any GPU through Vulkan, Metal or DX12, with the WGSL kernels of the ops (tuned implementation only).
 
-The device clock stamps the begin and end of a compute pass. Transfers go through mapped staging buffers that are kept;
-several threads fill and empty them (docs/kernels.md).
+The device clock stamps the begin and the end of a compute pass. Transfers go through mapped staging buffers,
+which are kept; several threads fill and empty them (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -50,22 +50,23 @@ from gpubench.result.store.cache import user_cache
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
-_FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
+_FLUSH_BYTES = 256 << 20  # twice the largest L2 cache of today, since no API reports the size
 _FLUSH_BYTES_SOFTWARE = 64 << 20
-# For the candidates of one kernel and size: to build seven texts of 0.2 s, side by side, and to time them.
+# Seconds for the candidates of one kernel and size: about seven are built at the same time (0.2 s each) and
+# timed.
 TUNING_S = 3.0
-# Past wgpu-py's own methods goes what no other version has in the same place (docs/decisions, 6).
+# The version of wgpu-py whose private functions are called (docs/decisions, 6).
 WGPU_VERSION = (0, 32)
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
 
 
-# A chain, the plain chain and its stages alone in groups have a set each; as many again for the case before.
+# A chain, the plain chain and groups of its stages have a set each. Those of the case before are kept, too.
 _STAMP_SETS = 8
 
 
 class StampSet:
-    """Memory for the timestamps of `passes` passes, which the device writes and the host reads."""
+    """Memory for the timestamps of `passes` compute passes, which the device writes and the host reads."""
 
     def __init__(self, device: Any, passes: int) -> None:
         import wgpu
@@ -79,7 +80,7 @@ class StampSet:
         )
 
     def writes(self, number: int) -> dict[str, Any]:
-        """Return the `timestamp_writes` argument of the pass with this number."""
+        """Return the `timestamp_writes` argument of compute pass `number`."""
         return {
             "query_set": self._set,
             "beginning_of_pass_write_index": 2 * number,
@@ -87,7 +88,7 @@ class StampSet:
         }
 
     def read(self, encoder: Any) -> list[int]:
-        """Submit, wait, and return the begin and the end of each pass in ticks."""
+        """Submit the commands of the encoder, wait, and return the begin and the end of each pass in ticks."""
         encoder.resolve_query_set(self._set, 0, self._count, self._resolved, 0)
         encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 8 * self._count)
         self._queue.submit([encoder.finish()])
@@ -102,9 +103,10 @@ class StampSet:
 
 
 class Stamps:
-    """The timestamps of one pass, or of each of several passes.
+    """Reads the timestamps of one pass, or of each of several passes.
 
-    The sets of the last few chains are kept, because wgpu frees a dropped set at the next submit, which would be timed.
+    The sets of the last few chains are kept, because wgpu frees a dropped set at the next submit, which would
+    be timed.
     """
 
     def __init__(self, device: Any, queue: Queue) -> None:
@@ -115,8 +117,8 @@ class Stamps:
         self.period_s = float(library().lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
-        """Run each launch in a pass of its own, all in one submit, and return the passes' times. Returns None if the
-        clock went backwards."""
+        """Run each launch in a pass of its own, all in one submit, and return the times of the passes. Returns
+        None if the clock went backwards."""
         passes = len(launches)
         if passes not in self._sets:
             if len(self._sets) >= _STAMP_SETS:
@@ -136,8 +138,8 @@ class Stamps:
 
 
 def limits_of(device: Any, *, software: bool) -> Limits:
-    """Return the limits and features of an open wgpu device, as kernels need them. `software`: the device is a
-    rasteriser."""
+    """Return the limits and features of an open wgpu device, as kernels need them. `software`: whether the
+    device is a rasteriser on the CPU."""
     limits, features = device.limits, device.features
     return Limits(
         max_buffer_bytes=limits["max-buffer-size"],
@@ -155,7 +157,7 @@ def limits_of(device: Any, *, software: bool) -> Limits:
 
 
 class StoragePool(BufferPool):
-    """A pool of storage buffers, by their bytes."""
+    """A pool of storage buffers. Their keys are numbers of bytes."""
 
     def __init__(self, device: Any, programs: Programs) -> None:
         super().__init__()
@@ -172,7 +174,7 @@ class StoragePool(BufferPool):
         return int(key)
 
     def release(self, buffers: list[Buffer]) -> None:
-        """Destroy the buffers, and forget all bind groups, because some hold these buffers."""
+        """Destroy the buffers, and forget all bind groups, because some of them hold these buffers."""
         for buffer in buffers:
             buffer.destroy()
         self._programs.forget_buffers()
@@ -223,8 +225,8 @@ class WgpuSession(
             self.device = replace(device, clock=clock)
 
     def _refuse(self, op: Op, case: Case) -> BackendError | None:
-        """Refuse the library implementation, a dtype that the device lacks, and operands past its limits (the reason
-        names the limit)."""
+        """Return why the case cannot run, or None: the implementation is `library`, the device lacks the dtype,
+        or the operands exceed a limit, which the error names."""
         if case.implementation != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -246,7 +248,7 @@ class WgpuSession(
         return None
 
     def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a storage buffer, from the pool if a buffer of that size is idle. Raises DeviceOutOfMemory."""
+        """Return a storage buffer, from the pool if one of that size is idle. Raises DeviceOutOfMemory."""
         return self.ready_buffers(shape, dtype).take()
 
     def ready_buffers(self, shape: Shape, dtype: Stored) -> ReadyBuffers:
@@ -256,7 +258,7 @@ class WgpuSession(
         self.pool.ready(buffer.size).give_back(buffer)
 
     def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
-        """Return a new buffer that is cleared already; otherwise wgpu would clear it at its first use. Raises
+        """Return a new buffer that has been cleared, which wgpu would otherwise do at its first use. Raises
         DeviceOutOfMemory."""
         buffer = self.pool.make(buffer_bytes(shape, dtype))
         self._clear(buffer)
@@ -282,7 +284,8 @@ class WgpuSession(
         return copy
 
     def begins(self, copy: Buffer, buffer: Buffer, shape: Shape, dtype: Stored) -> bool:
-        """Compare by a kernel over whole 32-bit words. Returns False if the bytes are no whole number of words."""
+        """Compare by a kernel over 32-bit words. Returns False if the number of bytes is no multiple of
+        four."""
         import numpy as np
 
         size = math.prod(shape) * ITEMSIZE[dtype]
@@ -305,20 +308,20 @@ class WgpuSession(
         return InPlaceSession(self, mappable)
 
     def transfers(self, implementation: Implementation) -> PlainTransfers | MappedTransfers:
-        """Return the queue's convenience calls for the library implementation, transfers through kept staging buffers
-        for the tuned one."""
+        """Return transfers through kept staging buffers for the tuned implementation, and the queue's
+        convenience calls for the library one."""
         return self._ways[implementation]
 
     def stream(self) -> StagedStream:
         return StagedStream(self._device, self._queue, self._transfers)
 
     def beginning(self, buffer: Buffer, shape: Shape) -> Buffer:
-        """Return the buffer itself: a launch binds only the bytes of its case's operand."""
+        """Return the buffer itself, since a launch binds only the bytes of its operand."""
         return buffer
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Return a launch. Pipelines are cached by source text, bind groups by buffers. Raises BuildError,
-        DeviceOutOfMemory."""
+        """Return a launch. Pipelines are cached by source text, and bind groups by buffers. Raises BuildError
+        and DeviceOutOfMemory."""
         try:
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
@@ -328,14 +331,14 @@ class WgpuSession(
                 return self.programs.launch(op, case, inputs, output)
 
     def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
-        """Build the pipelines of kernels that have no candidates, or whose candidate is chosen."""
+        """Build the pipelines of kernels that have no candidates, or whose candidate was chosen."""
         settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
         with vendor_errors():
             self.programs.build(settled)
 
     def chain(self, steps: protocols.Steps, output: Buffer) -> WgpuLaunch:
-        """Return all dispatches as one pass that follows the host's steps. A chain of several launches is recorded
-        ahead."""
+        """Return all dispatches as one pass, after the steps on the host. A chain of several launches is
+        recorded ahead of its next call."""
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
         chained = WgpuLaunch(dispatches, output, None)
@@ -344,16 +347,16 @@ class WgpuSession(
         return chained
 
     def stage_times(self, steps: protocols.Steps) -> StageReading | None:
-        """Time each step by the stamps of a pass, all in one submit; without stamps by a submit and a wait for each
-        step. The host's steps come first, by the host's clock."""
+        """Time each step by the timestamps of a pass, all in one submit. Without timestamps, each step is timed
+        with a submit and a wait. Steps on the host come first, timed by the host's clock."""
         own = [launch for launch, _ in steps if isinstance(launch, WgpuLaunch)]
         stamps = self.stamps if 0 < len(own) <= MOST_STAMPED else None
         # What a stage of the host raises is none of the device's errors.
         return read_stages(self, steps, own, vendor_errors()(stamps.read_steps) if stamps else None)
 
     def recording(self, launch: WgpuLaunch) -> Recording:
-        """Time the recording of a launch. Commands that were recorded ahead are recorded once more for this. On a
-        device that is the CPU itself a submit does the work, so only the recording is timed there."""
+        """Time the recording of a launch. Commands that were recorded ahead are recorded once more for this. On
+        a rasteriser a submit does the work itself, so only the recording is timed."""
         with vendor_errors():
             if self.limits.software:
                 parts_s = self._anew(launch.parts())
@@ -376,7 +379,8 @@ class WgpuSession(
         return seconds
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
+        """Time the kernel's candidates, once for this device and size, and let `compile` use the fastest
+        one."""
         by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
         if not by_name:
             return
@@ -392,14 +396,16 @@ class WgpuSession(
             self.programs.choose(case, name)
 
     def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return the candidates of a case that has several and no choice yet; nothing for any other case."""
+        """Return the candidates of a case that has several and for which none was chosen yet. Returns an empty
+        tuple for any other case."""
         if not self.tunes or case.implementation != "tuned" or self.programs.has_choice(case):
             return ()
         choices = self.programs.candidates(op, case)
         return choices if len(choices) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
-        """Return the seconds of `repeat` launches, by the device's clock if there is one, else by the host's."""
+        """Return the seconds of `repeat` launches, by the device's clock if there is one, or else by the
+        host's."""
         seconds = self.time(launch, repeat)
         if seconds is None:
             start = self.clock()
@@ -409,8 +415,9 @@ class WgpuSession(
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """Run all launches in one pass of one submit: with a submit per dispatch the submits would be timed. A launch
-        of many steps takes several submits if it was not recorded ahead. The host's steps come before each launch."""
+        """Run all launches in one pass of one submit, since a submit for each dispatch would be timed, too. A
+        launch of many steps takes several submits if it was not recorded ahead. Steps on the host come before
+        each launch."""
         together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
@@ -419,9 +426,9 @@ class WgpuSession(
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
-        """Submit the commands that were recorded ahead, or record and submit part by part. While the host waits for a
-        chain, the chain's next call is recorded. Returns when each submit was done, and whether the commands were
-        recorded ahead."""
+        """Submit the commands that were recorded ahead, or else record and submit part by part. While the host
+        waits for a chain, its next call is recorded. Returns the times at which each submit returned, and
+        whether the commands were recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
@@ -442,8 +449,9 @@ class WgpuSession(
             self._queue.wait()
 
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Return the seconds between the begin and end stamps of one pass of `repeat` launches; None without a clock or
-        if it failed. The host's steps are not included: they run once before, unless a run has done them."""
+        """Return the seconds between the begin and end timestamps of one pass with `repeat` launches. Returns
+        None if there is no clock or it failed. Steps on the host are not included. They run once before, unless
+        `run` has run them."""
         if self.stamps is None:
             return None
         if not launch.ran:
@@ -462,8 +470,8 @@ class WgpuSession(
         return self.programs.bare(_EMPTY)
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
-        """Return chains of multiply-adds into a buffer of THREADS elements, which the caller frees. Raises
-        Unsupported."""
+        """Return a launch of chains of multiply-adds. It writes to a buffer of THREADS elements, which the
+        caller frees. Raises Unsupported."""
         chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
         try:
             with vendor_errors():
@@ -500,14 +508,16 @@ class WgpuSession(
 
 
 def _description(device: Device) -> str:
-    """Describe everything that a choice of kernels depends on: the adapter, its driver and wgpu's version."""
+    """Return a text with everything that a choice of kernels depends on: the adapter, its driver and wgpu's
+    version."""
     import wgpu
 
     return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"
 
 
 def is_software(info: dict[str, Any]) -> bool:
-    """Return whether an adapter is a rasteriser on the CPU. It is never a GPU, whatever API lists it."""
+    """Return whether the adapter is a rasteriser on the CPU, by its type, vendor or name. It is never treated
+    as a GPU."""
     name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
     return (
         info.get("adapter_type") == "CPU"
@@ -517,8 +527,7 @@ def is_software(info: dict[str, Any]) -> bool:
 
 
 class WgpuBackend(Backend):
-    """A backend for the adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs a second
-    time."""
+    """The adapters of Vulkan, Metal and DX12. OpenGL is left out, because it lists the same GPUs again."""
 
     name = "wgpu"
     implementations: tuple[Implementation, ...] = ("tuned",)

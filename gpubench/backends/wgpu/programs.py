@@ -1,5 +1,5 @@
-"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups, and programs that
-fill or compare whole buffers."""
+"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups, and
+programs that fill or compare whole buffers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from gpubench.kernels.contract.kernel import Candidate, Limits, WgslPass, WgslPr
 from gpubench.kernels.contract.op import ITEMSIZE, Op, Shape, Stored, each
 from gpubench.result.case import Case
 
-# A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
+# Most launches that are cached. Their bind groups keep buffers alive; a few are enough, since the pool reuses
+# buffers.
 _BIND_GROUPS = 64
 
-# Steps of a launch that go to the device in one submit. The device works on them while the host records the next; it
-# gets few at first, so as to begin early. A submit takes the host 15 us, a step 3 (the host of an H200).
-# What is recorded ahead is recorded in slices, or the host would see late that the device is done.
+# Most steps in the first submit of a launch and in each later one. The device works on them while the host
+# records the next ones. The first submit has few steps, so that the device begins early. A submit takes the
+# host 15 us, a step 3 us (the host of an H200). Commands that are recorded ahead are recorded in slices, so
+# that the host notices early that the device is done.
 FIRST_STEPS, STEPS, SLICE = 16, 64, 2
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
@@ -31,17 +33,17 @@ Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
 
 
 class WgpuLaunch(Launch):
-    """Prepared dispatches: the pipeline, bind group and grid of each pass."""
+    """Prepared dispatches: the pipeline, the bind group and the grid of each pass."""
 
     def __init__(
         self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
     ) -> None:
-        self.before: tuple[HostCall, ...] = ()  # what the host does ahead of each launch
-        self.ran = False  # then what the host made lies on the device
-        self.chained = False  # it does several ops, and is recorded for its next call while the device works
+        self.before: tuple[HostCall, ...] = ()  # calls on the host before each launch
+        self.ran = False  # whether these calls were made, so that their results are on the device
+        self.chained = False  # whether its next call is recorded while the device works
         self._begun: Iterator[Any] | None = None
         self._slices_recorded = 0
-        self._recorded: Any = None  # the commands of that call
+        self._recorded: Any = None  # the commands of the next call
         self.steps = steps
         self._parts: list[WgpuLaunch] = []
         self.output = output
@@ -49,7 +51,8 @@ class WgpuLaunch(Launch):
         self.kernel_name = kernel_name
 
     def parts(self) -> list[WgpuLaunch]:
-        """Return the launch itself or, if it has many steps, several launches that do its steps in order."""
+        """Return a list with the launch itself. If it has many steps, return several launches that do its steps
+        in order."""
         if len(self.steps) <= STEPS:
             return [self]
         if not self._parts:
@@ -58,8 +61,8 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def slices(self) -> list[WgpuLaunch]:
-        """Launches of a few steps each, in order; at least one. A slice is recorded without a look at the device, so
-        the first slices are the shortest: a short chain is soon done."""
+        """Return launches of a few steps each, in order; at least one. While a slice is recorded, the host does
+        not look at the device. So the first slices are the shortest, because a short chain is soon done."""
         count = max(1, len(self.steps))
         return self._cut([*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS)])
 
@@ -68,8 +71,8 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """Record one more slice for the next call; `recording` records slice by slice. A recording that failed begins
-        anew. Returns False if no slice is left."""
+        """Record one more slice of the next call. `recording(launch)` yields after each slice. A recording that
+        failed begins again. Returns False if no slice is left."""
         if self._recorded is None:
             begun, self._begun = self._begun, None
             if begun is None:
@@ -80,9 +83,9 @@ class WgpuLaunch(Launch):
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """Return the commands of a whole call, after recording the slices that are left. Returns None if nothing was
-        recorded, or if a launch of several parts is not recorded to its end: it starts earlier part by part. Commands
-        are submitted only once."""
+        """Return the commands of a whole call, after recording the slices that are left. Returns None if
+        nothing was recorded. Also returns None if a launch of several parts was not recorded to its end,
+        because it starts earlier part by part. Commands can be submitted only once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
         worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices)
@@ -92,15 +95,15 @@ class WgpuLaunch(Launch):
 
     @functools.cached_property
     def native(self) -> list[Step]:
-        """The steps with wgpu-native's pointers."""
+        """Return the steps with the pointers of wgpu-native in place of wgpu-py's objects."""
         return [(p._internal, g and g._internal, grid) for p, g, grid in self.steps]
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any]) -> None:
-    """Record `repeat` launches into an open compute pass. `compute` is the pass's pointer; `native` holds wgpu-native's
-    functions and its NULL. WebGPU orders dispatches that share a buffer.
+    """Record `repeat` launches into an open compute pass. `compute` is the pointer of the pass; `native` holds
+    wgpu-native's functions and its NULL. WebGPU orders dispatches that share a buffer.
 
-    The functions are called directly: without a wrapper they take a fifth less time.
+    The functions are called directly, which takes a fifth less time than through a wrapper.
     """
     lib, null = native
     set_pipeline, bind = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
@@ -119,7 +122,8 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any
 
 
 class Programs:
-    """Everything that one device has built: pipelines by source text, programs by workload, launches by buffers."""
+    """Everything that one device has built: pipelines by source text, programs by workload, and launches by
+    buffers."""
 
     def __init__(self, device: Any, limits: Limits) -> None:
         self.device = device
@@ -130,7 +134,8 @@ class Programs:
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Return the case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
+        """Return a launch of the case's WGSL kernel on these buffers. Raises BuildError with the compiler's
+        text."""
         key = (case.workload, case.variant, *(id(b) for b in (*inputs, *each(output))))
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
@@ -140,7 +145,7 @@ class Programs:
         return self._launches[key][0]
 
     def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
-        """Return the candidates of the case's kernel; nothing if there is only one way."""
+        """Return the candidates of the case's kernel, or an empty tuple if it has none."""
         kernel = tuned_kernel(op, case)
         return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
 
@@ -168,8 +173,8 @@ class Programs:
     def trial(
         self, op: Op, case: Case, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> WgpuLaunch:
-        """Return a launch of one candidate; several threads may call this at once. Nothing is kept: `compile` builds
-        the chosen candidate again, so that its build time is its own. Raises BuildError."""
+        """Return a launch of one candidate. Several threads may call this at the same time. Nothing is cached,
+        so `compile` builds the chosen candidate again and its build time is its own. Raises BuildError."""
         steps = self.steps(candidate.build(), named_buffers(op, inputs, output), {}, _sizes(op, case))
         return WgpuLaunch(steps, output, None)
 
@@ -189,9 +194,9 @@ class Programs:
         self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[Step]:  # fmt: skip
-        """Return the pipeline, bind group and grid of each pass over these buffers and fresh scratch. `pipelines`: a
-        cache to use instead of the device's own; `sizes`: the bytes that a pass may see of longer buffers. Raises
-        BuildError."""
+        """Return the pipeline, bind group and grid of each pass, with these buffers and new scratch memory.
+        `pipelines`: a cache to use instead of the device's own. `sizes`: how many bytes a pass may see of a
+        longer buffer. Raises BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         every = {**buffers, **scratch}
         bound = []
@@ -210,7 +215,8 @@ class Programs:
         return self._programs[key]
 
     def _build_program(self, op: Op, case: Case, preferred: str | None) -> tuple[WgslProgram, str | None]:
-        """Return the program and the name of the preferred candidate, else of the default. Raises Unsupported."""
+        """Return the program and the name of the preferred candidate, or of the default if that cannot be
+        built. Raises Unsupported."""
         candidates = self.candidates(op, case)
         if not candidates:
             return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
@@ -273,16 +279,16 @@ def buffer_bytes(shape: Shape, dtype: Stored) -> int:
 
 
 def _sizes(op: Op, case: Case) -> dict[str, int]:
-    """Return the bytes of each operand by its name. The operand's buffer may be longer."""
+    """Return the bytes of each operand by its name. The buffer of an operand may be longer."""
     return {x.name: buffer_bytes(x.shape(case.params), x.stored_dtype(case.dtype)) for x in op.operands}
 
 
 def trusted_module(device: Any, source: str) -> Any:
-    """Return a shader module without naga's bounds and loop checks.
+    """Return a shader module without naga's checks of bounds and loops.
 
-    This is worth 23 % on a blocked matmul and 3 x on a simple one (docs/kernels.md). Use it only for our own texts,
-    which guard their tails themselves, and only after the checked module has compiled. wgpu-py has no public function
-    for it.
+    This makes a blocked matmul 23 % faster and a simple one 3 times as fast (docs/kernels.md). Use it only for
+    our own source texts, which guard their tails themselves, and only after the checked module has compiled.
+    wgpu-py has no public function for it.
     """
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
@@ -332,8 +338,7 @@ _DIFFER = f"""{_HEAD}
 
 
 def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgram:
-    """Return the program that fills `size` bytes of the buffer "out" with a value. The value is written as two
-    alternating words."""
+    """Return a program that fills `size` bytes of the buffer "out" with a value."""
     import numpy as np
 
     even, odd = np.full(8 // ITEMSIZE[dtype], value, host_dtype(dtype)).view("u4").tolist()
@@ -341,15 +346,15 @@ def filling(size: int, dtype: Stored, value: float, limits: Limits) -> WgslProgr
 
 
 def differing(size: int, limits: Limits) -> WgslProgram:
-    """Return the program that sets the first word of "out" if the first `size` bytes of "a" and "b" differ. `size` is a
-    multiple of four."""
+    """Return a program that sets the first word of "out" if the first `size` bytes of "a" and "b" differ.
+    `size` must be a multiple of four."""
     return _over_words(_DIFFER, ("a", "b", "out"), ("a", "b"), size, (0, 0), limits)
 
 
 def _over_words(
     source: str, bindings: tuple[str, ...], seen: tuple[str, ...], size: int, pattern: tuple[int, int], limits: Limits
 ) -> WgslProgram:  # fmt: skip
-    """Return a program with one pass for each part of the buffers `seen` that a binding can see."""
+    """Return a program with one pass for each part of the buffers `seen` that one binding can cover."""
     step = limits.max_binding_bytes // limits.binding_alignment * limits.binding_alignment
     passes = []
     for start in range(0, size, step):

@@ -1,9 +1,10 @@
-"""The queue of a wgpu device: commands are recorded, submitted and waited for past wgpu-py, by wgpu-native's functions.
+"""The queue of a wgpu device. Commands are recorded, submitted and waited for by wgpu-native's functions, not
+by wgpu-py's.
 
-wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call. Without
-them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and its thread wakes 30
-to 100 us after the device is done (on the host of an H200), which is longer than a small kernel. So here the host polls
-the device for a while, as CUDA's own wait does.
+wgpu-py makes Python objects for each encoder, pass and command buffer, and checks for errors after each call.
+Without them an empty launch takes the host 30 to 50 us less (docs/decisions, 6). wgpu-py's wait sleeps, and its
+thread wakes up 30 to 100 us after the device is done (on the host of an H200), which is longer than a small
+kernel. So here the host polls the device for a while, as CUDA's own wait does.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any, NamedTuple
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
 from gpubench.base.errors import BackendError, DeviceLost, DeviceOutOfMemory
 
-# Two threads may wait at once: what one is told, the other one's wait may have taken, and tell soon.
+# Seconds to wait for a report if two threads wait at the same time, since one thread may receive the report of
+# the other.
 TOLD_S = 1.0
-# From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
+# Seconds of polling. After that a late wake-up is at most a twentieth of the wait, and the CPU can do other
+# work.
 ASK_S = 2e-3
 
 
 @contextlib.contextmanager
 def vendor_errors() -> Iterator[None]:
-    """Turn wgpu's exceptions into ours: code above this file knows none of wgpu's."""
+    """Turn wgpu's exceptions into BackendError. Code outside this folder knows none of wgpu's exceptions."""
     import wgpu
 
     try:
@@ -44,25 +47,25 @@ def first_line(error: Exception) -> str:
 
 
 class Library(NamedTuple):
-    """The functions of wgpu-native, in the places where wgpu 0.32 has them."""
+    """The functions of wgpu-native, where wgpu-py 0.32 has them."""
 
     lib: Any  # its functions
-    checked: Any  # those that raise the errors they report
+    checked: Any  # its functions, wrapped so that they raise errors
     ffi: Any  # its types
-    worked: Any  # what it calls, with the number of a wait, when work is done
-    mapped: Any  # and when memory is mapped
+    worked: Any  # callback for the end of work; it gets the number of a wait
+    mapped: Any  # callback for the end of a mapping
 
 
-# Source, where in it, target, where in it, and bytes of each.
+# For each copy: source buffer, offset, target buffer, offset, and number of bytes.
 Copies = Sequence[tuple[Any, int, Any, int, int]]
 
 _numbers = itertools.count(1)
-_done: dict[int, bool] = {}  # by the number of a wait that has ended: whether all went well
+_done: dict[int, bool] = {}  # by the number of a wait that has ended: whether it succeeded
 
 
 @functools.cache
 def library() -> Library:
-    """Return wgpu-native."""
+    """Return the functions of wgpu-native."""
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
     def callback(kind: str, success: int) -> Any:
@@ -77,9 +80,10 @@ def library() -> Library:
 
 
 class Queue:
-    """The queue of an open device. An error in a command shows when the command is finished or submitted.
+    """The queue of an open device. An error in a command is raised when the command is finished or submitted.
 
-    `asks`: wait by polling; False if polling would take the CPU from the device itself or from other work.
+    `asks`: wait by polling. It is False if polling would take the CPU from the device itself or from other
+    work.
     """
 
     def __init__(self, device: Any, native: Library, *, asks: bool) -> None:
@@ -102,7 +106,7 @@ class Queue:
         return commands
 
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
-        """Record a launch slice by slice: yield None after each slice, then the commands."""
+        """Record a launch slice by slice: yield None after each slice, and at the end the commands."""
         return self._recording(launch.slices, 1)
 
     def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
@@ -121,16 +125,17 @@ class Queue:
         yield commands
 
     def submit(self, commands: Any) -> int:
-        """Submit the commands, and return the number of the submission, for which a `Mapping` may wait."""
+        """Submit the commands. Returns the number of the submission, for which a `Mapping` may wait."""
         listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
         return int(self.native.checked.wgpuQueueSubmitForIndex(self._queue, 1, listed))
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> int:
-        """Submit a copy of `size` bytes, a multiple of four, from buffer to buffer. Returns the submission's number."""
+        """Submit a copy of `size` bytes from buffer to buffer. `size` must be a multiple of four. Returns the
+        number of the submission."""
         return self.call([(source, source_at, target, target_at, size)])
 
     def call(self, first: Copies, launch: WgpuLaunch | None = None, last: Copies = ()) -> int:
-        """Submit copies, a launch and more copies at once. Returns the submission's number."""
+        """Submit copies, a launch and more copies as one submission. Returns its number."""
         lib = self._lib
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         try:
@@ -152,8 +157,8 @@ class Queue:
             )
 
     def wait(self) -> None:
-        """Wait until all submitted work is done. wgpu-py's `on_submitted_work_done` is not used: it raises TypeError in
-        wgpu 0.32 (pygfx/wgpu-py#834)."""
+        """Wait until all submitted work is done. wgpu-py's `on_submitted_work_done` is not used, since it
+        raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
         number = next(_numbers)
         if self._asks:
             info = self.callback_info("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
@@ -163,8 +168,8 @@ class Queue:
         _done.pop(number, None)
 
     def await_mapping(self, number: int, behind: int | None = None) -> bool:
-        """Wait until the library reports on a mapping, but for no submission after `behind`. Returns whether the
-        mapping succeeded."""
+        """Wait until the library reports on mapping `number`, but not for submissions later than `behind`.
+        Returns whether the mapping succeeded."""
         if not self._ask(number):
             if behind is None:
                 self._device._poll_wait()
@@ -177,14 +182,14 @@ class Queue:
         return _done.pop(number, False)
 
     def callback_info(self, kind: str, call: Any, number: int) -> Any:
-        """Return the callback struct for the library, which calls `call` with the number of the wait."""
+        """Return the callback struct with which the library calls `call` with the number of a wait."""
         ffi = self.native.ffi
         fields = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
         return ffi.new(kind, fields)
 
     def _ask(self, number: int) -> bool:
-        """Poll the device for a while. Returns whether the library has reported on that wait."""
+        """Poll the device for at most ASK_S. Returns whether the library has reported on wait `number`."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         launch: WgpuLaunch | None = None
@@ -201,15 +206,15 @@ class Queue:
         return number in _done
 
     def _finish(self, encoder: Any) -> Any:
-        """Return the encoder's commands; they are released together with the Python object."""
+        """Return the commands of the encoder. They are released together with the Python object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 
 class Mapping:
-    """The first bytes of a staging buffer. The host may touch them after `sync_wait` and until `close`. `behind`: the
-    last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py would start a thread
-    for each mapping."""
+    """The first bytes of a staging buffer, mapped. The host may touch them after `sync_wait` and until `close`.
+    `behind`: the last submission that uses the buffer, so that the wait does not last for later ones. wgpu-py
+    would start a thread for each mapping."""
 
     def __init__(
         self, queue: Queue, staging: Any, size: int, *, write: bool, behind: int | None = None
@@ -226,7 +231,7 @@ class Mapping:
             raise RuntimeError("a staging buffer could not be mapped")
 
     def memory(self) -> Any:
-        """Return an array of the mapped bytes."""
+        """Return the mapped bytes as an array."""
         import numpy as np
 
         lib, ffi = self._queue.native.lib, self._queue.native.ffi

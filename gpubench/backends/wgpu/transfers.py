@@ -1,8 +1,8 @@
 """Transfers between host arrays and wgpu buffers through staging buffers that are kept.
 
-`queue.write_buffer` and `queue.read_buffer` allocate a fresh staging buffer each time and reach 1 to 2 GB/s. One thread
-that copies into kept, mapped buffers reaches 4 to 9. So several threads copy here, while the device moves earlier
-chunks (docs/kernels.md).
+`queue.write_buffer` and `queue.read_buffer` allocate a new staging buffer each time and reach 1 to 2 GB/s. One
+thread that copies into kept, mapped buffers reaches 4 to 9 GB/s. So here several threads copy, while the device
+moves earlier chunks (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.op import Array, Shape, Stored
 from gpubench.result.run import Staging
 
-# Of wgpu: buffers that both the shaders and the host touch.
+# The feature of wgpu for buffers that both shaders and the host may touch.
 MAPPABLE = "mappable-primary-buffers"
 
-# What a staging buffer holds, and how many of them take turns in each direction: 256 MiB go up at 21 GB/s on an H200,
-# at 14 with four of 8 MiB.
+# Bytes of a staging buffer, and how many of them take turns in each direction. With these, 256 MiB are uploaded
+# at 21 GB/s on an H200; with four buffers of 8 MiB at 14 GB/s.
 CHUNK_BYTES, BUFFERS = 16 << 20, 3
-# What a thread copies at a time: a chunk holds several whole ones. WebGPU maps at multiples of eight bytes.
+# Bytes that a thread copies at a time. A chunk is a multiple of them. WebGPU maps at multiples of eight bytes.
 PIECE_BYTES = 2 << 20
-# Up to here the convenience call is quicker: 31 us for 64 KiB against 60 us of mapping (H200). It would stay
+# Up to this size the convenience call is faster: 31 us for 64 KiB against 60 us of mapping (H200). It would
+# stay
 # quicker up to 1 MiB, but each call takes fresh staging memory: once two of them outgrow the driver's block,
 # an upload of 2 x 256 KiB was seen to take 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
 SMALL_BYTES = 1 << 16
 
 
 class PlainTransfers(Transfers):
-    """Transfers by the queue's convenience calls, as a wgpu user writes them."""
+    """Transfers by the queue's convenience calls, as users of wgpu write them."""
 
     staging: Staging = "pageable"
 
@@ -45,7 +46,7 @@ class PlainTransfers(Transfers):
         self._device = device
 
     def upload(self, buffer: Any, host: Array) -> None:
-        """Call `write_buffer`, and submit nothing, which starts the copy."""
+        """Call `write_buffer`, then submit an empty list, which starts the copy."""
         with vendor_errors():
             self._device.queue.write_buffer(buffer, 0, _pad(bytes_of(host)))
             self._device.queue.submit([])
@@ -102,7 +103,7 @@ class MappedTransfers(Transfers):
             self.unsent = False
 
     def move(self, target: Array, source: Array) -> None:
-        """Copy bytes within the host on several threads."""
+        """Copy bytes within the host's memory on several threads."""
 
         def piece(start: int, stop: int) -> None:
             target[start:stop] = source[start:stop]
@@ -134,8 +135,9 @@ class MappedTransfers(Transfers):
 
 
 class StagedStream(DeviceStream):
-    """A stream with staging buffers of its own. WebGPU has only one queue, so the overlap comes from the host: it fills
-    and empties the buffers of one stream while the device works for other streams. A call is one submission."""
+    """A stream with staging buffers of its own. WebGPU has only one queue, so copies and kernels overlap
+    through the host: it fills and empties the buffers of one stream while the device works for other streams. A
+    call is one submission."""
 
     staging: Staging = "mapped"
 
@@ -151,15 +153,15 @@ class StagedStream(DeviceStream):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Collect the work of the `with` block, and submit it at the block's end."""
+        """Collect the work of the `with` block, and submit it at the end of the block."""
         with vendor_errors():
             self._up, self._down, self._launch = [], [], None
             yield
             self._submit()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Fill the staging buffer, once the device has read its old content. Earlier downloads are copied to their
-        arrays meanwhile."""
+        """Fill the staging buffer, after the device has read its old content. Meanwhile earlier downloads are
+        copied to their arrays."""
         self._start_landing()
         if host.nbytes <= SMALL_BYTES:
             self._transfers.upload(buffer, host)
@@ -209,7 +211,8 @@ class StagedStream(DeviceStream):
             self._landings[key] = Landing(mapping, bytes_of(host))
 
     def _start_landing(self) -> None:
-        """Have a thread copy finished downloads to their arrays, if a copy takes longer than waking the thread."""
+        """Have a thread copy finished downloads to their arrays, if a copy takes longer than waking the
+        thread."""
         for landing in self._landings.values():
             if landing.copied is None and landing.target.size > PIECE_BYTES:
                 landing.mapping.sync_wait()
@@ -239,18 +242,19 @@ class StagedStream(DeviceStream):
 
 
 class Landing:
-    """A download on its way from a staging buffer to the host's array."""
+    """A download on its way from a staging buffer to the host array."""
 
     def __init__(self, mapping: Mapping, target: Array) -> None:
         self.mapping, self.target = mapping, target
-        self.copied: Future[None] | None = None  # by another thread
+        self.copied: Future[None] | None = None  # the copy, if another thread makes it
 
 
 class MappableMemory(HostMemory):
-    """Host memory of storage buffers that the host maps. By WebGPU's rules no shader may touch a mapped buffer.
+    """Host memory of storage buffers that the host can map. By the rules of WebGPU no shader may touch a mapped
+    buffer.
 
-    `on_host`: whether the adapter's memory is the host's. On an H200, where it is not, a call on such buffers is as
-    fast as a call on data on the GPU, because the driver has put the buffers there.
+    `on_host`: whether the adapter uses the host's memory. On an H200, which does not, a call on such buffers is
+    as fast as a call on data on the GPU, because the driver has put the buffers there.
     """
 
     def __init__(self, memory: str, device: Any, queue: Queue, on_host: bool) -> None:
@@ -301,12 +305,13 @@ class MappableMemory(HostMemory):
 
 
 def _pad(data: Array) -> Array | bytes:
-    """Pad the data to a multiple of four bytes, because WebGPU copies only such multiples."""
+    """Return the data, padded to a multiple of four bytes if needed, because WebGPU copies only such
+    multiples."""
     return data if data.size % 4 == 0 else data.tobytes() + bytes(-data.size % 4)
 
 
 def round_up(size: int) -> int:
-    """Round up to a multiple of four bytes, because WebGPU copies only such multiples."""
+    """Return `size` rounded up to a multiple of four, because WebGPU copies only such numbers of bytes."""
     return -(-size // 4) * 4
 
 
@@ -314,10 +319,10 @@ def round_up(size: int) -> int:
 
 
 class Lane:
-    """One direction between the host and `buffer`. Staging buffers are created when their turn first comes. A chunk of
-    `size` bytes lies at `start` of the array and in staging buffer number `turn`.
+    """One direction of transfers between the host and `buffer`. A staging buffer is created when it is first
+    needed. A chunk of `size` bytes begins at byte `start` of the array and uses staging buffer number `turn`.
 
-    Only one thread at a time may call it: wgpu-py does not promise to be thread-safe.
+    Only one thread at a time may call it, since wgpu-py does not promise to be thread-safe.
     """
 
     def __init__(self, device: Any, queue: Queue, chunk: int, *, write: bool) -> None:
@@ -327,7 +332,7 @@ class Lane:
         self._mappings: dict[int, Mapping] = {}
 
     def ask(self, turn: int, start: int, size: int) -> Mapping:
-        """Request the chunk's mapped memory. The caller waits with the returned mapping's `sync_wait`."""
+        """Request the mapped memory of a chunk. The caller waits with `sync_wait` of the returned mapping."""
         import wgpu
 
         if turn not in self._staging:
@@ -341,25 +346,26 @@ class Lane:
         return self._mappings[turn]
 
     def close(self, turn: int, start: int, size: int) -> None:
-        """Unmap the chunk and hand it to the device. No thread may hold its memory any longer."""
+        """Unmap the chunk and hand it to the device. No thread may use its memory after that."""
         self._mappings.pop(turn).close()
         if self._write:
             self._queue.copy(self._staging[turn], 0, self.buffer, start, round_up(size))
 
     def destroy(self) -> None:
-        """Destroy the staging buffers; the next transfer makes new ones."""
+        """Destroy the staging buffers. The next transfer creates new ones."""
         for staging in self._staging.values():
             with contextlib.suppress(Exception):
                 staging.destroy()
         self._staging = {}
 
 
-# `copy(mapped, inside, outside)`: between a chunk's mapped memory and the caller's array, both by bytes.
+# `copy(mapped, inside, outside)` copies between slices of a chunk's mapped memory and of the caller's array, in
+# bytes.
 Copy = Callable[[Any, slice, slice], None]
 
 
 class Chunk:
-    """One chunk of an array: its turn and place, the bytes still to copy, and its state."""
+    """One chunk of an array: its turn and start, the number of bytes still to copy, and its state."""
 
     def __init__(self, turn: int, start: int, size: int) -> None:
         self.place = (turn, start, size)
@@ -371,10 +377,10 @@ class Chunk:
 class ChunkPipeline:
     """The chunks of one array, in order, in `buffers` staging buffers (at least two) that take turns.
 
-    A chunk is requested when the chunk before it is mapped and its staging buffer is free. The first thread with a
-    piece of the chunk waits for the chunk; the last thread to finish a piece closes it. So no thread waits for all
-    others, and the device moves one chunk while threads copy another. Pieces are taken in order, and each piece lies in
-    one chunk.
+    A chunk is requested when the chunk before it is mapped and its staging buffer is free. The first thread
+    with a piece of the chunk waits for the chunk, and the last thread to finish a piece closes it. So no thread
+    waits for all others, and the device moves one chunk while threads copy another. Pieces must be taken in
+    order, and each piece lies in one chunk.
     """
 
     def __init__(self, lane: Lane, total: int, chunk: int, buffers: int) -> None:
@@ -388,7 +394,7 @@ class ChunkPipeline:
         self._error: BaseException | None = None
 
     def copy(self, start: int, stop: int, copy: Copy) -> None:
-        """Copy one piece, from `start` to `stop` of the array. Raises the first error of any piece."""
+        """Copy one piece, the bytes `start` to `stop` of the array. Raises the first error of any piece."""
         number, inside = divmod(start, self._bytes)
         chunk = self._chunks[number]
         try:
