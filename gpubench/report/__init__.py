@@ -1,5 +1,5 @@
-"""Reports: the numbers of result files for people and for other programs, made from the files alone, without NumPy or a
-GPU.
+"""Reports: the numbers of result files for people and for other programs. They are made from the files alone,
+without NumPy or a GPU.
 
 The command line, the Python interface and wings use this package. It measures nothing.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpubench.report.layout import RenderOptions
 
 FORMATS = {**OWN_FORMATS, **TOOLS}
-# The sections of Markdown where nobody chose some: below 120 lines of a default run.
+# The sections of a Markdown report if the user chose none: less than 120 lines for a default run.
 SUMMARY = ("machines", "history", "answer", "map", "claims", "skipped", "warnings")
 
 
@@ -36,8 +36,8 @@ def render(
     keep: Callable[[Case], bool] | None = None,
     **look: Any,
 ) -> str:
-    """Return the report of `runs` as text with one trailing newline. `look`: fields of `RenderOptions`. Raises what
-    `analyse_runs` and `draw_report` raise."""
+    """Return the report of `runs` in the given format, as text with one trailing newline. `look` holds fields
+    of `RenderOptions`. Raises what `analyse_runs` and `draw_report` raise."""
     from gpubench.report.layout import RenderOptions
 
     return draw_report(analyse_runs(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
@@ -51,11 +51,11 @@ def analyse_runs(
     gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
-    """Analyse the runs, in their order.
+    """Return the analysis of each run, in the order of `runs`.
 
-    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE; None means the fastest CPU implementation. `keep`
-    selects the cases to show, `gates` are the requested gates, and `claims` are expected speedups. Raises UsageError if
-    `keep` leaves no case, InputError for a baseline that was not measured.
+    `baseline` is DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE; None means the fastest CPU implementation.
+    `keep` selects the cases to show, `gates` are the requested gates, and `claims` are the claims to judge.
+    Raises UsageError if `keep` leaves no case, and InputError for a baseline that was not measured.
     """
     from gpubench.analysis.analyse import analyse
 
@@ -69,8 +69,8 @@ def analyse_runs(
 
 
 def draw_report(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
-    """Return the analyses as text with one trailing newline; the same files give the same bytes. Raises what
-    `require_look` raises, and UsageError for a column that no table has."""
+    """Return the report of the analyses in the given format, as text with one trailing newline. The same files
+    give the same bytes. Raises what `require_look` raises, and UsageError for a column that no table has."""
     from gpubench.report.layout import RenderOptions
 
     require_choice(format, FORMATS, "--format")
@@ -90,10 +90,11 @@ def screen(
     analyses: Sequence[Analysis], format: str, options: RenderOptions, *,
     files: Sequence[str] = (), saved: Sequence[str] = (), height: int,
 ) -> str:  # fmt: skip
-    """Return the answer of one run, or a line for each of several runs, for a terminal (`table`) or as plain text.
+    """Return the answer of one run, or one line for each of several runs, for a terminal (`table`) or as plain
+    text.
 
-    `files`: the file name of each run, if there are several runs. `saved`: files that the run has just saved. `height`:
-    lines of the terminal.
+    `files` holds the file name of each run if there are several runs. `saved` holds the files that the run has
+    just saved, and `height` is the number of lines of the terminal.
     """
     from gpubench.report import renderers
     from gpubench.report.contents import final_screen, list_runs
@@ -108,7 +109,7 @@ def screen(
 def require_look(format: str, options: RenderOptions) -> None:
     """Raise UsageError for an unknown section, time unit, sort key or CSV column.
 
-    Columns of tables are checked later, when the tables are drawn.
+    The columns of tables are checked later, when the tables exist.
     """
     from gpubench.analysis.analyse import KEYS
 

@@ -1,4 +1,4 @@
-"""Advice as text, as JSON and as shell variables."""
+"""The formats of advice: text, JSON and shell variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpubench.report.wording import (
 )
 from gpubench.result.case import IN_PLACE, QUEUED, parse_case_id
 
-WIDTH = 80  # the same text for the same file, but on a narrower terminal
+WIDTH = 80  # the usual width, so that a file gives the same text unless the terminal is narrower
 _APART = ", each on its own part of the data"
 _MEANING = {
     "clear": "the others are slower, or at most 5 % faster",
@@ -34,12 +34,13 @@ FORMATS = ("table", "json", "env")
 
 
 def render(advice: Advice, format: str, width: int = WIDTH) -> str:
-    """Return the advice as text with one trailing newline; `format` is one of FORMATS, `width` is in columns."""
+    """Return the advice as text with one trailing newline. `format` is one of FORMATS, and `width` is in
+    columns."""
     return text(advice, min(width, WIDTH)) if format == "table" else {"json": json, "env": env}[format](advice)
 
 
 def text(advice: Advice, width: int = WIDTH) -> str:
-    """Return the answer in a line, then the candidates, then the gain with its evidence."""
+    """Return the answer in one sentence, then a table of the candidates, then the gain with its evidence."""
     parts = [
         wrap(f"{_question(advice)}: {_answer(advice)}", width),
         _table(advice, width),
@@ -64,7 +65,8 @@ def json(advice: Advice) -> str:
 
 
 def env(advice: Advice) -> str:
-    """Return variables for a shell; a missing value is empty. gpubench itself reads none of them."""
+    """Return the advice as assignments of shell variables. A missing value is an empty text. gpubench itself
+    does not read these variables."""
     values = {
         "DEVICE": advice.device_id, "BACKEND": advice.backend, "IMPLEMENTATION": advice.implementation,
         "BASIS": advice.basis,
@@ -87,8 +89,8 @@ def _question(advice: Advice) -> str:
 
 
 def _table(advice: Advice, width: int) -> str:
-    """Return the candidates as a table, with shortened device names if needed; if the table is still too wide, as one
-    sentence each."""
+    """Return the candidates as a table, with shortened device names if needed. If the table is still too wide,
+    return one sentence for each candidate."""
     columns = heads(
         Column("device", least=len("device")),
         "implementation",
@@ -103,7 +105,8 @@ def _table(advice: Advice, width: int) -> str:
 
 
 def _sentence(table: Table, record: Line) -> str:
-    """Return `cupy:0 (H200): implementation library, one call 53.1 us, interval 52..54 us, basis measured`."""
+    """Return a row of the table as a sentence, such as `cupy:0 (H200): implementation library, one call 53.1
+    us, interval 52..54 us, basis measured`."""
     pairs = zip(table.headings()[1:], record[1:], strict=True)
     return f"{record[0].text}: " + ", ".join(f"{name} {cell.text}" for name, cell in pairs if cell.text != "-")
 
@@ -173,8 +176,8 @@ def _evidence(advice: Advice) -> list[str]:
 
 
 def _cpu_lines(advice: Advice) -> list[str]:
-    """Return the code behind the CPU times: `CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16
-    threads)`."""
+    """Return a line with the code behind the CPU times, such as `CPU: numba (numpy:0, 16 threads), PyTorch with
+    MKL (torch:cpu, 16 threads).` Return an empty list if no CPU has a time."""
     texts = []
     for option in advice.candidates:
         if option.kind == "cpu" and option.implementation is not None:
@@ -188,7 +191,7 @@ def _cpu_lines(advice: Advice) -> list[str]:
 
 
 def _software(advice: Advice) -> str:
-    """Return the measured libraries with their versions, because newer versions may be faster."""
+    """Return the libraries that were measured with their versions, because newer versions may be faster."""
     backends = dict.fromkeys(option.device_id.partition(":")[0] for option in advice.candidates)
     versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
     return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)

@@ -1,7 +1,7 @@
-"""Charts: Vega-Lite specs without data, and the rows of every picture that a spec can show.
+"""Charts: Vega-Lite specs without data, and the rows of data for each picture that a spec can show.
 
-This module also holds the parts that all charts share, as Altair objects: axes, device colours, regime dashes and
-tooltips.
+This module also holds the parts that all charts share, as Altair objects: axes, device colours, regime dashes
+and tooltips.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from gpubench.report.wording import (
 from gpubench.result.case import Case
 
 ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips
-ChartRows = dict[str, list[ChartRow]]  # by the name of a picture: a series ("matmul float32") or a dtype
+ChartRows = dict[str, list[ChartRow]]  # by picture: a series ("matmul float32") or a dtype
 ROWS, MARKS, ENDS = (
     "rows",
     "marks",
     "ends",
-)  # the names of a spec's data sets; at the ends of lines stand their names
+)  # the names of the data sets of a spec; ENDS has the names at the ends of lines
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart. The page filters rows and marks by `device` (or any of `devices`) and `regime`; a row without the field
-    is always shown."""
+    """A chart. The page shows the rows and marks whose fields `device` (or `devices`) and `regime` fit the
+    reader's choice. A row without these fields is always shown."""
 
-    id: str  # of its element
-    title: str  # above it
-    caption: str  # below it
-    spec: ChartRow  # reads the data sets `rows` and `marks`
-    rows: ChartRows  # its data
-    marks: ChartRows = {}  # what stands beside the rows
+    id: str  # the id of its HTML element
+    title: str  # the title above the chart
+    caption: str  # the text below the chart
+    spec: ChartRow  # the Vega-Lite spec, which reads the data sets `rows` and `marks`
+    rows: ChartRows  # the data
+    marks: ChartRows = {}  # further data, drawn beside the rows
 
 
 class ChartDevice(msgspec.Struct, frozen=True):
-    """A device that has a case to show."""
+    """A device that has a case in the charts."""
 
-    id: str  # of the device
-    name: str  # of its model
-    color: int  # the place in COLORS
+    id: str  # the id of the device
+    name: str  # the name of its model
+    color: int  # an index into COLORS
 
 
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of one run, with the choices that the page offers."""
 
-    series: tuple[str, ...] = ()  # an op and a dtype each
-    chosen: str = ""  # the series to begin with
-    devices: tuple[ChartDevice, ...] = ()  # the CPU first
-    regimes: tuple[tuple[str, str], ...] = ()  # short name and meaning
-    charts: tuple[Chart, ...] = ()  # in order
+    series: tuple[str, ...] = ()  # the series, such as "matmul float32"
+    chosen: str = ""  # the series that is shown at first
+    devices: tuple[ChartDevice, ...] = ()  # the devices, CPUs first
+    regimes: tuple[tuple[str, str], ...] = ()  # the short name and the meaning of each regime
+    charts: tuple[Chart, ...] = ()  # the charts, in order
 
 
 def chart_cases(analysis: Analysis) -> list[CaseResult]:
-    """Return the cases that a chart may show: the fastest implementation of each workload, regime and device, without
-    overhead cases and variants."""
+    """Return the cases that a chart may show: the fastest implementation of each workload, regime and device.
+    Overheads and variants are left out."""
     rows = [
         result
         for result in analysis.cases
@@ -83,12 +83,13 @@ def _seconds(result: CaseResult) -> tuple[float, str]:
 
 
 def all_series(analysis: Analysis) -> tuple[str, ...]:
-    """Return every series that has a case to show, in the order of the report."""
+    """Return the names of all series that have a case in the charts, in the order of the report."""
     return tuple(dict.fromkeys(series_name(result.case) for result in chart_cases(analysis)))
 
 
 def devices(analysis: Analysis) -> tuple[ChartDevice, ...]:
-    """Return the devices that have a case to show, CPUs first. CPUs have warm colours, GPUs cold colours."""
+    """Return the devices that have a case in the charts, CPUs first. CPUs have warm colours and GPUs cold
+    colours."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     kinds = {result.case.device_id: result.device_kind for result in chart_cases(analysis)}
     ids = sorted(kinds, key=lambda name: (kinds[name] != "cpu", kinds[name] == "software", name))
@@ -108,10 +109,8 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
 
 
 def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
-    """Return the fields that every case has: size, device, fields for the filters, and text for tooltips.
-
-    `regime`: False for a chart that shows a single regime.
-    """
+    """Return the fields of a row that every case has: size, device, the fields for the filters, and texts for
+    tooltips. `regime` is False for a chart that shows a single regime."""
     case = result.case
     return {
         "n": case.params["n"], "size": size_text(result), "device": printable(case.device_id),
@@ -122,25 +121,25 @@ def case_fields(result: CaseResult, *, regime: bool = True) -> ChartRow:
 
 
 def by_series(rows: Iterable[tuple[Case, ChartRow]]) -> ChartRows:
-    """Group the rows by the series of their cases."""
+    """Group the rows by the names of the series of their cases."""
     groups = group_by(rows, lambda pair: series_name(pair[0]))
     return {name: [result for _, result in pairs] for name, pairs in groups.items()}
 
 
 def short(value: float) -> float:
-    """Round to five significant digits, which is enough for a picture and keeps the page small."""
+    """Round to five significant digits, which is precise enough for a picture and keeps the page small."""
     return float(f"{value:.5g}")
 
 
 HEIGHT = 300
-# By situation; what is at home, or stays on the GPU, is drawn through.
+# The dashes of a line, by the short name of the regime. Data that stays on the device has a solid line.
 DASHES = {"resident": [1, 0], "waited": [1, 0], "queued": [2, 3], "copied": [9, 5], "in place": [5, 2],
           "managed": [5, 2, 1, 2]}  # fmt: skip
 OTHER_DASH = [10, 3, 2, 3]
 SI = "format(datum.value, '~s')"
 PLAIN = "format(datum.value, '~g')"
 SECONDS = f"{SI} + 's'"
-# 4096 and below plainly, then in units of 1024: a tick is a power of two.
+# Numbers below 16384 are written in full, larger ones in units of 1024. Every tick is a power of two.
 _SIZE = (
     "datum.value >= 1073741824 ? format(datum.value / 1073741824, '~r') + ' G' : "
     "datum.value >= 1048576 ? format(datum.value / 1048576, '~r') + ' M' : "
@@ -149,7 +148,7 @@ _SIZE = (
 
 
 def chart_of(name: str = ROWS) -> Any:
-    """Return a chart of the data set `name`, which gets its rows when the chart is drawn."""
+    """Return a chart of the data set `name`, which gets its rows later."""
     import altair
 
     return altair.Chart(altair.NamedData(name))
@@ -166,9 +165,10 @@ def size_axis() -> Any:
 
 
 def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any:
-    """Return a logarithmic axis with a line at every decade; `label` is the Vega expression for a tick's text.
+    """Return a logarithmic axis with a line at every decade. `label` is the Vega expression for the text of a
+    tick, and `x` is True for a horizontal axis.
 
-    Ticks between decades have labels only if the axis spans less than a factor of 200.
+    Ticks between the decades have labels only if the axis spans less than a factor of 200.
     """
     import altair
 
@@ -186,7 +186,8 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any
 
 
 def accent(devices: Sequence[ChartDevice], *, fill: bool = False) -> Any:
-    """Return the colour encoding by device, the same in all charts."""
+    """Return the encoding of devices by colour, which is the same in all charts. `fill` selects the fill colour
+    instead of the line colour."""
     import altair
 
     kind = altair.Fill if fill else altair.Color
@@ -202,8 +203,9 @@ def curves(
     columns: Sequence[tuple[str, str]],
     regimes: Sequence[tuple[str, str]] = (),
 ) -> list[Any]:
-    """Return lines with their points. The device sets the colour, the regime sets the dash, and every point has a
-    tooltip. A point is hollow if its case has a label such as noisy."""
+    """Return the marks of curves: lines with their points. The device sets the colour, the regime sets the
+    dash, and every point has a tooltip with `columns` (pairs of field and title). A point is hollow if its case
+    has a label such as noisy."""
     import altair
 
     names = [name for name, _ in regimes]
@@ -218,7 +220,8 @@ def curves(
 
 
 def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return `value` over size, one curve for each device and regime, with a band from `low` to `high`."""
+    """Return the marks of `value` over size: one curve for each device and regime, with a band from `low` to
+    `high`. `title` and `label` are those of the vertical axis."""
     import altair
 
     sides = devices(analysis)
@@ -230,31 +233,32 @@ def banded_curves(analysis: Analysis, title: str, label: str, columns: Sequence[
 
 
 def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return the tooltip of a point; `columns` are pairs of a field and its heading."""
+    """Return the tooltip of a point. `columns` holds pairs of a field and its title."""
     import altair
 
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
 def make_spec(chart: Any, description: str) -> ChartRow:
-    """Return the spec as data, as wide as its container, and without a theme: the page chooses the theme when it
-    draws."""
+    """Return the spec of a chart as plain data. It is as wide as its container, and has no theme, because the
+    page chooses one when it draws."""
     made = chart.properties(width="container", description=description).to_dict(validate=False)
     return {"height": HEIGHT} | {name: part for name, part in made.items() if name != "config"}
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-# CPUs are orange and their like, GPUs blue and theirs, everywhere. Each stands out from a light and a dark page.
+# CPUs have colours near orange and GPUs colours near blue, everywhere. All colours are visible on a light and
+# on a dark page.
 COLORS = ("#c2570c", "#8a6d00", "#2f7fc4", "#00807a", "#7a6fd0", "#a8438c")
-WARM = 2  # of them
+WARM = 2  # the number of warm colours, which come first
 CPU_COLOR, GPU_COLOR = COLORS[0], COLORS[WARM]
-# The same hues for words, which need more contrast: on a light page and on a dark one.
+# The colours of CPU and GPU for text, which needs more contrast, on a light and on a dark page.
 WORD_COLORS = {"light": ("#a9480a", "#1f6aa8"), "dark": ("#f0914f", "#6cb2f0")}
 _EVEN = {"light": "#e9ebee", "dark": "#39414d"}
 
 
 def theme(*, dark: bool = False) -> dict[str, Any]:
-    """Return Vega-Lite's `config` for a light or a dark background; the page paints the background itself."""
+    """Return Vega-Lite's `config` for a light or a dark background. The page itself draws the background."""
     ink, quiet, line = ("#e6e9ee", "#a9b1bd", "#39414d") if dark else ("#1d2329", "#5b6470", "#dfe3e8")
     paper, even = ("#14181d", _EVEN["dark"]) if dark else ("#ffffff", _EVEN["light"])
     styles = {"ink": ink, "paper": paper, "quiet": quiet, "accent": GPU_COLOR}
@@ -279,7 +283,7 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
 
 
 def page_colors() -> str:
-    """Return the colours of both sides as CSS variables."""
+    """Return the colours of CPU and GPU as CSS variables."""
     rules = []
     for look, (cpu, gpu) in WORD_COLORS.items():
         rule = f":root{{--cpu:{cpu};--gpu:{gpu};--even:{_EVEN[look]};--cpu-fill:{CPU_COLOR};--gpu-fill:{GPU_COLOR}}}"

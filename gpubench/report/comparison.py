@@ -1,6 +1,7 @@
-"""A comparison of runs for people (sections and tables), as JSON, and as CSV with one row for each case and new file.
+"""A comparison of runs for people (sections and tables), as JSON, and as CSV with one row for each case and new
+file.
 
-This module also draws noise: the suite first, then every case, the noisiest first.
+This module also shows the noise of a run: first the suite as a whole, then every case, the noisiest first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from gpubench.report.wording import legend as marks_legend
 if TYPE_CHECKING:
     from gpubench.compare.two_runs import Noise
 
-# What asks for a reader's attention first. SAME is folded where that is possible.
+# The verdicts in the order of their importance to a reader, with titles and tones. SAME is folded if the format
+# allows it.
 ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (
     ("SLOWER", "Slower", "bad"), ("FASTER", "Faster", "good"), ("UNSURE", "Unsure", "plain"),
     ("not-comparable", "Not comparable", "plain"), ("SAME", "Same", "muted"),
@@ -64,7 +66,7 @@ _SHAPE = (
 )
 
 
-SHOWN = 20  # cases of a table, and of a comparison that lists all of its cases
+SHOWN = 20  # the most cases of a table, and of a comparison that lists all of its cases
 _LIST = "--full lists these cases; --format csv has a row for each."
 _ABSENT = {
     "failed": "BASE has a number; NEW tried the case, and it broke",
@@ -74,10 +76,10 @@ _ABSENT = {
 
 
 def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocument]:
-    """Return one document for each new file; the last document has the gates.
+    """Return one document for each new file. The last document also has the gates.
 
-    A short comparison or a full report lists all cases. A longer comparison lists the slower and faster cases and only
-    counts the others.
+    A short comparison or a full report lists all cases. A longer comparison lists the slower and faster cases
+    and only counts the others.
     """
     reports = []
     for i in range(len(comparison.new)):
@@ -94,7 +96,7 @@ def documents(comparison: Comparison, options: RenderOptions) -> list[TextDocume
 
 
 class _Outcome:
-    """One new file against the base, with its cases and whether all of them are listed."""
+    """The comparison of one new file with the base, and whether all of its cases are listed."""
 
     def __init__(self, comparison: Comparison, index: int, options: RenderOptions) -> None:
         self.comparison, self.index, self.options = comparison, index, options
@@ -107,11 +109,11 @@ class _Outcome:
 
     @property
     def counting(self) -> list[JudgedCase]:
-        """The cases that gates check."""
+        """The cases that gates check: all that are not muted."""
         return [case for case in self.cases if not case.muted]
 
     def with_verdict(self, word: VerdictWord) -> list[JudgedCase]:
-        """Return the cases with a verdict that gates check, the largest change first."""
+        """Return the unmuted cases with this verdict, the largest change first."""
         cases = [case for case in self.counting if case.verdict == word]
         return sorted(cases, key=lambda case: (-abs(math.log(case.ratio or 1.0)), case.id))
 
@@ -132,7 +134,8 @@ def _side_text(title: str, side: SideRow) -> str:
 
 
 def _verdict_section(outcome: _Outcome) -> Section:
-    """Return the verdict as a sentence, the number of cases with each verdict, and the test that was used."""
+    """Return the section with the verdict as a sentence, the number of cases with each verdict, and the test
+    that was used."""
     cases = outcome.counting
     words = Counter(case.verdict for case in cases)
     parts = [f"{words[word]} {title.lower()}" for word, title, _ in ORDER if words[word]]
@@ -180,8 +183,8 @@ def _test_text(outcome: _Outcome) -> str:
 
 
 def _device_lines(outcome: _Outcome) -> list[str]:
-    """Say how all cases of a device changed together, and how many cases were left out because only one run has their
-    size."""
+    """Return sentences on the common change of all cases of a device, and on the number of cases that were left
+    out because only one run has their size."""
     pair = outcome.pair
     lines = [
         f"All of {change.device_id} together: new/base {interval_of(change)} (geometric mean of "
@@ -195,13 +198,14 @@ def _device_lines(outcome: _Outcome) -> list[str]:
 
 
 def interval_of(change: DeviceChange) -> str:
-    """Write the ratio with its interval: `1.02x [0.95, 1.10]`."""
+    """Return the ratio with its interval as text, such as `1.02x [0.95, 1.10]`."""
     ratio = Interval(change.lo, change.ratio, change.hi, "prior")
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
 def _power_lines(outcome: _Outcome) -> list[str]:
-    """Say how much the sessions of one side differed, and how large a slowdown such a comparison can find."""
+    """Return sentences on how much the sessions of one side differed, and how large a slowdown such a
+    comparison can find."""
     pair = outcome.pair
     if pair.spread is None or pair.correction is None:
         return []
@@ -216,7 +220,8 @@ def _power_lines(outcome: _Outcome) -> list[str]:
 
 
 def _middle(middle: float, ordered: Sequence[float]) -> str:
-    """Return the middle value, and the range of all values if they differ. A share above 1 is written as a factor."""
+    """Return the middle value as text, with the range of all values if they differ. A share above 1 is written
+    as a factor."""
     low, usual, high = map(_share, (ordered[0], middle, ordered[-1]))
     if low == high:
         return usual
@@ -233,14 +238,15 @@ def _gates_section(comparison: Comparison) -> Section:
 
 
 def gate_text(gate: Gate) -> str:
-    """Return the gate's text as in a report; for a gate that could not have failed, say that it was not applied."""
+    """Return the text of a gate, as in a report. A gate that could not have failed is reported as not
+    applied."""
     if gate.impossible:
         return f"{cases.gate_name(gate)}: not applied, as it could not have failed"
     return cases.gate_text(gate)
 
 
 def _case_sections(outcome: _Outcome) -> list[Section]:
-    """Return the tables of slower and faster cases; if all cases are listed, the tables of all verdicts."""
+    """Return the sections of the slower and the faster cases, or of all verdicts if all cases are listed."""
     parts = []
     for word, title, tone in ORDER:
         is_change = word in ("SLOWER", "FASTER")
@@ -264,7 +270,7 @@ def _case_sections(outcome: _Outcome) -> list[Section]:
 
 
 def _rest_section(outcome: _Outcome) -> Section:
-    """Count the cases that are neither slower nor faster, by reason."""
+    """Return a section that counts the cases that are neither slower nor faster, by reason."""
     rows = [
         (len(cases), title.lower(), REASONS.get(reason, reason))
         for word, title, _ in ORDER[2:]
@@ -282,7 +288,8 @@ def _rest_section(outcome: _Outcome) -> Section:
 
 
 def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
-    """Return the table of cases. Case ids are never shortened, because --ignore and --threshold take them."""
+    """Return a table of cases with the same reason. Case ids are never shortened, because --ignore and
+    --threshold take them."""
     needed = reason not in ("few-sessions", "contended") and any(
         case.sessions_needed is not None for case in rows
     )
@@ -319,8 +326,8 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
 
 
 def _wider_than_its_verdict(case: JudgedCase) -> bool:
-    """Return whether a case is SAME although its printed interval reaches past the threshold, which one slow session on
-    a side can cause."""
+    """Tell whether a case is SAME although its printed interval exceeds the threshold. One slow session on a
+    side can cause this."""
     if case.verdict != "SAME" or case.threshold is None or case.lo is None or case.hi is None:
         return False
     return case.hi > 1 + case.threshold or case.lo < 1 / (1 + case.threshold)
@@ -392,7 +399,8 @@ FORMATS = (*drawing.DOCUMENT_FORMATS, "csv")
 
 
 def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
-    """Return text with one trailing newline; the same files give the same bytes. `format` is one of FORMATS."""
+    """Return the comparison as text with one trailing newline. The same files give the same bytes. `format` is
+    one of FORMATS."""
     if format == "csv":
         return _csv_text(comparison)
 
@@ -411,8 +419,8 @@ CSV_COLUMNS = (
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return a heading and the cases. A case with a number on only one side has the verdict `missing`, `failed` or
-    `added`."""
+    """Return the comparison as CSV: a heading and one row for each case. A case with a number on only one side
+    has the verdict `missing`, `failed` or `added`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n", restval="")
     writer.writeheader()
@@ -429,14 +437,15 @@ def _csv_text(comparison: Comparison) -> str:
 
 
 def render_noise(noise: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
-    """Return text with one trailing newline; the same document gives the same bytes. `format` is one of FORMATS."""
+    """Return the noise as text with one trailing newline. The same document gives the same bytes. `format` is
+    one of DOCUMENT_FORMATS, and `allowed_share` is the share of false alarms that a suite may have."""
     return drawing.render_documents(
         noise, lambda: [noise_document(noise, allowed_share)], format, options, "gpubench noise"
     )
 
 
 def noise_document(noise: Noise, allowed_share: float) -> TextDocument:
-    """Return the noise as a document; `allowed_share` is the share of false alarms that a suite may have."""
+    """Return the noise as a document. `allowed_share` is the share of false alarms that a suite may have."""
     left_out = tuple(map(printable, noise.left_out))
     title = "Left out: too few sessions, or no number that can be true"
     sections = [

@@ -1,5 +1,5 @@
-"""The sections of a report for people and their order, the final screen, and the answer that fills while a run
-measures."""
+"""The sections of a report for people and their order, the final screen, and the answer that is shown while a
+run measures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,8 @@ _ENDINGS = {
 
 
 def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[TextDocument]:
-    """Return the reports of all runs; their tables keep only the requested columns.
-
-    Raises UsageError for a column that no table has.
-    """
+    """Return the reports of all runs. Their tables keep only the requested columns. Raises UsageError for a
+    column that no table has."""
     several = len(analyses) > 1
     reports = [document(analysis, options, several=several) for analysis in analyses]
     if several:
@@ -48,7 +46,7 @@ def documents(analyses: Sequence[Analysis], options: RenderOptions) -> list[Text
 
 
 def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocument:
-    """Return the document that covers all files together."""
+    """Return the document about all files together."""
     machines = len(machine_runs(analyses))
     files = f"{len(analyses)} results of {count_noun(machines, 'machine')}"
     makers = sections.sections(options.sections, together=True)
@@ -57,7 +55,7 @@ def overview(analyses: Sequence[Analysis], options: RenderOptions) -> TextDocume
 
 
 def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
-    """Return the report that says that no requested section has anything to show."""
+    """Return a report that says that none of the requested sections has any content."""
     runs = "These runs have" if len(reports) > 1 else "This run has"
     line = f"{runs} nothing for --sections {','.join(options.sections)}."
     section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
@@ -65,8 +63,8 @@ def _empty(reports: Sequence[TextDocument], options: RenderOptions) -> TextDocum
 
 
 def document(analysis: Analysis, options: RenderOptions, *, several: bool = False) -> TextDocument:
-    """Return the report of one run with the sections of `options.sections`, without empty ones. `several`: the overview
-    has already drawn some."""
+    """Return the report of one run with the sections of `options.sections`. Empty sections are left out. If
+    there are `several` runs, so are the sections that the overview contains."""
     alone = {*options.sections} <= {ANSWER, MAP}
     makers = sections.sections(options.sections)
     if several:  # what the overview has drawn
@@ -82,9 +80,10 @@ def document(analysis: Analysis, options: RenderOptions, *, several: bool = Fals
 
 
 def draw_section(maker: sections.Maker, subject: object, options: RenderOptions) -> Iterator[Section]:
-    """Yield the parts of a section that have content; `subject` is an analysis or several.
+    """Yield the parts of a section that have content. `subject` is an analysis, or a sequence of analyses for a
+    section about all files.
 
-    If a section of another package raises, a line about it stands in its place.
+    If a section of another package raises, a line that says so replaces it.
     """
     try:
         made = maker.make(subject, options)
@@ -101,8 +100,9 @@ def draw_section(maker: sections.Maker, subject: object, options: RenderOptions)
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> TextDocument:
-    """Return the screen at the end of a run: the answer, then the requested scaling, gates and claims. A run made for
-    peaks or overheads shows these instead of the answer. `saved`: the files that the run has just written."""
+    """Return the screen at the end of a run: the answer, then the requested scaling, gates and claims. A run
+    that measured only peaks or overheads shows these instead of the answer. `saved` holds the files that the
+    run has just written, and `height` is the number of lines of the terminal."""
     own = "roofline" if measures_peaks(analysis.run) else _own_section(analysis)
     ends = (declaration.key for declaration in sections.declarations() if declaration.at_end)
     keys = (*([] if own is None else [own]), *ends)
@@ -117,7 +117,8 @@ def final_screen(
 
 
 def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: RenderOptions) -> TextDocument:
-    """Return a line with the answer of each run, newest first, in a table for each folder and machine."""
+    """Return one line with the answer of each run, newest first, in a table for each folder and machine.
+    `files` holds the file name of each run."""
     ordered = sorted(zip(files, analyses, strict=True), key=lambda pair: pair[1].run.started_at, reverse=True)
     tables = []
     places = group_by(ordered, lambda pair: (os.path.dirname(pair[0]), printable(pair[1].machine)))
@@ -138,7 +139,7 @@ def list_runs(analyses: Sequence[Analysis], files: Sequence[str], options: Rende
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """Return the key of the section for a run that measured only overheads, else None."""
+    """Return the key of the section that replaces the answer if the run measured only overheads, else None."""
     groups = {entry.case.group for entry in analysis.cases}
     return "breakdown" if groups == {OVERHEAD} and overheads(analysis).rows else None
 
@@ -157,7 +158,8 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _state(run: Run) -> str:
-    """Return the state of a run in words; `complete` means that the run reached its own end, even with failures."""
+    """Return the state of a run as text. `complete` means that the run reached its own end, even with
+    failures."""
     if not run.complete and run.exit_reason == "interrupted":
         return "interrupted"
     state = "complete" if run.complete else "not complete"
@@ -166,19 +168,20 @@ def _state(run: Run) -> str:
 
 
 _PENDING = AnswerCell(kind="pending")
-# What more time does not change.
+# The reasons of open cells that more measuring time does not change.
 _SETTLED = (ABOUT_EQUAL, "loses-again", "no-cpu-time")
 
 
 class AnswerSoFar:
-    """The answer while a run measures. Only ops with new outcomes are analysed again."""
+    """The answer while a run measures. It only analyses the ops that have new outcomes."""
 
     def __init__(self, options: RenderOptions) -> None:
         self._options = options
         self._known: dict[str, tuple[Sequence[Outcome], Analysis]] = {}
 
     def lines(self, run: Run, width: int) -> list[str]:
-        """Return the two sides and the table, at most `width` wide; nothing until the first cell is known."""
+        """Return the line of both sides and the table, at most `width` columns wide. Return an empty list until
+        the first cell is known."""
         summary = answer(self._curves(run), by_device=self._options.by_device)
         compared = any(device.kind == "gpu" for device in run.devices)
         if not (summary.rows if compared else summary.implementations):
@@ -206,7 +209,8 @@ class AnswerSoFar:
 
 
 def _fill(summary: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
-    """Return the answer with a row for each op, and dots in cells that are not decided yet."""
+    """Return the answer with a row for each op. Cells that are not decided yet are pending, which is shown as
+    dots."""
     rows = [
         msgspec.structs.replace(entry, cells={name: _open(cell) for name, cell in entry.cells.items()})
         for entry in summary.rows

@@ -1,17 +1,18 @@
-"""The `gpubench-report` document, version 4, which other programs read: seconds, plain ratios and sizes.
+"""The `gpubench-report` document, version 4, which other programs read. Times are in seconds, and ratios and
+sizes are plain numbers.
 
-Every list is present even when it is empty; a field that does not apply is null. `source` is an index into `sources`.
-The rows are the rows of the analysis without their `aside` fields.
+Every list is present even if it is empty. A field that does not apply is null. `source` is an index into
+`sources`. The rows are those of the analysis without their `aside` fields.
 
 Version 1 was the first version. Version 2 has the regimes of result version 2. A break-even's verdict is `at`,
-`all-sizes`, `no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text` is the
-cell of a table. `verdicts` has the machine's sentence for each dtype and the sentences on splits (before: one sentence
-per op). Version 3: `estimate_s` and `ratio` are of means of logarithms, and `median_s` is the former `estimate_s`;
-`ci_kind` is `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for example `form` to
-`implementation`.
+`all-sizes`, `no-size` or `undecided` (before: `always`, `never`, `beyond-limit` and `unstable`), and its `text`
+is the cell of a table. `verdicts` has the machine's sentence for each dtype and the sentences on splits
+(before: one sentence per op). Version 3: `estimate_s` and `ratio` are means of logarithms, and `median_s` is
+the former `estimate_s`; `ci_kind` is `sessions` (before: `bootstrap`) or `prior`. Version 4 renamed keys, for
+example `form` to `implementation`.
 
-This module also defines the events of a run (one JSON object a line, named by its `reason`) and the JSON that `ops` and
-`run --dry-run` write. gpubench reads none of them back.
+This module also defines the events of a run (one JSON object a line, whose kind is its `reason`) and the JSON
+that `ops` and `run --dry-run` write. gpubench reads none of them back.
 """
 
 from __future__ import annotations
@@ -42,34 +43,35 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One result file."""
 
     run_id: str  # the id of the run
-    label: str | None  # of the user
+    label: str | None  # the label that the user gave the run
     started_at: str  # the time of its start, in UTC
-    complete: bool  # everything planned was tried
-    exit_reason: str  # in one word
-    machine: str  # its CPU and GPUs, in words
-    tool: dict[str, str]  # versions
+    complete: bool  # whether everything planned was attempted
+    exit_reason: str  # the reason for the exit code, in one word
+    machine: str  # a description of its CPU and GPUs
+    tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the document above the rows of the sections."""
+    """The fields of the document above the rows of the sections."""
 
     name: Literal["gpubench-report"] = "gpubench-report"  # the name of the document's format
     schema_version: int = 4  # the version of the document's format
-    sources: tuple[Source, ...]  # the files
-    baseline: str  # what speedups divide
-    verdicts: tuple[str, ...]  # one sentence each
+    sources: tuple[Source, ...]  # the result files
+    baseline: str  # a description of the baseline of the speedups
+    verdicts: tuple[str, ...]  # the answer, in sentences
 
 
-# `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the evidence; null where the
-# sources are of several machines, or say nothing. It stands before the gates and the warnings.
+# `recommendation` has the form of that of `gpubench-detect`. It comes from the newest source with evidence. It
+# is null if the sources are from several machines or recommend nothing. It comes before the gates and the
+# warnings.
 _RECOMMENDATION = sections.Rows("recommendation", Recommendation, lambda analysis: (), order=200)
 _TAIL: list[tuple[str, Any, Any]] = [("exit_code", int, 0), ("exit_reason", str, "ok")]
 
 
 @functools.cache
 def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return the type of a result's JSON rows: the number of its source, and the fields of `kind` that are not in
-    `aside`."""
+    """Return the type of the JSON rows for a struct: the index of the source, and the fields of `kind` that are
+    not in `aside`."""
     fields: list[tuple[str, Any, Any]] = [
         (field.name, field.type, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(kind)
@@ -83,8 +85,8 @@ def row_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 @functools.cache
 def document_type(keys: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the type of the document with the rows of every section, including the sections of packages among
-    `keys`."""
+    """Return the type of the document with the rows of every section, including those of packages whose keys
+    are among `keys`."""
     fields: list[Any] = []
     for name, rows in _by_name(keys):
         inner = [(entry.name.rpartition(".")[2], tuple[row_type(entry.kind), ...], ()) for entry in rows]  # type: ignore[misc]
@@ -106,13 +108,13 @@ def _by_name(keys: Sequence[str]) -> list[tuple[str, list[sections.Rows]]]:
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one document for all runs. The option `ascii_only` changes the encoding and no value; a named section of a
-    package adds its rows; no other option matters."""
+    """Return one document for all runs. The option `ascii_only` changes the encoding but no value, a named
+    section of a package adds its rows, and no other option has an effect."""
     return json_text(report_document(analyses, tuple(options.sections)), options)
 
 
 def report_document(analyses: Sequence[Analysis], keys: tuple[str, ...] = ()) -> Any:
-    """Return the document of the runs, in the given order."""
+    """Return the document of the runs, in the given order. `keys` names the sections of packages to include."""
     kind = document_type(tuple(key for key in keys if key not in sections.names()))
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
@@ -140,8 +142,8 @@ def _number_rows(rows: sections.Rows, analyses: Sequence[Analysis]) -> tuple[msg
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
-    """Return the recommendation of the newest run with evidence, else of the newest run. Returns None for several
-    machines."""
+    """Return the recommendation of the newest run with evidence, or of the newest run if none has evidence.
+    Return None for several machines."""
     if len(machine_runs(analyses)) > 1:
         return None
     newest = sorted(analyses, key=lambda analysis: (analysis.run.started_at, analysis.run.id), reverse=True)
@@ -167,7 +169,8 @@ SCHEMA_VERSION = 1
 
 
 class JsonEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
-    """Base of the events: immutable; `reason` comes first."""
+    """The base of the events. Events are immutable, and `reason`, the kind of the event, is their first
+    field."""
 
 
 class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
@@ -176,87 +179,88 @@ class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
     name: Literal["gpubench-events"] = "gpubench-events"  # the name of the format
     schema_version: int = SCHEMA_VERSION  # the version of the format
     run_id: str  # the id of the run
-    label: str | None  # of the user
+    label: str | None  # the label that the user gave the run
     started_at: str  # the time of its start, in UTC
-    tool: dict[str, str]  # versions
+    tool: dict[str, str]  # the versions of gpubench, Python and libraries
 
 
 class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
-    """A case is prepared in a session; while a run is under way, once for each session."""
+    """The preparation of a case in a session. While a run is under way, there is one such event for each
+    session."""
 
     id: str  # the id of the case
-    session: int = 0  # its index
+    session: int = 0  # the index of the session
 
 
 class Typical(msgspec.Struct, frozen=True):
-    """Wall time of one launch."""
+    """The wall time of one launch, in seconds."""
 
     estimate: float  # the mean
-    lower_bound: float  # of its 95 % interval
-    upper_bound: float  # of its 95 % interval
-    unit: Literal["s"] = "s"  # of all three
+    lower_bound: float  # the low end of its 95 % interval
+    upper_bound: float  # the high end of its 95 % interval
+    unit: Literal["s"] = "s"  # the unit of the other fields
 
 
 class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
-    """The outcome of a case. The last one of an id counts."""
+    """The outcome of a case. If there are several events with the same id, the last one is valid."""
 
     id: str  # the id of the case
-    outcome: OutcomeType  # what became of it
-    typical: Typical | None  # null where `cause` says why
-    label: Label | None  # the gravest thing that is wrong with the number
-    sessions: int  # that count
-    samples: int  # that count
-    cause: Reason | NoNumber | None  # why there is no number
-    detail: str | None  # the cause in words
-    hint: str | None  # what to do
+    outcome: OutcomeType  # the kind of outcome
+    typical: Typical | None  # the time; if it is null, `cause` says why
+    label: Label | None  # the gravest finding about the time
+    sessions: int  # the number of sessions with used samples
+    samples: int  # the number of used samples
+    cause: Reason | NoNumber | None  # the code of the reason why there is no time
+    detail: str | None  # the reason as text
+    hint: str | None  # the remedy
 
 
 class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
-    """Wall time of the baseline / wall time of the case."""
+    """The wall time of the baseline divided by the wall time of the case."""
 
     id: str  # the id of the case
-    baseline_id: str  # of the case that is divided
-    kind: SpeedupKind  # what is compared
+    baseline_id: str  # the id of the baseline's case
+    kind: SpeedupKind  # which implementations are compared
     ratio: float  # the speedup
     lo: float  # the low end of its interval
     hi: float  # the high end of its interval
-    label: Label  # the gravest thing that is wrong with it
-    headline: bool  # tables show it
+    label: Label  # the graver label of both sides
+    headline: bool  # whether the speedup may be a headline
 
 
 class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
-    """From which size on the device wins."""
+    """The smallest size from which a device wins at all larger measured sizes."""
 
     op: str  # the name of the op
     dtype: str  # the dtype of the elements
     params: dict[str, int]  # the params other than the size
-    regime: str  # the situation
+    regime: str  # the id of the regime
     device_id: str  # the id of the device
-    baseline_id: str  # of the side that it wins over
+    baseline_id: str  # the id of the device over which it wins
     verdict: VerdictKind  # at, all-sizes, no-size or undecided
-    n: int | None  # the size
+    n: int | None  # the break-even
     lo: int | None  # the low end of its interval
     hi: int | None  # the high end of its interval
-    mixed: bool  # below it the device wins and loses by turns
-    reason: UndecidedReason | None = msgspec.field(name="cause")  # why a verdict is undecided
+    mixed: bool  # whether both sides win by turns below the break-even
+    reason: UndecidedReason | None = msgspec.field(name="cause")  # the reason of an undecided verdict
 
 
 class WarningFound(JsonEvent, frozen=True, kw_only=True, tag="warning"):
-    """A warning."""
+    """A warning about a run or some of its cases."""
 
-    code: WarningCode  # of the list of messages
-    severity: Severity  # how grave it is
-    message: str  # one sentence
+    code: WarningCode  # its code in the list of messages
+    severity: Severity  # its severity
+    message: str  # one sentence that says what is wrong
     hint: str  # one sentence of advice
-    ids: tuple[str, ...]  # the cases that it concerns
+    ids: tuple[str, ...]  # the ids of the cases that it concerns
 
 
 class RunComplete(JsonEvent, frozen=True, kw_only=True, tag="run-complete"):
     """The last event of a run."""
 
-    exit_code: int  # of the command
-    exit_reason: str  # in one word
-    complete: bool  # false for one that was interrupted
+    exit_code: int  # the exit code of the command
+    exit_reason: str  # the reason for the exit code, in one word
+    complete: bool  # false if the run was interrupted
 
 
 EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound | WarningFound | RunComplete
@@ -287,7 +291,7 @@ def run_start(run: Run) -> RunStart:
 
 
 def case_complete(entry: CaseResult) -> CaseComplete:
-    """Return the event of a case with its number, or with the reason why it has none."""
+    """Return the event of a case with its time, or with the reason why it has none."""
     time = entry.time
     return CaseComplete(
         id=entry.id, outcome=entry.outcome,
@@ -298,7 +302,8 @@ def case_complete(entry: CaseResult) -> CaseComplete:
 
 
 def _run_complete(analysis: Analysis) -> RunComplete:
-    """Return the event of the run's end. A failed gate changes the exit code only of a run that ended well."""
+    """Return the event of the end of a run. A failed gate changes the exit code only if the run ended with
+    0."""
     run = analysis.run
     code, reason = run.exit_code, run.exit_reason
     if code == ExitCode.OK and any(not gate.passed for gate in gates(analysis)):
@@ -307,35 +312,35 @@ def _run_complete(analysis: Analysis) -> RunComplete:
 
 
 def render_events(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the events of all runs, one run after the other. No option changes the text, because other programs read
-    it."""
+    """Return the events of all runs, one run after the other. No option has an effect, because other programs
+    read the text."""
     return "".join(json_line(event) for analysis in analyses for event in events(analysis))
 
 
 class OpList(msgspec.Struct, kw_only=True):
-    """A document of `gpubench ops --json`."""
+    """The document that `gpubench ops --json` writes."""
 
     name: Literal["gpubench-ops"] = "gpubench-ops"  # the name of the document's format
     schema_version: Literal[2] = 2  # the version of the document's format
-    ops: list[dict[str, Any]]  # in the order of `gpubench ops`
-    broken: list[dict[str, str]]  # what other packages bring and cannot be listed: name, reason, detail
+    ops: list[dict[str, Any]]  # the ops, in the order of `gpubench ops`
+    broken: list[dict[str, str]]  # ops of other packages that cannot be listed: name, reason, detail
 
 
 class SkippedCases(msgspec.Struct):
-    """Cases that are left out for one reason."""
+    """The cases that are skipped for one reason."""
 
-    count: int  # how many
-    reason: str  # of the list of messages
+    count: int  # the number of cases
+    reason: str  # its code in the list of messages
     detail: str  # one sentence
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """A document of `gpubench run --dry-run --json`."""
+    """The document that `gpubench run --dry-run --json` writes."""
 
     name: Literal["gpubench-plan"] = "gpubench-plan"  # the name of the document's format
-    cases: list[str]  # by id
-    skips: list[SkippedCases]  # by reason
-    sessions: int  # sets of fresh workers
-    has_budget: bool  # the run is bounded by time
-    searches: bool  # a search adds sizes while time is left
-    seconds: float  # the budget, or without one the longest time that the samples take
+    cases: list[str]  # the ids of the cases
+    skips: list[SkippedCases]  # the skipped cases, by reason
+    sessions: int  # the number of sessions
+    has_budget: bool  # whether the run has a time budget
+    searches: bool  # whether the run adds sizes of its own choice while time is left
+    seconds: float  # the budget; if there is none, the longest time that the samples take

@@ -1,4 +1,4 @@
-"""Files for other programs: CSV, series over commits, and the files of other benchmark programs."""
+"""The formats for other programs: CSV, series over commits, and the files of other benchmark programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubench.report.layout import CsvValue, RenderOptions, csv_text, json_text
 from gpubench.result.run import Measurement, Run
 
 NS = 1e9
-# With more operations per byte than this, a case is described by its operations.
+# If a case has more operations per byte than this, its rate is in operations, else in bytes.
 COMPUTE_INTENSITY = 4
 
 
@@ -33,7 +33,7 @@ class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The used samples of one session."""
 
     samples: tuple[float, ...]  # seconds per launch
-    repeat: int  # launches of which a sample is the mean
+    repeat: int  # the number of launches in a sample
 
     @property
     def median_s(self) -> float:
@@ -42,21 +42,21 @@ class SessionTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launches(self) -> int:
-        """All launches behind the samples."""
+        """The number of launches in all samples."""
         return self.repeat * len(self.samples)
 
 
 class Estimated(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with an estimate."""
+    """A case that has an estimate."""
 
-    row: CaseResult  # as a report shows it
-    time: IntervalLike  # with its interval
-    sessions: tuple[SessionTimes, ...]  # that count
-    speedup: Speedup | None  # against the baseline of the run, where it has one
+    row: CaseResult  # the case as a report shows it
+    time: IntervalLike  # the estimate with its interval
+    sessions: tuple[SessionTimes, ...]  # the sessions with used samples
+    speedup: Speedup | None  # the speedup over the run's baseline; None: it has none
 
     @property
     def id(self) -> str:
-        """The case id, which is the benchmark's name in every tool."""
+        """The id of the case, which is the name of the benchmark in every tool."""
         return self.row.id
 
     @property
@@ -69,11 +69,11 @@ class Rate(NamedTuple):
     """Work per second. The unit depends only on the op and its size."""
 
     value: float  # work per second
-    unit: str  # of the op and its size alone
+    unit: str  # "GFLOP/s" or "GB/s"
 
 
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
-    """Return the cases with an estimate, in the order of the report. Cases with an impossible time have no estimate."""
+    """Return the cases with an estimate, in the order of the report. Implausible cases have no estimate."""
     repeats = _repeats(analysis)
     ratios = speedup_of(analysis)
     return tuple(
@@ -90,8 +90,8 @@ def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
 
 
 def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
-    """Return the only run, for a format that holds one run. Raises UsageError for several runs, because their cases
-    share names."""
+    """Return the only run, for a format that holds one run. Raises UsageError for several runs, because their
+    cases have the same names."""
     if len(analyses) == 1:
         return analyses[0]
     raise UsageError(
@@ -101,31 +101,34 @@ def only_run(analyses: Sequence[Analysis], format: str) -> Analysis:
 
 
 def speedup_of(analysis: Analysis) -> dict[str, Speedup]:
-    """Return the speedups against the fastest implementation of the baseline, by case id."""
+    """Return the speedups over the fastest implementation of the baseline, by case id."""
     return {speedup.case.id: speedup for speedup in analysis.speedups if speedup.kind != "library"}
 
 
 def rate_of(case: CaseResult, seconds: float) -> Rate | None:
-    """Return the work of one launch divided by `seconds`: GFLOP/s if the case mainly computes, else GB/s. Returns None
-    if the op declares no work."""
+    """Return the work of one launch divided by `seconds`: in GFLOP/s if the case mainly computes, else in GB/s.
+    Return None if the op declares no work."""
     if case.flops > COMPUTE_INTENSITY * case.bytes:
         return Rate(case.flops / seconds / 1e9, "GFLOP/s")
     return Rate(case.bytes / seconds / 1e9, "GB/s") if case.bytes else None
 
 
 def half_width(interval: IntervalLike) -> float:
-    """Return the longer arm of an interval, so that `estimate ± half width` covers the interval."""
+    """Return the larger distance of an interval's ends from its estimate, so that `estimate ± half width`
+    covers the interval."""
     return max(interval.high - interval.estimate, interval.estimate - interval.low)
 
 
 def decimal(value: float, digits: int = 6) -> str:
-    """Return `value` with `digits` significant digits and no exponent, because some programs cannot read exponents."""
+    """Return `value` with `digits` significant digits and without an exponent, because some programs cannot
+    read exponents."""
     text = format(Decimal(f"{value:.{digits}g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _repeats(analysis: Analysis) -> dict[str, dict[int, int]]:
-    """Return the launches per sample by case and session, from each session's last block: earlier blocks may differ."""
+    """Return the number of launches in a sample, by case and session. It is taken from the last block of each
+    session, because earlier blocks may differ."""
     return {
         outcome.id: {
             session: blocks[-1].repeat for session, blocks in main_blocks(analysis.run, outcome).items()
@@ -149,13 +152,14 @@ CSV_COLUMNS = (
 
 
 def csv_columns(keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return all columns: gpubench's own, then those of package sections among `keys`."""
+    """Return the names of all columns: gpubench's own, then those of package sections whose keys are among
+    `keys`."""
     return tuple(dict.fromkeys((*CSV_COLUMNS, *(column for rows in all_rows(keys) for column in rows.csv))))
 
 
 def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return a heading and the cases of all runs. Only the options `columns` and `sections` change the text, because
-    other programs read it."""
+    """Return a heading and the cases of all runs as CSV. Only the options `columns` and `sections` have an
+    effect, because other programs read the text."""
     text = io.StringIO()
     names = options.columns or csv_columns(options.sections)
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="", extrasaction="ignore")
@@ -172,8 +176,8 @@ def render_csv(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _section_rows(analysis: Analysis, keys: Sequence[str]) -> dict[str, list[dict[str, CsvValue]]]:
-    """Return what the rows of sections add to each case, by case id: values for the case's own line, then further
-    lines."""
+    """Return the values that the rows of sections add to each case, by case id. The first item holds values for
+    the line of the case itself, and each other item is a further line."""
     lines: dict[str, list[dict[str, CsvValue]]] = {}
     for rows in all_rows(keys):
         if rows.csv or rows.parts:
@@ -224,8 +228,8 @@ MS = 1e3
 
 
 def render_bmf(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return latency (ns), throughput (calls per second) and speedup by case id, in Bencher Metric Format. Raises
-    UsageError for several runs."""
+    """Return latency (ns), throughput (calls per second) and speedup of one run by case id, in Bencher Metric
+    Format. Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "bmf"))
     return json_text({case.id: _measures(case) for case in cases}, options)
 
@@ -247,7 +251,8 @@ def _metric(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return wall times. Raises UsageError for several runs."""
+    """Return the wall times of one run, for github-action-benchmark with smaller numbers being better. Raises
+    UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-smaller"))
     return json_text(
         [
@@ -262,7 +267,8 @@ def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return speedups and rates. Raises UsageError for several runs."""
+    """Return the speedups and rates of one run, for github-action-benchmark with bigger numbers being better.
+    Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "gha-bigger"))
     return json_text([entry for case in cases for entry in _entries(case)], options)
 
@@ -283,7 +289,7 @@ def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
 
 
 def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
-    """Return one point of a chart, `value ± half`; the chart's tooltip shows `note`, which explains the number."""
+    """Return one point of a chart, `value ± half`. `note` explains the number in the tooltip of the chart."""
     count = len(case.sessions)
     sessions = "1 session" if count == 1 else f"{count} sessions"
     label = "" if case.row.label == "ok" else f", {case.row.label}"
@@ -292,19 +298,19 @@ def _entry(name: str, value: float, unit: str, half: float, case: Estimated, not
 
 
 def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
-    """Return `wall time of one launch, 95 % interval [1.5, 1.6] ms`."""
+    """Return a text such as `wall time of one launch, 95 % interval [1.5, 1.6] ms`."""
     return f"{what}, 95 % interval [{interval.low * scale:.4g}, {interval.high * scale:.4g}] {unit}"
 
 
 # ---------------------------------------------------------------- Go, which benchstat reads
 
-# Go's names of what the kernel calls otherwise; the rest has the same name.
+# Go's names of architectures that have another name in the kernel. All others have the same name.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "loongarch64": "loong64"}
 
 
 def render_go(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the runs one after the other. A heading holds until the next heading, so one text can hold several
-    runs."""
+    """Return the runs in the format of Go benchmarks, one after the other. A heading is valid until the next
+    heading, so one text can hold several runs."""
     return "\n".join(_run_text(analysis) for analysis in analyses)
 
 
@@ -329,7 +335,8 @@ def _go_lines(case: Estimated) -> Iterator[str]:
 
 
 def benchmark_name(case: Estimated) -> str:
-    """Return `BenchmarkMatmul/n=4096/dtype=float32/implementation=tuned/regime=resident/backend=cupy/dev=0`."""
+    """Return the name of a case as a Go benchmark, such as
+    `BenchmarkMatmul/n=4096/dtype=float32/implementation=tuned/regime=resident/backend=cupy/dev=0`."""
     what = case.row.case
     backend, _, number = what.device_id.rpartition(":")
     params = [f"{key}={value}" for key, value in sorted(what.params.items(), key=_n_first)]
@@ -350,13 +357,15 @@ def _n_first(param: tuple[str, int]) -> tuple[bool, str]:
 
 
 def render_google_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return a row for each case and session. Raises UsageError for several runs."""
+    """Return one run in the JSON format of google-benchmark, with a row for each case and session. Raises
+    UsageError for several runs."""
     analysis = only_run(analyses, "google-benchmark")
     return json_text({"context": _context(analysis.run), "benchmarks": list(_google_rows(analysis))}, options)
 
 
 def _context(run: Run) -> dict[str, Any]:
-    """Return the machine's facts. `host_name` is empty, because a result holds no host name."""
+    """Return the facts about the machine and the run. `host_name` is empty, because a result does not contain
+    the host name."""
     logical = fact(run.machine, "cpu", "logical") or usable_cpus(run) or 0
     return {
         "date": run.started_at, "host_name": "", "executable": "gpubench", "num_cpus": logical,
@@ -375,7 +384,7 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all cases. An op is a family, and its cases are the instances."""
+    """Yield the rows of all cases. An op is a family, and its cases are the instances of the family."""
     families: dict[str, int] = {}
     members: dict[str, int] = {}
     for case in estimated_cases(analysis):
@@ -386,7 +395,8 @@ def _google_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, Any]]:
-    """Yield one row per session. `cpu_time` repeats `real_time`; an op without declared work has no counter."""
+    """Yield one row for each session of a case. `cpu_time` is the same as `real_time`. The row of an op without
+    declared work has no counter."""
     counters = {"flops_per_second": case.row.flops, "bytes_per_second": case.row.bytes}
     for index, session in enumerate(case.sessions):
         seconds = session.median_s
@@ -402,7 +412,8 @@ def _case_rows(case: Estimated, family: int, member: int) -> Iterator[dict[str, 
 
 
 def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return every sample of each case as the time of a command. Raises UsageError for several runs."""
+    """Return one run in the JSON format of hyperfine, with every sample of a case as the time of a command.
+    Raises UsageError for several runs."""
     cases = estimated_cases(only_run(analyses, "hyperfine"))
     parameters = [_parameters(case) for case in cases]
     names = {name for values in parameters for name in values}
@@ -415,11 +426,8 @@ def render_hyperfine(analyses: Sequence[Analysis], options: RenderOptions) -> st
 
 
 def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
-    """Return a case as a command. `parameters`: the parameters that differ between commands, as hyperfine would scan
-    them.
-
-    The statistics are computed from `times`; `stddev` is null for a single sample.
-    """
+    """Return a case as a command. `parameters` are the parameters that differ between commands, as hyperfine
+    would scan them. `stddev` is null for a single sample."""
     times = case.samples
     return {
         "command": case.id, "mean": statistics.fmean(times),
@@ -430,7 +438,8 @@ def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 def _parameters(case: Estimated) -> dict[str, str]:
-    """Return the parts of a case id as parameters; hyperfine's plotting scripts use a parameter as x axis."""
+    """Return the parts of a case id as parameters. hyperfine's plotting scripts use a parameter as the x
+    axis."""
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {
@@ -441,14 +450,15 @@ def _parameters(case: Estimated) -> dict[str, str]:
 
 # ---------------------------------------------------------------- pytest-benchmark
 
-VERSION = "5.3.1"  # the release whose fields these are
-MIN_TIME_S = 5e-3  # calibration makes a sample last this long (docs/measuring.md)
+VERSION = "5.3.1"  # the release of pytest-benchmark whose fields are written
+MIN_TIME_S = 5e-3  # the least duration of a sample (docs/measuring.md)
 FENCE = 1.5
 _SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "windows": "Windows"}
 
 
 def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return the JSON that `--benchmark-json --benchmark-save-data` writes. Raises UsageError for several runs."""
+    """Return one run as the JSON that `--benchmark-json --benchmark-save-data` writes. Raises UsageError for
+    several runs."""
     analysis = only_run(analyses, "pytest-benchmark")
     run = analysis.run
     settings = {
@@ -470,8 +480,8 @@ def render_pytest_benchmark(analyses: Sequence[Analysis], options: RenderOptions
 
 
 def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
-    """Return the statistics that pytest-benchmark computes, with its quartiles and fences; each sample is a round.
-    `outliers` is `stddev_outliers;iqr_outliers`."""
+    """Return the statistics that pytest-benchmark computes, with its quartiles and fences. Each sample is a
+    round. `outliers` has the form `stddev_outliers;iqr_outliers`."""
     ordered, mean, total = sorted(data), statistics.fmean(data), sum(data)
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
@@ -489,8 +499,8 @@ def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Return the quantile of Hyndman-Fan type 5 (Hazen), which equals pytest-benchmark's rules for odd and even
-    counts."""
+    """Return the quantile of Hyndman-Fan type 5 (Hazen), which gives the same values as pytest-benchmark's
+    rules for odd and even counts."""
     position = min(max(q * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below = math.floor(position)
     share = position - below
@@ -498,7 +508,7 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
-    """Return the machine's facts from the result; a missing fact is an empty text, and so is the host name."""
+    """Return the facts about the machine. An unknown fact is an empty text, and so is the host name."""
 
     def fact_text(*path: str) -> str:
         return str(fact(run.machine, *path) or "")
@@ -514,7 +524,8 @@ def _machine_info(run: Run) -> dict[str, Any]:
 
 
 def _commit_info(run: Run) -> dict[str, Any]:
-    """Return the commit of the working folder; outside a repository, pytest-benchmark's placeholders."""
+    """Return the commit of the working folder. Outside a repository, return the placeholders of
+    pytest-benchmark."""
     git = run.environment.git
     return {
         "id": git.commit if git else "unversioned", "time": git.commit_time if git else None, "author_time": None,

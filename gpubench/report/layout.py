@@ -1,7 +1,8 @@
-"""The report as text in tables, before any format, and the options for its look. Cells hold no markup.
+"""The content of a report as text in tables, without any format, and the options for its look. Cells contain no
+markup.
 
-This module also writes values as JSON and CSV text: floats have six significant digits, and no text is one that a
-spreadsheet reads as a formula.
+This module also writes values as JSON and CSV: floats have six significant digits, and no text is one that a
+spreadsheet would read as a formula.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from gpubench.base.table import Line, Table
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the report."""
 
-    key: str = ""  # its name in `--sections`, which a report fills in
-    title: str  # above it
+    key: str = ""  # its name in `--sections`; a report sets it
+    title: str  # the title
     lines: tuple[str, ...] = ()  # sentences above the tables
-    tables: tuple[Table, ...] = ()  # in order
-    folded: bool = False  # a detail, closed where possible
-    asked: bool = False  # somebody asked for it, and has to act on it
+    tables: tuple[Table, ...] = ()  # the tables, in order
+    folded: bool = False  # whether it is a detail, which is closed if the format allows it
+    asked: bool = False  # whether the user asked for it and has to act on it
     picture: tuple[
         Line, ...
     ] = ()  # a drawing of characters, whose lines are not wrapped; for a page and Markdown
-    screen: tuple[Line, ...] = ()  # in terminals and plain text, all of the section, without its title
+    screen: tuple[Line, ...] = ()  # in terminals and plain text these lines replace the section with its title
 
 
 class TextDocument(msgspec.Struct, frozen=True):
     """The whole report of one run."""
 
-    headings: tuple[str, ...]  # the lines of run and machine
-    sections: tuple[Section, ...]  # in order
+    headings: tuple[str, ...]  # the lines about the run and the machine
+    sections: tuple[Section, ...]  # the sections, in order
 
 
 def leading(document: TextDocument) -> int:
-    """Return how many sections stand above the headings: 1 if the answer comes first, else 0."""
+    """Return the number of sections above the headings: 1 if the answer comes first, else 0."""
     return int(bool(document.sections and document.sections[0].screen))
 
 
 def limit_columns(documents: Sequence[TextDocument], columns: Sequence[str]) -> list[TextDocument]:
-    """Return the documents with only the named columns in their tables; a table without any of these columns stays
-    whole.
+    """Return the documents with only the named columns in their tables. A table that has none of these columns
+    keeps all of its columns.
 
-    A column's name is its heading or the heading's first word, in any case. Raises UsageError for a name that no table
-    has.
+    The name of a column is its heading or the first word of its heading, in upper or lower case. Raises
+    UsageError for a name that no table has.
     """
     if not columns:
         return list(documents)
@@ -79,7 +80,8 @@ def _limit(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _positions(table: Table, columns: Sequence[str]) -> list[int]:
-    """Return the positions of the named columns. An exact heading wins over headings that only begin with the word."""
+    """Return the positions of the named columns. If a heading equals a name, headings that only begin with the
+    name are ignored."""
     names = [heading.lower() for heading in table.headings()]
     places: list[int] = []
     for name in map(str.lower, columns):
@@ -89,17 +91,20 @@ def _positions(table: Table, columns: Sequence[str]) -> list[int]:
 
 
 def visible(part: Any, *, ascii_only: bool = False) -> Any:
-    """Return `part` (texts, cells, tables, whole documents) with a blank for each character that cannot be shown.
+    """Return `part` (a text, cell, table or whole document) with a blank for each character that cannot be
+    shown.
 
-    Device names and driver messages can contain escape sequences, line ends and marks that turn the direction of
-    writing; drawing is the one place that all texts pass. `ascii_only`: write a square as `^2`, in every format.
+    Device names and driver messages can contain escape sequences, line ends and characters that change the
+    direction of writing. All texts pass this function before they are shown. `ascii_only` writes a square as
+    `^2`, in every format.
     """
     square = "^2" if ascii_only else "²"
     return each_text(part, lambda text: streams.visible(text).replace("²", square))
 
 
 def each_text(part: Any, change: Callable[[str], str]) -> Any:
-    """Return `part` with `change` applied to each text in it; `part` may nest texts, lists, tuples and structs."""
+    """Return `part` with `change` applied to each text in it. `part` may nest texts, lists, tuples and
+    structs."""
     if isinstance(part, str):
         return change(part)
     if isinstance(part, tuple | list):
@@ -114,21 +119,21 @@ def each_text(part: Any, change: Callable[[str], str]) -> Any:
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for the look of a report."""
 
-    width: int = 80  # in characters
-    color: int = 0  # how many the terminal has
-    ascii_only: bool = False  # no other characters
-    sections: Sequence[str] = msgspec.field(default_factory=usual)  # by key, in whatever order
-    full: bool = False  # every number in wide tables, for what is not read on a terminal
+    width: int = 80  # the width in characters
+    color: int = 0  # the number of colours of the terminal
+    ascii_only: bool = False  # use ASCII characters only
+    sections: Sequence[str] = msgspec.field(default_factory=usual)  # the keys of the sections, in any order
+    full: bool = False  # show every number in wide tables, for other media than terminals
     time_unit: str = "auto"  # one of TIME_UNITS
-    columns: tuple[str, ...] = ()  # what tables (and CSV) are reduced to; none: all of theirs
-    sort: str | None = None  # one of `analyse.KEYS`, with `-` the largest first; None: as the file has them
-    by_device: bool = False  # the answer has a row for each GPU backend
-    command: str = "gpubench report"  # what reports the same file again; empty where none was saved
+    columns: tuple[str, ...] = ()  # the columns of tables (and CSV); empty: all
+    sort: str | None = None  # one of `analyse.KEYS`; `-` sorts the largest first; None: as in the file
+    by_device: bool = False  # whether the answer has a row for each GPU backend
+    command: str = "gpubench report"  # the command that reports the same file again; empty if nothing was saved
 
     @property
     def every_size(self) -> bool:
-        """Whether sections show every size: in a full report, or if the user chose the sections. The map is ignored,
-        because a page always adds it."""
+        """Whether sections show every size: in a full report, or if the user chose the sections. The map does
+        not count as a choice, because a page always adds it."""
         return self.full or {*self.sections} - {"map"} != {*usual()} - {"map"}
 
 
@@ -139,8 +144,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def json_text(data: Any, options: RenderOptions) -> str:
-    """Return `data` (structs, lists, dicts) as indented JSON with one trailing newline; `ascii_only` changes no
-    value."""
+    """Return `data` (structs, lists, dicts) as indented JSON with one trailing newline. `ascii_only` escapes
+    all other characters."""
     plain = round_numbers(msgspec.to_builtins(data))
     if options.ascii_only:
         import json
@@ -150,7 +155,8 @@ def json_text(data: Any, options: RenderOptions) -> str:
 
 
 def json_line(data: Any) -> str:
-    """Return `data` as JSON on one line, in ASCII, because some readers end a line at characters such as U+2028."""
+    """Return `data` as one line of JSON, in ASCII, because some readers end a line at characters such as
+    U+2028."""
     import json
 
     text = json.dumps(round_numbers(msgspec.to_builtins(data)), separators=(",", ":"))
@@ -158,8 +164,8 @@ def json_line(data: Any) -> str:
 
 
 def convert(struct: msgspec.Struct, kind: type[T], **fields: Any) -> T:
-    """Return a struct of type `kind` with the fields of `struct`, which may have more fields; `fields` replaces some
-    values."""
+    """Return a struct of type `kind` with the values of `struct`, which may have more fields. `fields` replaces
+    some of the values."""
     return kind(
         **{name: getattr(struct, name) for name in kind.__struct_fields__ if name not in fields}, **fields
     )
@@ -179,8 +185,8 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def csv_text(value: CsvValue) -> str:
-    """Return a value as CSV text: null is empty, a float has six significant digits, blanks separate the items of a
-    list, and a text is one line."""
+    """Return a value as CSV text. None is empty, a float has six significant digits, blanks separate the items
+    of a list, and a text is one line."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,5 +1,5 @@
-"""The map and the charts as picture files. Each picture names the sides, the machine and the date, because it is read
-without its report. Needs altair and vl_convert.
+"""The map and the charts as picture files. Each picture names the sides, the machine and the date, because it
+is read without its report. This needs altair and vl_convert.
 
 vl_convert is native code that may end its process, so it draws in a child process.
 """
@@ -50,14 +50,14 @@ def missing_libraries() -> list[str]:
     return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
 
 
-Call = tuple[str, Sequence[Any], dict[str, Any]]  # a function of vl_convert, its arguments and its options
-START_S, PICTURE_S = 60.0, 10.0  # a picture takes 50 ms
-MOST_BYTES = 256 << 20  # of pictures in base64
+Call = tuple[str, Sequence[Any], dict[str, Any]]  # a vl_convert function and its arguments
+START_S, PICTURE_S = 60.0, 10.0  # deadlines for the start and for each picture, which takes 50 ms
+MOST_BYTES = 256 << 20  # the most bytes of all pictures in base64
 
 
 def results(calls: Sequence[Call]) -> list[bytes]:
-    """Make the calls of vl_convert in a child process and return their results, text as UTF-8. Raises GpubenchError if
-    the library fails, ends its process or hangs."""
+    """Make the calls of vl_convert in a child process and return their results, with texts as UTF-8. Raises
+    GpubenchError if the library fails, ends its process or hangs."""
     limit_s = START_S + PICTURE_S * len(calls)
     try:
         ended = processes.run(
@@ -81,8 +81,8 @@ def results(calls: Sequence[Call]) -> list[bytes]:
 
 @functools.cache
 def page_script() -> str:
-    """Return the script that draws charts in a page, as built by vl_convert. Building takes two seconds, so the user's
-    cache keeps the script."""
+    """Return the JavaScript that draws charts in a page, as bundled by vl_convert. Bundling takes two seconds,
+    so the script is kept in the user's cache. Raises GpubenchError."""
     cache, name = user_cache(), _script_name()
     content = name and cache.read(name, "the script of the charts")
     if content:
@@ -94,8 +94,8 @@ def page_script() -> str:
 
 
 def _script_name() -> str:
-    """Return the cache's file name for the script of this vl_convert version; an empty text if the version is not
-    known."""
+    """Return the file name in the cache for the script of the installed vl_convert version. Return an empty
+    text if the version is unknown."""
     from importlib import metadata
 
     try:
@@ -106,8 +106,8 @@ def _script_name() -> str:
 
 @contextmanager
 def altair_failures() -> Iterator[None]:
-    """Turn an exception of altair, or a missing altair, into a GpubenchError. An exception raised in gpubench's own
-    code is a bug and passes unchanged."""
+    """Raise a GpubenchError for an exception of altair, or if altair is missing. An exception raised in
+    gpubench's own code is a bug and passes unchanged."""
     try:
         yield
     except GpubenchError:
@@ -128,7 +128,8 @@ def drawing_error(why: str) -> GpubenchError:
 
 
 def main() -> None:
-    """Run the child process: read the calls as JSON from stdin, make them, then send all results in base64."""
+    """Run the child process: read the calls as JSON from standard input, make them, and write all results as
+    JSON in base64."""
     messages = Messages()
     import vl_convert
 
@@ -139,14 +140,14 @@ def main() -> None:
     messages.write(json.dumps([base64.b64encode(content).decode() for content in texts]).encode())
 
 
-# A map is dark where its reader prefers that: lightness turns, hues stay.
+# If the reader prefers dark colours, the lightness of a map is inverted, but not its hues.
 _FOLLOWS_READER = "<style>@media(prefers-color-scheme:dark){svg{filter:invert(.92) hue-rotate(180deg)}}</style>"
-_PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")  # a path needs no more than two decimals
+_PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"(\.\d\d)\d+")  # two decimals are enough for a path
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
 def require_library(option: str) -> None:
-    """Raise UsageError if a library that `option` needs is not installed."""
+    """Raise UsageError if a drawing library that `option` needs is not installed."""
     from gpubench.base.installation import install_command
 
     missing = missing_libraries()
@@ -160,10 +161,12 @@ def require_library(option: str) -> None:
 def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> dict[str, bytes]:
-    """Return the map and every chart of every series, by file name; the same files give the same bytes.
+    """Return the map and every chart of every series as pictures, by file name. The same files give the same
+    bytes.
 
-    `format` is one of `report.PICTURES`. For several runs, a number precedes the file names of every run but the first,
-    and one more picture shows the maps of all machines. Raises GpubenchError if the library cannot draw.
+    `format` is one of `report.PICTURES`. If there are several runs, the file names of every run but the first
+    begin with a number, and one more picture shows the maps of all machines. Raises GpubenchError if the
+    library cannot draw.
     """
     maps: dict[str, ChartRow] = {}
     specs: dict[str, ChartRow] = {}
@@ -188,8 +191,9 @@ def plots(
 def picture(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> bytes:
-    """Return one picture: for each run the map, and below it the charts of the most informative series. The same files
-    give the same bytes. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
+    """Return one picture: for each run the map, and below it the charts of the series with the most
+    break-evens. The same files give the same bytes. `format` is one of `report.PICTURES`. Raises InputError if
+    there is nothing to draw."""
     specs: list[ChartRow] = []
     for analysis in analyses:
         maps, charts = _map(analysis, sections), _charts(analysis, sections, time_unit)
@@ -215,7 +219,8 @@ def _charts(analysis: Analysis, sections: Sequence[str] | None, time_unit: str) 
 
 
 def _map(analysis: Analysis, sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the spec of the map; an empty list if the map was not requested or no GPU was timed."""
+    """Return a list with the spec of the map. It is empty if the map was not requested or no GPU was compared
+    with a CPU."""
     from gpubench.report.sections.map import map_picture, map_view
 
     view = map_view(analysis) if _wants_map(sections) else None
@@ -227,7 +232,7 @@ def _alone(spec: ChartRow) -> ChartRow:
 
 
 def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> list[ChartRow]:
-    """Return the spec of one map for several machines; an empty list if there is none."""
+    """Return a list with the spec of one map for several machines. It is empty if there is no such map."""
     from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import map_picture, overlay_view
@@ -240,7 +245,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> li
 
 
 def origin(analysis: Analysis) -> list[str]:
-    """Return the two sides and the origin of the numbers, in lines as wide as a chart."""
+    """Return the two sides, the machine and the date, in lines that are as wide as a chart."""
     from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [
@@ -256,7 +261,7 @@ def write(
     analyses: Sequence[Analysis], folder: Path, format: str, *, sections: Sequence[str] | None = None,
     time_unit: str = "auto",
 ) -> int:  # fmt: skip
-    """Write the charts into `folder`, which is created if needed; return their count. Raises OSError and
+    """Write the charts into `folder`, which is created if needed, and return their number. Raises OSError and
     GpubenchError."""
     pictures = plots(analyses, format, sections=sections, time_unit=time_unit)
     folder.mkdir(parents=True, exist_ok=True)
@@ -266,16 +271,16 @@ def write(
 
 
 PICTURE_WIDTH, PADDING = 720, 16
-_LETTERS = 100  # of a line above a chart
-HALF_WIDTH, MOST_WIDTH = 500, 1280  # in one picture two charts stand side by side below the map
-SCALE = 2  # pixels of a PNG to a point
+_LETTERS = 100  # the most characters of a line above a chart
+HALF_WIDTH, MOST_WIDTH = 500, 1280  # widths in one picture, with two charts side by side
+SCALE = 2  # the pixels of a PNG for each point
 _SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
 _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
-    """Return the spec of the picture `name` for drawing outside a page, with all devices and situations. `origin`:
-    lines below the title."""
+    """Return the spec of the picture `name` of a chart, for use outside a page, with all devices and regimes.
+    `origin` holds the lines below the title."""
     return _alone(chart.spec) | {
         "datasets": {ROWS: chart.rows[name], MARKS: chart.marks.get(name, []), ENDS: []}, "width": PICTURE_WIDTH,
         "title": {"text": chart.title, "subtitle": [name, *origin], "anchor": "start"},
@@ -283,14 +288,14 @@ def draw_spec(chart: Chart, name: str, origin: Sequence[str] = ()) -> ChartRow:
 
 
 def svgs(specs: Iterable[ChartRow]) -> list[str]:
-    """Draw the specs as SVG. Raises GpubenchError."""
+    """Draw the specs and return them as SVG. Raises GpubenchError."""
     texts = results([("vegalite_to_svg", [spec], {}) for spec in specs])
     return [_PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text.decode()) for text in texts]
 
 
 def stack(pictures: Sequence[str]) -> str:
-    """Combine SVGs into one: side by side if they fit, else below each other. Clip names such as clip1 repeat in each
-    SVG, so the picture's number is put before them."""
+    """Combine SVGs into one: side by side if they fit, else below each other. The ids in each SVG get its
+    number as a prefix, because names such as clip1 occur in each of them."""
     place, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         size = _SIZE.search(picture)
@@ -311,7 +316,8 @@ def stack(pictures: Sequence[str]) -> str:
 
 
 def chart_set(analysis: Analysis, options: RenderOptions) -> ChartSet:
-    """Return the charts of `options.sections`. Needs altair; raises GpubenchError if it does not work."""
+    """Return the charts of `options.sections`. This needs altair. Raises GpubenchError if altair does not
+    work."""
     series = all_series(analysis)
     if not series:
         return ChartSet()

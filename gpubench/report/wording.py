@@ -1,4 +1,4 @@
-"""Words and numbers of the tables: devices, regimes, implementations and sizes.
+"""The words and numbers of the tables: devices, regimes, implementations and sizes.
 
 A number has at most two digits that its interval leaves uncertain.
 """
@@ -24,7 +24,7 @@ from gpubench.result.run import Run
 
 IMPLEMENTATIONS = {"library": "lib", "tuned": "tuned"}
 ALWAYS = "transfer-always"
-# What people read of a regime: by itself, and where queued and waited stand in one table.
+# The names of regimes for people, and the names if queued and waited calls are in one table.
 _SITUATIONS = {
     RESIDENT: "data on the device", WAITED: "data on the GPU", QUEUED: "queued on the GPU",
     ALWAYS: "copied at every call", STREAMED: "copied in a pipeline", MAPPED: "in place", MANAGED: "in place, managed",
@@ -33,7 +33,7 @@ _BESIDE_QUEUED = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
 _WITH: dict[str, str] = {
     RESIDENT: "with data on the device", WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU",
 }  # fmt: skip
-# The same in one word, for the column of a table whose legend says the rest.
+# The names of regimes in one word, for tables whose legend explains them.
 _DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied", STREAMED: "streamed",
          MAPPED: "in place", MANAGED: "managed"}  # fmt: skip
 _WHERE = {
@@ -48,7 +48,7 @@ _WHERE = {
 
 
 def device_text(analysis: Analysis, device_id: str) -> str:
-    """Return `cupy:0 (NVIDIA H200)`; a software adapter is marked as one."""
+    """Return the device with its model, such as `cupy:0 (NVIDIA H200)`. A software adapter is marked as one."""
     device = next((device for device in analysis.run.devices if device.id == device_id), None)
     if device is None:
         return device_id
@@ -57,7 +57,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
 
 
 def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """Return `NVIDIA H200 (cupy:0, wgpu:0)`, with the devices of one name together."""
+    """Return the models with their devices, such as `NVIDIA H200 (cupy:0, wgpu:0)`."""
     names = {device.id: shorten(device.name) for device in analysis.run.devices}
     together = group_by(device_ids, lambda device_id: names.get(device_id, "an unknown device"))
     return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
@@ -67,13 +67,14 @@ BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumP
 
 
 def backend_text(device_id: str) -> str:
-    """Return the backend's usual spelling: `CuPy` for `cupy:0`."""
+    """Return the usual spelling of a backend, such as `CuPy` for `cupy:0`."""
     name = device_id.partition(":")[0]
     return BACKENDS.get(name, name)
 
 
 def device_names(devices: Iterable[str]) -> dict[str, str]:
-    """Return a name for each device: `CuPy` for `cupy:0`, or `CuPy 0` if the backend has several devices."""
+    """Return a name for each device, such as `CuPy` for `cupy:0`, or `CuPy 0` if the backend has several
+    devices."""
     backends = {device: backend_text(device) for device in devices}
     several = Counter(backends.values())
     return {
@@ -83,8 +84,8 @@ def device_names(devices: Iterable[str]) -> dict[str, str]:
 
 
 def gpus_text(run: Run, device_ids: Iterable[str], length: int = 40) -> str:
-    """Return `NVIDIA H200 (CuPy, WebGPU)`: each GPU name with the backends that drive it. If backends name a GPU
-    differently, the first device's name counts."""
+    """Return each GPU model with the backends that drive it, such as `NVIDIA H200 (CuPy, WebGPU)`. If backends
+    name a GPU differently, the name of the first device is used. `length` is the longest name."""
     gpus = {device.id: device.gpu_id or device.id for device in run.devices}
     names = {gpus[device.id]: shorten(device.name, length) for device in reversed(run.devices)}
     texts = []
@@ -99,8 +100,9 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 
 
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
-    """Return `numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`; `NumPy without numba` if numba
-    would be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
+    """Return the names of the CPU's code in the order of `codes`, such as `numba`, `PyTorch with MKL`, `NumPy`
+    or `OpenBLAS`. `NumPy without numba` means that numba might be faster. `short` writes `PyTorch/MKL`, and
+    leaves out NumPy if it calls a BLAS. `versions` adds the versions of the libraries."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {other.library for other in codes if other.backend == code.backend} - {"", NUMBA}
@@ -115,27 +117,29 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
 
 
 def plain_text(codes: Sequence[CpuCode]) -> str:
-    """Return `plain NumPy`; if all codes are users' programs, the libraries that these programs use."""
+    """Return `plain NumPy`. If all codes are users' programs, return the libraries that these programs use."""
     return list_words(cpu_names(codes)) if codes and all(code.own for code in codes) else "plain NumPy"
 
 
 def _blas(text: str, versions: bool) -> str:
-    """Return the library's short name: `OpenBLAS`, or `OpenBLAS 0.3.34` with `versions`, for `OpenBLAS 0.3.34.0.0
-    (Haswell)`."""
+    """Return the short name of a library, such as `OpenBLAS` for `OpenBLAS 0.3.34.0.0 (Haswell)`. `versions`
+    adds the version: `OpenBLAS 0.3.34`."""
     if not versions:
         return printable(text.partition(" ")[0])
     return printable(_LONG_VERSION.sub(r"\1", text.partition(" (")[0]))
 
 
 def cpu_text(run: Run, names: Sequence[str] = ()) -> str:
-    """Return `16 CPU threads (numba, OpenBLAS)`; `the CPU` if the number of threads is not known."""
+    """Return a text such as `16 CPU threads (numba, OpenBLAS)`, or `the CPU` if the number of threads is
+    unknown. `names` are the names in brackets."""
     threads = cpu_threads(run)
     text = "the CPU" if threads is None else count_noun(threads, "CPU thread")
     return f"{text} ({', '.join(names)})" if names else text
 
 
 def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
-    """Return `vs 16 CPU threads: numba, PyTorch with MKL`; for a baseline that is no CPU, the baseline's own text."""
+    """Return a description of the baseline, such as `vs 16 CPU threads: numba, PyTorch with MKL`. If the
+    baseline is not a CPU, return the description of the analysis."""
     rows = list(rows)
     names = cpu_names(cpu_codes(analysis.run, rows))
     if not names or any(entry.device_kind != "cpu" for entry in rows):
@@ -144,8 +148,8 @@ def against_text(analysis: Analysis, rows: Iterable[CaseResult]) -> str:
 
 
 def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, str]:
-    """Return whether the cases have several dtypes, whether they have several devices, and a title with the dtype and
-    device that all cases share."""
+    """Return whether the cases have several dtypes, whether they have several devices, and a title with the
+    dtype and the device that all cases share."""
     dtypes, devices = (dict.fromkeys(getattr(case, name) for case in cases) for name in ("dtype", "device_id"))
     title = [*dtypes] if len(dtypes) == 1 else []
     title += [f"on {device_text(analysis, *devices)}"] if len(devices) == 1 else []
@@ -153,43 +157,43 @@ def shared_text(analysis: Analysis, cases: Sequence[Case]) -> tuple[bool, bool, 
 
 
 def size_text(entry: CaseResult) -> str:
-    """Return n, followed by the op's other params: `4096 batch=8`."""
+    """Return n, followed by the other params of the op, such as `4096 batch=8`."""
     return with_params(
         format_size(entry.case.params.get("n", 0), table=True), dict(beside_size(entry.case.params))
     )
 
 
 def series_name(entry: Case) -> str:
-    """Return `matmul float32`, followed by the params other than the size: `matmul float32 k=8`."""
+    """Return the name of the series of a case, such as `matmul float32` or `matmul float32 k=8`."""
     return with_params(f"{entry.op} {entry.dtype}", dict(beside_size(entry.params)))
 
 
 def with_params(text: str, params: Mapping[str, int]) -> str:
-    """Return the text followed by the params: `matmul k=8`."""
+    """Return the text followed by the params, such as `matmul k=8`."""
     return text + "".join(f" {name}={value}" for name, value in sorted(params.items()))
 
 
 def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
-    """Return `data on the GPU`, `copied at every call` or `10 calls a copy`. `beside_queued`: the table also has queued
-    calls, so return `on the GPU, waited`."""
+    """Return the name of a regime, such as `data on the GPU`, `copied at every call` or `10 calls a copy`.
+    `beside_queued` means that the table also has queued calls: then waited calls are `on the GPU, waited`."""
     if beside_queued and regime_id in _BESIDE_QUEUED:
         return _BESIDE_QUEUED[regime_id]
     return _SITUATIONS.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls a copy"
 
 
 def with_text(regime_id: str) -> str:
-    """Return the situation as a part of a sentence: `with data on the GPU`."""
+    """Return the name of a regime as a part of a sentence, such as `with data on the GPU`."""
     text = situation_text(regime_id)
     return _WITH.get(regime_id) or (text if regime_id in _SITUATIONS else f"with {text}")
 
 
 def short_text(regime_id: str) -> str:
-    """Return the situation in a word or two: `waited`, `queued`, `10 calls`, `copied`."""
+    """Return the name of a regime in one or two words, such as `waited`, `queued`, `10 calls` or `copied`."""
     return _DATA.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls"
 
 
 def data_text(entry: Case) -> str:
-    """Return the situation of a case in a word or two."""
+    """Return the name of the regime of a case in one or two words."""
     return short_text(entry.regime_id)
 
 
@@ -199,12 +203,12 @@ def regime_order(entry: Case) -> tuple[int, int]:
 
 
 def regimes(rows: Iterable[Case]) -> list[str]:
-    """Return the short names of the regimes of `rows`, each once and in order."""
+    """Return the short names of the regimes of `rows`, each once, in the order in which regimes are shown."""
     return list(dict.fromkeys(data_text(entry) for entry in sorted(rows, key=regime_order)))
 
 
 def where_legend(rows: Iterable[Case]) -> str:
-    """Return the meaning of the short names of the regimes of `rows`."""
+    """Return the meanings of the short names of the regimes of `rows`."""
     return "; ".join(
         dict.fromkeys(
             f"{data_text(entry)}: {entry.calls} calls share one copy"
@@ -219,17 +223,19 @@ _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
 def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
-    """Return `1.52 ms`, with two or three digits depending on the interval; `-` without an estimate."""
+    """Return a time such as `1.52 ms`, with two or three digits depending on its interval. Return `-` for
+    None."""
     return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
-    """Return a time without an interval as text, with three digits: `1.52 ms`; `-` for None."""
+    """Return a time without an interval as text with three digits, such as `1.52 ms`. Return `-` for None."""
     return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
 
 
 def interval_text(interval: IntervalLike) -> str:
-    """Return `[33.2, 34.1]`: both ends with the decimals of the estimate; a low end above 0 is never written as 0."""
+    """Return both ends of an interval with the decimals of its estimate, such as `[33.2, 34.1]`. A low end
+    above 0 is never written as 0."""
     decimals = _decimals(interval)
     low = _decimal_text(interval.low, decimals)
     if interval.low > 0 and not float(low):
@@ -238,12 +244,12 @@ def interval_text(interval: IntervalLike) -> str:
 
 
 def ratio_text(ratio: IntervalLike) -> str:
-    """Return the ratio with its interval: `33.7x [33.2, 34.1]`."""
+    """Return the ratio with its interval, such as `33.7x [33.2, 34.1]`."""
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
 def short_ratio_text(ratio: IntervalLike) -> str:
-    """Return the ratio without its interval: `33.7x`."""
+    """Return the ratio without its interval, such as `33.7x`."""
     return f"{_decimal_text(ratio.estimate, _decimals(ratio))}x"
 
 
@@ -252,8 +258,8 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 
 
 def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """Return the winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %; with ` ?` if
-    the interval leaves the winner open. `style` writes the factor."""
+    """Return the winner and its factor, such as `GPU 33.7x [33.2, 34.1]` or `CPU 2.1x`, or `about equal` within
+    15 %. If the interval leaves the winner open, ` ?` follows. `style` writes the factor."""
     split = entry.case.device_kind == "hybrid" and entry.baseline.device_kind == "gpu"
     against = "CPU" if entry.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
     return winner_text(
@@ -264,8 +270,8 @@ def gain_text(entry: Speedup, style: GainStyle = short_ratio_text) -> str:
 def winner_text(
     ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
 ) -> str:
-    """Return the winner and its factor for the ratio time of `slower` / time of `faster`; below 1 `slower` is the
-    winner."""
+    """Return the winner and its factor. `ratio` is the time of the device called `slower` divided by that of
+    the device called `faster`, so that below 1 `slower` is the winner. `style` writes the factor."""
     side, shown = faster, ratio
     if ratio.estimate < 1:
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
@@ -276,7 +282,7 @@ def winner_text(
 
 
 def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
-    """Return `[1.50, 1.54] ms`, in the unit of the estimate."""
+    """Return the interval of a time in the unit of its estimate, such as `[1.50, 1.54] ms`."""
     name = time_text(time, unit).rpartition(" ")[2]
     scale = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[name]
     scaled = Interval(time.low * scale, time.estimate * scale, time.high * scale, time.kind)
@@ -284,14 +290,15 @@ def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
 
 
 def rate_text(rates: Rates | None, *, flops: bool) -> str:
-    """Return `1.35 TFLOP/s` or `4.1 GB/s`; `-` if the op declares no such rate."""
+    """Return the rate of an op as text, such as `1.35 TFLOP/s` (with `flops`) or `4.1 GB/s`. Return `-` if the
+    op declares no such work."""
     value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
     return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
 
 
 def share_text(share: float) -> str:
-    """Return `12%`, with a minus sign if negative and one decimal below 10 %. A share that rounds to nothing is `0%`;
-    from ten times on the text is `12x`."""
+    """Return a share as text, such as `12%`. Below 10 % it has one decimal, a share that rounds to nothing is
+    `0%`, and from ten times on the text is `12x`."""
     if abs(share) >= 9.995:
         return f"{share:.3g}x" if abs(share) < 1000 else f"{float(f'{share:.3g}'):.0f}x"
     percent = share * 100 if abs(share) >= 5e-4 else 0.0
@@ -299,12 +306,13 @@ def share_text(share: float) -> str:
 
 
 def mark(label: Label | None) -> str:
-    """Return the mark of a label: `~` noisy, `~~` unstable, `!` any other label that is not ok."""
+    """Return the mark of a label: `~` for noisy, `~~` for unstable, and `!` for any other label that is not
+    ok."""
     return "" if label in (None, "ok") else _MARKS.get(label, "!")
 
 
 def legend(labels: AbstractSet[Label | None]) -> str:
-    """Return the meaning of the marks of these labels; an empty text without marks."""
+    """Return the meanings of the marks of these labels. Return an empty text if they have no marks."""
     parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
     others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
     return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])
@@ -315,8 +323,8 @@ def _digits(interval: IntervalLike) -> int:
 
 
 def _decimals(interval: IntervalLike) -> int:
-    """Return the number of decimals of the estimate after rounding: 99.96 with three digits is 100 and has no
-    decimals."""
+    """Return the number of decimals of the estimate after rounding. For example, 99.96 with three digits is 100
+    and has no decimals."""
     digits = _digits(interval)
     printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
     return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)

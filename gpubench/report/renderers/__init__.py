@@ -1,5 +1,5 @@
-"""The formats for people: lines, Markdown and HTML. This file draws documents as lines and chooses the format of a
-comparison or its noise.
+"""The formats for people: lines, Markdown and HTML. This file draws documents as lines and as Markdown, and it
+chooses the format of a comparison or of noise.
 
 Renderers draw the content of sections. The command line, the Python interface and wings name a format.
 """
@@ -27,7 +27,8 @@ def render_markdown(analyses: Sequence[Analysis], options: RenderOptions) -> str
 
 
 def arrange(report: TextDocument) -> TextDocument:
-    """Put the sections that are not folded first, then the machine, then the warnings, then the folded sections."""
+    """Return the report with its sections in the order of Markdown: the sections that are not folded, the
+    machine, the warnings, the folded sections."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     warnings = [part for part in report.sections if part.key == "warnings"]
     lead = [part for part in report.sections if not part.folded and part not in warnings]
@@ -38,7 +39,7 @@ def arrange(report: TextDocument) -> TextDocument:
 def draw_markdown(
     documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report"
 ) -> str:
-    """Return any documents as Markdown, one after the other, each below `title`."""
+    """Return documents as Markdown, one after the other, each below `title`."""
     text = "\n---\n\n".join(
         _document_text(report, title) for report in visible(documents, ascii_only=options.ascii_only)
     )
@@ -87,7 +88,7 @@ def render_plain(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def draw_lines(documents: Sequence[TextDocument], options: RenderOptions, *, plain: bool = False) -> str:
-    """Return any documents as lines, one document after the other. `plain`: without colour and box drawing."""
+    """Return documents as lines, one document after the other. `plain` leaves out colours and box drawing."""
     lines: list[Line] = []
     rule = "=" * min(options.width, 60) if plain else ("=" if options.ascii_only else "═") * options.width
     for i, report in enumerate(visible(documents, ascii_only=options.ascii_only)):
@@ -128,10 +129,10 @@ def render_documents(
     content: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
     title: str,
 ) -> str:  # fmt: skip
-    """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. Markdown and HTML
-    put `title` above the documents.
+    """Return text with one trailing newline: `content` as JSON, or its `documents` in another format. Markdown
+    and HTML put `title` above the documents.
 
-    `format` is one of DOCUMENT_FORMATS. The module of a format is imported only when needed.
+    `format` is one of DOCUMENT_FORMATS.
     """
     if format == "json":
         from gpubench.report.layout import json_text

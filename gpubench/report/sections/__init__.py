@@ -1,4 +1,5 @@
-"""Sections of a report, one module each. A section defines its table, its chart and its JSON rows from the analysis.
+"""The sections of a report, one module for each. A section makes its table, its chart and its JSON rows from
+the analysis.
 
-`contents` and the exporters combine the sections; sections know no renderer.
+`contents` and the exporters combine the sections. The sections do not depend on any renderer.
 """

@@ -1,4 +1,4 @@
-"""The answer on one screen: a sentence, the two sides, a table of two situations, and its limits."""
+"""The answer on one screen: a sentence, the two sides, a table of two situations, and how precise it is."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ from gpubench.result.case import WAITED
 from gpubench.result.run import Failure, Run
 
 KEY, TITLE = "answer", "Answer"
-HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
-_FEW_LINES = 10  # of one op at sizes that were asked for
+HEIGHT, MOST_ROWS = 24, 16  # lines of a screen; a table with more rows than this is printed whole
+_FEW_LINES = 10  # the most lines for one op at requested sizes
 _SENTENCE_LINES = 3
-_OPTION_ROOM = 32  # columns of `26 notes: ... --sections warnings`
-_MOST_NAMES = 5  # of ops that were not measured
-_MOST_CODES = 3  # users' functions by other code than theirs
-_MOST_SPLITS = 3  # sentences on splits; the others are counted
-_MOST_DTYPES = 2  # of more their number; each row has its own
-_ALIKE = 1.5  # break-evens that differ by less are not worth a line
-# Ranks of lines below the table: where there is no room the highest goes first, and what is needed stays.
+_OPTION_ROOM = 32  # the columns that `26 notes: ... --sections warnings` takes beside the command
+_MOST_NAMES = 5  # the most names of ops that were not measured
+_MOST_CODES = 3  # the most users' functions for which other code is faster
+_MOST_SPLITS = 3  # the most sentences on splits; further splits are counted
+_MOST_DTYPES = 2  # the most dtypes in the line of the sides; more are counted
+_ALIKE = 1.5  # a line is shown only if break-evens differ by more than this factor
+# The ranks of the lines below the table. The highest ranks are dropped first, and needed lines remain.
 NEEDED, COUNTED, COMMANDS, REASONS, MORE, OTHERS, RANGE, QUEUED_GAIN, OVERHEADS = range(9)
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the screen."""
+    """The content of the screen."""
 
-    sentences: tuple[tuple[str, ...], ...]  # in wordings that get shorter
-    context: tuple[str, ...]  # lines that name the devices
-    table: Table | None  # break-evens and gains; None: nothing was compared
-    troubles: tuple[str, ...]  # what was wrong or failed: one line before anything needed goes
-    notes: tuple[tuple[int, str], ...]  # each with its rank
-    files: tuple[str, ...]  # lines that are never broken
-    commands: str = ""  # last line: commands for more; empty: none
-    command: str = "gpubench report"  # command that shows what is left out
+    sentences: tuple[tuple[str, ...], ...]  # the first sentences, in wordings of falling length
+    context: tuple[str, ...]  # the lines that name the devices
+    table: Table | None  # the break-evens and gains; None: nothing was compared
+    troubles: tuple[str, ...]  # failures and wrong results; they are shortened before a needed line is dropped
+    notes: tuple[tuple[int, str], ...]  # further lines, each with its rank
+    files: tuple[str, ...]  # the lines with file names, which are never broken
+    commands: str = ""  # the last line, with commands that show more; empty: none
+    command: str = "gpubench report"  # the command that shows what is left out
     most: int  # the most lines of the screen
 
 
 @section("answer", order=30, help="From which size on the GPU pays, and by how much")
 def answer_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the screen for terminals and plain text; in a full report draw sentences and a table."""
+    """Return the screen for terminals and plain text, or sentences and a table for a full report."""
     # Alone, nothing follows that says more.
     alone = tuple(options.sections) == (KEY,) and not options.full and bool(options.command)
     screen = make_screen(analysis, options, alone=alone)
@@ -104,14 +104,14 @@ def answer_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), more: Sequence[str] = (),
     height: int = HEIGHT,
 ) -> list[Line]:  # fmt: skip
-    """Return the screen at the end of a run. `saved`: the files; `more`: sections that `--full` adds; `height`: lines
-    of the terminal; a longer screen repeats the sentence as its last line. Without files no command is named."""
+    """Return the screen at the end of a run, with the `saved` files and the sections in `more`, which `--full`
+    adds. If it exceeds `height` lines, it repeats the sentence. Without files it names no command."""
     screen = make_screen(analysis, options, saved, more, alone=bool(options.command))
     return screen_lines(screen, options.width, height)
 
 
 def brief_answer(analysis: Analysis) -> str:
-    """Return the answer in a few words, for a line of a list of runs."""
+    """Return the answer in a few words, for a line in a list of runs."""
     brief = answer(analysis, thresholds=False)
     # The words for several ops count gains; those for one name its break-even.
     alone = sum(entry.device_id == brief.devices[0] for entry in brief.rows) == 1
@@ -130,8 +130,8 @@ def brief_answer(analysis: Analysis) -> str:
 def answer_sentences(
     analysis: Analysis, backend: str | None = None, regimes: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the answer in words, then the splits and stage assignments that pay. `backend` and `regimes` replace the
-    fastest GPU backend and the two situations of the table."""
+    """Return the answer in sentences, then the splits and stage assignments that pay. `backend` and `regimes`
+    replace the fastest GPU backend and the regimes of the table."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     return (
         *_first_lines(analysis, answered, regimes or answered.regimes)[0],
@@ -140,8 +140,8 @@ def answer_sentences(
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """Return the screen's lines; only file names may exceed `width`. With up to 16 table rows, notes are dropped to
-    keep to `screen.most` lines; with more, the sentence is repeated at the end if the screen exceeds `height`."""
+    """Return the lines of the screen. Only file names may exceed `width`. With up to 16 table rows, notes are
+    dropped above `screen.most` lines. With more, the sentence is repeated above `height` lines."""
     table = [] if screen.table is None else table_lines(screen.table, width)
     sentence: list[str] = []
     for sentences in screen.sentences:
@@ -177,7 +177,7 @@ def make_screen(
     analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), more: Sequence[str] = (), *, alone: bool,
     backend: str | None = None,
 ) -> Screen:  # fmt: skip
-    """Return the parts of the screen. `alone`: no section with more details follows; `backend`: as for `answer`."""
+    """Return the content of the screen. `alone` means that no section with details follows it."""
     run = analysis.run
     answered = with_own_names(answer(analysis, by_device=options.by_device, backend=backend), run)
     part = answer_part(analysis, alone=answered.absence is not None)
@@ -215,8 +215,8 @@ def make_screen(
 def _first_lines(
     analysis: Analysis, answered: MachineAnswer, regimes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the first sentences in wordings of falling length: the answer and the best split. Without a comparison: a
-    wing's sentences, else the reason."""
+    """Return the first sentences in wordings of falling length: the answer and the best split. If nothing was
+    compared, return the sentences of a wing, or the reason."""
     if answered.absence is not None:
         own = answer_part(analysis, alone=True).sentences
         if own:
@@ -256,7 +256,7 @@ def answer_table(answered: MachineAnswer) -> Table | None:
 
 
 def _most_lines(answered: MachineAnswer) -> int:
-    """Return the limit of lines, which is smaller for one or two named sizes of one op."""
+    """Return the most lines of the screen, which are fewer for one or two requested sizes of one op."""
     if not answered.named or len(answered.rows) > 1:
         return HEIGHT
     sizes = {gain.n for cell in answered.rows[0].cells.values() for gain in cell.gains}
@@ -264,13 +264,13 @@ def _most_lines(answered: MachineAnswer) -> int:
 
 
 def _short_command(options: RenderOptions) -> str:
-    """Return the command, shortened if it leaves no room for an option; the screen's last line has it whole."""
+    """Return the command that reports the run, or a short form if it would leave no room for an option."""
     named = options.command or "gpubench report"
     return named if columns(named) + _OPTION_ROOM <= options.width else "gpubench report FILE"
 
 
 def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
-    """Return the commands that show more, with the other GPU backends if there is room."""
+    """Return the commands that show more. Other GPU backends are named if there is room."""
     others = f"   {', '.join(map(backend_text, answered.others))}: --by-device" if answered.others else ""
     texts = [f"all: {options.command} --full", "   page: -o r.html", others]
     lines = ["".join(texts[:end]) for end in (3, 2, 1)]
@@ -278,7 +278,7 @@ def _command_line(answered: MachineAnswer, options: RenderOptions) -> str:
 
 
 def _best_code(answered: MachineAnswer) -> list[str]:
-    """Say how fast code other than the user's runs: on the CPU, and with the best code on both sides."""
+    """Return sentences on how fast other code than the user's is: on the CPU, and on both sides."""
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
@@ -298,7 +298,7 @@ def _best_code(answered: MachineAnswer) -> list[str]:
 
 
 def _on_host(answered: MachineAnswer) -> list[str]:
-    """Name the ops that no GPU can run, with their CPU times."""
+    """Return a sentence with the ops that no GPU can run and their CPU times."""
     times = [
         f"{winner.op} {format_seconds(winner.plain_s or winner.best_s)} at "
         f"{named_size_text(winner.n, winner.extent)}"
@@ -308,7 +308,7 @@ def _on_host(answered: MachineAnswer) -> list[str]:
 
 
 def _allocations(answered: MachineAnswer) -> list[str]:
-    """Say that plain NumPy allocates its results, for ops where another implementation wins; else nothing."""
+    """Return a sentence that plain NumPy allocates its results, if another implementation is faster."""
     better = {winner.op for winner in answered.implementations if winner.ratio is not None}
     allocating = dict.fromkeys(winner.op for winner in answered.implementations if winner.allocates)
     ops = [op for op in allocating if op in better]
@@ -323,8 +323,8 @@ def _allocations(answered: MachineAnswer) -> list[str]:
 
 
 def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
-    """Name ops and sizes that were not measured for lack of time. An interrupted run returns nothing: its last line
-    counts them."""
+    """Return a sentence with the ops and sizes that were not measured in time. An interrupted run has none,
+    because its last line counts them."""
     if not run.complete:
         return []
     if not (answered.rows or answered.implementations or answered.times):
@@ -346,7 +346,7 @@ def _name_rest(run: Run, answered: MachineAnswer) -> list[str]:
 
 
 def _splits(analysis: Analysis, command: str) -> list[str]:
-    """Say where a split over CPU and GPU pays, or that none pays; nothing if no split was measured."""
+    """Return sentences on splits over CPU and GPU: which pay, or that none does. Empty if none was measured."""
     calls = shared_calls(analysis)
     if not calls:
         return []
@@ -356,16 +356,16 @@ def _splits(analysis: Analysis, command: str) -> list[str]:
     return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
-# The line of both sides, in wordings that get shorter: the word between them, whether names of the CPU's code are short
-# or missing (None), and the length of a GPU's name.
+# The wordings of the line of both sides: the word between them, whether the names of the CPU's code are short
+# or left out (None), and the length of a GPU's name.
 _WORDINGS = (
     ("against", False, 40), ("against", True, 40), ("vs", True, 40), ("against", None, 40), ("against", None, 20),
 )  # fmt: skip
 
 
 def sides_line(run: Run, answered: MachineAnswer, width: int) -> str:
-    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.` in the first wording that fits
-    into one line. Return an empty text if neither side has a time."""
+    """Return a line such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32.`, in the
+    first wording that fits. Return an empty text if nothing has a time."""
     timed: list[AnswerRow | BestImplementation | GpuTimes] = [
         *answered.rows,
         *answered.implementations,
@@ -400,7 +400,7 @@ def _troubles(answered: MachineAnswer) -> list[str]:
 
 
 def _lost(analysis: Analysis) -> list[str]:
-    """Say which cases failed in some sessions only: they have a number, but the run counts as failed."""
+    """Return sentences on cases that failed in some sessions only. They have a time, but the run failed."""
     return [
         printable(entry.message.replace("these cases", count_noun(len(entry.ids), "case")))
         for entry in findings(analysis)
@@ -409,7 +409,7 @@ def _lost(analysis: Analysis) -> list[str]:
 
 
 def _shared_gpus(run: Run) -> list[str]:
-    """Name the GPUs that another process used during the run, so their times are too long."""
+    """Return sentences on GPUs that another process used, so that their times are too long."""
     answered = [item for item in run.warnings if item.code == OTHER_USERS and item.severity == "warning"]
     places = dict.fromkeys(printable(str(item.data.get("devices", "a GPU"))) for item in answered)
     return [f"Another process computed on {place}: times there are too long." for place in places]
@@ -421,7 +421,7 @@ def _ops(item: Trouble) -> str:
 
 
 def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
-    """Say where the files are; for an interrupted run, say how to resume it from the first file."""
+    """Return the lines with the saved files; for an interrupted run, how to resume it instead."""
     if run.complete or run.exit_reason != "interrupted":
         return [f"saved {path}" for path in saved]
     seconds, budget = seconds_of(run), run.settings.budget_s
@@ -451,7 +451,7 @@ def _ending(run: Run, answered: MachineAnswer, saved: Sequence[str], width: int)
 def _notes(
     analysis: Analysis, answered: MachineAnswer, options: RenderOptions, *, alone: bool
 ) -> list[tuple[int, str]]:
-    """Return notes that a reader can do without, each with its rank."""
+    """Return lines that a reader can do without, each with its rank."""
     texts = [(REASONS, text) for text in _reasons(answered)]
     gain = answered.queued_gain if len(answered.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
@@ -477,7 +477,7 @@ def _notes(
 
 
 def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
-    """Return how precise the break-evens are, and the numbers of sessions and seconds."""
+    """Return how precise the break-evens are, with the numbers of sessions and seconds."""
     # One op shows all its situations, a table of many two of them.
     regimes = answered.regimes if len(answered.rows) > 1 else answered.rows[0].cells if answered.rows else ()
     cells = [cell for entry in answered.rows for regime, cell in entry.cells.items() if regime in regimes]
@@ -488,7 +488,7 @@ def _range_line(analysis: Analysis, answered: MachineAnswer) -> str:
 
 
 def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
-    """Count the break-evens by their precision: `Break-evens: 9 within 1.5x, 5 within 2x.`"""
+    """Count the break-evens by their precision, such as `Break-evens: 9 within 1.5x, 5 within 2x.`"""
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp = sum(cell.sharp for cell in thresholds)
     rough = sum(cell.kind == "at" and not cell.sharp for cell in thresholds)
@@ -499,7 +499,7 @@ def _sureness(cells: Sequence[AnswerCell]) -> list[str]:
 
 
 def _reasons(answered: MachineAnswer) -> list[str]:
-    """Say why cells are `?`, by reason; situations are not named, because a reason often holds for both."""
+    """Return a line with the reasons why cells are `?`. A reason often holds for all situations."""
     whys = [
         (entry.op, "not measured" if cell is None else why_text(cell.why))
         for entry in answered.rows
@@ -515,9 +515,9 @@ def _reasons(answered: MachineAnswer) -> list[str]:
     return [f"? break-even unknown: {'; '.join(texts)}."]
 
 
-_MISSING = "No module named"  # how Python says that a package is not installed
+_MISSING = "No module named"  # the words of Python's message for a package that is not installed
 _ADAPTER = re.compile(r"(\S+) \((.+)\) is a software adapter")
-MOST_IMPLEMENTATIONS = 6  # names of ops in the sentence
+MOST_IMPLEMENTATIONS = 6  # the most names of ops in the sentence
 _BEGIN = {
     "no-gpu": "No GPU here: compute on the CPU", "not-asked": "No GPU was measured", "no-time": "The GPU gave no time",
     "wrong": "The GPU gave wrong numbers", "hidden": "No case of a GPU is among those shown",
@@ -530,7 +530,7 @@ _BRIEF = {
 
 
 def absence_sentences(answered: MachineAnswer, why: Absence) -> tuple[tuple[str, ...], ...]:
-    """Return why there is no comparison, in two wordings: with the names of ops, and without."""
+    """Return the reason why there is no comparison, in two wordings: with the names of ops, and without."""
     if why.kind == "checked":
         right = "1 case is right" if why.checked == 1 else f"{why.checked} cases are right"
         others = (
@@ -554,7 +554,7 @@ def _because(why: Absence) -> str:
 
 
 def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
-    """Return endings of that sentence: which ops have a faster CPU implementation."""
+    """Return ends of that sentence: the ops with a faster CPU implementation, with names and without."""
     ops = len({winner.op for winner in answered.implementations})
     better = list(dict.fromkeys(winner.op for winner in answered.implementations if winner.ratio is not None))
     if not any(winner.plain_s is not None for winner in answered.implementations):
@@ -579,7 +579,7 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
 
 
 def looked_for(run: Run) -> str:
-    """Return the backends that were looked for but gave no GPU, with reasons; empty if there is none."""
+    """Return a line with the backends that gave no GPU and the reasons, or an empty text."""
     answered: dict[str, str] = {}
     for warning in run.warnings:
         backend, _, why = warning.message.partition(":")
@@ -596,5 +596,5 @@ def looked_for(run: Run) -> str:
 
 
 def _software(name: str) -> str:
-    """Return `llvmpipe: not a GPU`, without the versions in brackets after the name."""
+    """Return a text such as `llvmpipe: not a GPU`, without the versions in brackets after the name."""
     return f"{shorten(name.partition(' (')[0], 30)}: not a GPU"

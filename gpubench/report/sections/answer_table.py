@@ -1,7 +1,7 @@
 """The tables of the final screen.
 
-There is a table for two situations of all ops, for the situations of one op, for named sizes, for CPU implementations
-without a GPU, and for GPU times without a CPU. Each table has narrower forms.
+There are tables for two situations of all ops, for the situations of one op, for requested sizes, for CPU
+implementations without a GPU, and for GPU times without a CPU. Each table has narrower forms.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from gpubench.result.case import QUEUED, SHORT_DTYPES, WAITED
 def bare_table(
     columns: Iterable[Column], rows: Iterable[Iterable[Cell]], narrower: Table | None = None
 ) -> Table:
-    """Return a table in the style of the answer."""
+    """Return a table in the style of the answer, without rules."""
     return Table(tuple(columns), tuple(map(tuple, rows)), narrower=narrower, bare=True)
 
 
 def thresholds_table(answer: MachineAnswer) -> Table:
-    """Return a row for each op: `pays from` and the gain in two situations.
+    """Return a table with a row for each op: `pays from` and the gain in two situations.
 
-    The heading has the most common size of the gains; a gain at another size has its size beside it. If most gains have
-    other sizes, each row has its own size.
+    The heading has the most common size of the gains, and a gain at another size has its size beside it. If
+    most gains have other sizes, each row has its own size.
     """
     counted: Extent = "plain" if all(entry.extent == "plain" for entry in answer.rows) else "elements"
     columns, rows = _names(answer)
@@ -73,7 +73,7 @@ def _gain_of(entry: AnswerRow, regime: str) -> Gain | None:
 
 
 def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bool:
-    """Return whether most gains are at another size than the most common size of their situation."""
+    """Tell whether most gains are at another size than the most common size of their regime."""
     at_common = [
         entry.elements(gain.n) == n
         for regime, n in common.items() for entry in answer.rows if (gain := _gain_of(entry, regime))
@@ -82,7 +82,8 @@ def _sizes_differ(answer: MachineAnswer, common: Mapping[str, int | None]) -> bo
 
 
 def _gain(entry: AnswerRow, cell: AnswerCell | None, common: int | None) -> Cell:
-    """Return the gain, with its size if the size is not `common`. The size of a matrix is compared by its elements."""
+    """Return the cell of a gain, with its size if it is not `common`. The size of a matrix is compared by its
+    elements."""
     gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or entry.elements(gain.n) == common:
         return gain_cell(gain)
@@ -95,8 +96,8 @@ def _commonest(answer: MachineAnswer, regime: str) -> int | None:
 
 
 def _names(answer: MachineAnswer) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns and cells that name each row: the op, the dtype if there are several, and the GPU if there are
-    several."""
+    """Return the columns and the cells that name each row: the op, the dtype if there are several, and the GPU
+    if there are several."""
     dtypes = len({entry.dtype for entry in answer.rows}) > 1
     names = [[Cell(_series_label(entry, dtypes=dtypes))] for entry in answer.rows]
     if all(entry.count == len(answer.devices) for entry in answer.rows):
@@ -115,12 +116,12 @@ def _series_label(entry: AnswerRow | BestImplementation | GpuTimes, *, dtypes: b
 
 
 def _order(regime: str) -> tuple[int, str]:
-    """Return the sort key of a situation: queued, waited, N calls a copy, copied."""
+    """Return the sort key of a regime: queued, waited, N calls a copy, copied."""
     return ({QUEUED: 0, WAITED: 1, ALWAYS: 3}.get(regime, 2), regime)
 
 
 def one_op_table(entry: AnswerRow) -> Table:
-    """Return a row for each situation of one op, with the GPU time behind the gain."""
+    """Return a table with a row for each situation of one op, with the GPU time behind the gain."""
     gains = [cell.gain for cell in entry.cells.values() if cell.gain is not None]
     n = max((gain.n for gain in gains), default=None)
     cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
@@ -141,12 +142,12 @@ def one_op_table(entry: AnswerRow) -> Table:
 
 
 def _top_text(n: int, extent: Extent) -> str:
-    """Return the largest size with its name: `n = 16 M`, `side = 4096`."""
+    """Return the largest size with its name, such as `n = 16 M` or `side = 4096`."""
     return f"side = {n}" if extent == "side" else f"n = {size_text(n, extent)}"
 
 
 def sizes_table(answer: MachineAnswer) -> Table:
-    """Return a row for each requested size."""
+    """Return a table with a row for each op and requested size."""
     # Where numba would be faster and does not work, the CPU is not at its best.
     cpu = "CPU" if any(code.weaker for code in answer.cpu) else "best CPU"
     columns, names = _names(answer)
@@ -179,10 +180,10 @@ def _gpu_time(cell: AnswerCell | None, gain: Gain | None) -> Cell:
 
 
 def implementations_table(answer: MachineAnswer) -> Table:
-    """Return the fastest CPU implementations of a run without a GPU.
+    """Return a table of the fastest CPU implementations, for a run without a GPU.
 
-    Several ops have one row each, with their sizes side by side. For one op, or for requested sizes, each size has a
-    row with the time of plain NumPy.
+    Several ops have one row each, with their sizes side by side. For one op, or for requested sizes, each size
+    has a row with the time of plain NumPy.
     """
     ops = {
         (implementation.op, implementation.dtype, *implementation.params.items())
@@ -241,7 +242,8 @@ def _implementations_beside(answer: MachineAnswer, narrower: Table) -> Table:
 
 
 def _implementation_cells(implementation: BestImplementation | None, elements: int) -> list[Cell]:
-    """Return the cells of one op below a heading's size; a different size is written into the cell."""
+    """Return the cells of one op below the size of a heading. If the size of the op differs, it is written into
+    the cell."""
     if implementation is None:
         return [Cell("-"), Cell("")]
     tail = "" if implementation.elements == elements else f" at {_measured_size(implementation)}"
@@ -263,7 +265,7 @@ def _measured_size(implementation: BestImplementation | GpuTimes) -> str:
 
 
 def times_table(answer: MachineAnswer) -> Table:
-    """Return the time of a call on each GPU, for a run without CPU times."""
+    """Return a table with the time of a call on each GPU, for a run without CPU times."""
     regimes = sorted({regime for entry in answer.times for regime in entry.seconds}, key=_order)
     gpus = device_names(dict.fromkeys(entry.device_id for entry in answer.times))
     dtypes = len({entry.dtype for entry in answer.times}) > 1
@@ -300,17 +302,17 @@ def _implementation_gain(implementation: BestImplementation) -> Cell:
 
 
 class AnswerPart(NamedTuple):
-    """The lines that a wing adds to the answer."""
+    """The content that a wing adds to the answer."""
 
-    needed: tuple[str, ...] = ()  # lines that are never left out
-    sentences: tuple[str, ...] = ()  # answer, where no GPU was held against a CPU
-    context: str = ""  # devices of that answer
-    table: Table | None = None  # table of that answer
-    times_below: bool = False  # a section that follows has the times of one GPU too
+    needed: tuple[str, ...] = ()  # the lines that are never left out
+    sentences: tuple[str, ...] = ()  # the answer if no GPU was compared with a CPU
+    context: str = ""  # the devices of that answer
+    table: Table | None = None  # the table of that answer
+    times_below: bool = False  # whether a later section also shows the times of one GPU
 
 
 def answer_part(analysis: Analysis, *, alone: bool) -> AnswerPart:
-    """Return the parts of all wings as one. `alone`: no GPU was compared with a CPU."""
+    """Return the parts of all wings as one. `alone` means that no GPU was compared with a CPU."""
     makers = wings.find_all(wings.brought("answers")).values()
     parts: list[AnswerPart] = [make(analysis, alone=alone) for make in makers]
     return AnswerPart(

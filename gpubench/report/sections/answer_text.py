@@ -1,4 +1,4 @@
-"""The words of the final screen: sizes, cells, gains and the first sentence."""
+"""The texts of the final screen: sizes, cells, gains and the first sentence."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from gpubench.result.case import QUEUED, WAITED, own_names
 from gpubench.result.run import Run, Skip
 
 MOST_NAMES, MOST_LOSERS = 4, 3
-_MOST_RAISING = 3  # functions; the others are counted
-CLOSE_GAIN = 0.15  # how far off a gain may be, as a share of it, to be told without `~`
+_MOST_RAISING = 3  # the most failing functions that are named; the others are counted
+CLOSE_GAIN = 0.15  # the largest error of a gain, as a share of it, that is shown without `~`
 
 
 def rough_size_text(n: float) -> str:
-    """Return a number of elements rounded to one digit: `0.7 M`, `60 K`."""
+    """Return a number of elements rounded to one digit, such as `0.7 M` or `60 K`."""
     unit, scale = next(((unit, scale) for unit, scale in SIZE_UNITS if n >= scale / 2), ("", 1))
     digits = 10 ** math.floor(math.log10(n / scale))
     value = round(n / scale / digits) * digits
@@ -52,7 +52,8 @@ def rough_size_text(n: float) -> str:
 
 
 def asked_size_text(n: int, extent: Extent) -> str:
-    """Return a requested size without rounding: `1.1 K`, `16 M`; `1,000,000` if K and M would change the number."""
+    """Return a requested size without rounding, such as `1.1 K` or `16 M`; or `1,000,000` if K and M would
+    change the number."""
     if extent == "side" or (extent == "plain" and n < 10_000):
         return size_text(n, extent)
     for unit, scale in SIZE_UNITS:
@@ -64,13 +65,13 @@ def asked_size_text(n: int, extent: Extent) -> str:
 
 
 def named_size_text(n: int, extent: Extent) -> str:
-    """Return a requested size with its name: `n = 1 K`, `side 1024`."""
+    """Return a requested size with its name, such as `n = 1 K` or `side 1024`."""
     return f"side {n}" if extent == "side" else f"n = {asked_size_text(n, extent)}"
 
 
 def adapter_times(analysis: Analysis, unit: str) -> list[str]:
-    """Return a sentence with the times of software adapters: the first ops at their largest size. No table of the
-    screen has these times."""
+    """Return a sentence with the times of software adapters, for the first ops at their largest size. The
+    tables of the screen do not show them."""
     timed = [
         x for x in analysis.shown_of(analysis.compared) if x.device_kind == "software" and x.time is not None
     ]
@@ -86,7 +87,7 @@ def adapter_times(analysis: Analysis, unit: str) -> list[str]:
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
-    """Return `text` in the colour for the kind of `cell`; the words alone are sufficient."""
+    """Return `text` in the colour for the kind of `cell`. The text is clear without the colour."""
     kind = "open" if cell is None else cell.kind
     tones: dict[str, Tone] = {
         "wrong": "bad",
@@ -97,15 +98,16 @@ def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
 
 
 def factor_text(factor: float, within: float = 0.0) -> str:
-    """Return `14x` or `2.1x` with two digits; `~14x` if the factor may be off by more than CLOSE_GAIN."""
+    """Return a factor with two digits, such as `14x` or `2.1x`. If its error `within` exceeds CLOSE_GAIN, `~`
+    comes first."""
     rounded = float(f"{factor:.1e}")
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
     return f"{'~' if within > CLOSE_GAIN else ''}{rounded:.{decimals}f}x"
 
 
 def gain_text(gain: Gain) -> str:
-    """Return the winner and its factor: `GPU 14x`, `CPU ~2.1x`, or `about equal`. With doubt about the winner return
-    `GPU ~1.5x ?` or `about equal ?`."""
+    """Return the winner and its factor, such as `GPU 14x`, `CPU ~2.1x` or `about equal`. If the winner is not
+    sure, ` ?` follows."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
         return f"about equal{doubt}"
@@ -114,7 +116,8 @@ def gain_text(gain: Gain) -> str:
 
 
 def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
-    """Return the gain in the colour of the side that wins."""
+    """Return the text of a gain, followed by `tail`, in the colour of the side that wins. Return an empty cell
+    for None."""
     if gain is None:
         return Cell("")
     tones: dict[str, Tone] = {"gpu": "gpu", "cpu": "cpu"}
@@ -122,7 +125,7 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
 
 
 def with_own_names(answer: MachineAnswer, run: Run) -> MachineAnswer:
-    """Return the answer with users' functions named as in their source."""
+    """Return the answer with the names of users' functions as in their source."""
     names = {op: name for op, name in own_names(run.selection.ops).items() if op != name}
     renamed: MachineAnswer = each_text(answer, lambda text: names.get(text, text)) if names else answer
     return renamed
@@ -133,7 +136,7 @@ def series_text(entry: AnswerRow | BestImplementation | GpuTimes) -> str:
     return with_params(entry.op, entry.params)
 
 
-# How much the sentence says, from all down to what fits one line for each dtype.
+# How much the sentence says: from the names of ops down to counts that fit on one line for each dtype.
 Detail = Literal["names", "counts", "least"]
 DETAILS: tuple[Detail, ...] = ("names", "counts", "least")
 MOST_DTYPES = 3
@@ -142,10 +145,11 @@ MOST_DTYPES = 3
 def machine_sentences(
     answer: MachineAnswer, detail: Detail = "names", regimes: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the GPU's gains over all ops, each at its largest measured size: one sentence per dtype, at most three.
-    `regimes`: the situations, if not those of the table.
+    """Return the GPU's gains over all ops, each at its largest measured size, with one sentence for each of up
+    to three dtypes.
 
-    Only rows of the first GPU count, without wrong or failed results.
+    Only rows of the first GPU are used, without wrong or failed results. `detail` says how much a sentence
+    contains. `regimes` replaces the regimes of the table.
     """
     dtypes = sorted({entry.dtype for entry in answer.rows})
     sentences = []
@@ -164,7 +168,8 @@ def machine_sentences(
 
 
 def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
-    """Return how many ops the first GPU wins at their largest size, and how many ops have a gain."""
+    """Return the number of ops that the first GPU wins at their largest size, and the number of ops that have a
+    gain."""
     rows = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     cells = [entry.cells[regime] for entry in rows if regime in entry.cells]
     gains = [cell.gain for cell in cells if cell.gain and cell.kind not in ("wrong", "failed")]
@@ -172,8 +177,8 @@ def count_wins(answer: MachineAnswer, regime: str) -> tuple[int, int]:
 
 
 def brief_text(answer: MachineAnswer) -> str:
-    """Return the GPU's gains in a few words: `GPU wins 14 of 14, 1 of 14 copied`; for a single op `matmul: from ~230²,
-    from 982² copied`."""
+    """Return the GPU's gains in a few words, such as `GPU wins 14 of 14, 1 of 14 copied`, or for a single op
+    `matmul: from ~230², from 982² copied`."""
     first = [entry for entry in answer.rows if entry.device_id == answer.devices[0]]
     texts = []
     for regime in answer.regimes:
@@ -190,15 +195,15 @@ def brief_text(answer: MachineAnswer) -> str:
 
 
 class _Clauses(msgspec.Struct, frozen=True):
-    """The sentence of one dtype: a clause for each situation."""
+    """The parts of the sentence about one dtype, which has a clause for each regime."""
 
-    rows: Sequence[AnswerRow]  # ops of the dtype
+    rows: Sequence[AnswerRow]  # the ops of the dtype
     detail: Detail  # whether ops are named or counted
-    thresholds: bool  # sizes were searched, not named
+    thresholds: bool  # whether the break-evens are mentioned: the user requested no sizes
 
     def sentence(self, regimes: Sequence[str]) -> str:
-        """Return all clauses as a sentence. The first clause says `the GPU`; later clauses say `it` if the GPU was the
-        last subject."""
+        """Return the sentence with a clause for each regime. The first clause says `the GPU`, and later clauses
+        say `it` if the GPU is the subject of the clause before."""
         clauses, subject = [], "the GPU"
         for regime in regimes:
             clause = self._clause(regime, subject)
@@ -218,7 +223,7 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"the GPU wins {', '.join(counts) or 'none'}."
 
     def _gains(self, regime: str) -> dict[int, Gain]:
-        """Return the valid gains by the index of their row."""
+        """Return the valid gains, by the index of their row."""
         cells = {i: entry.cells.get(regime) for i, entry in enumerate(self.rows)}
         return {
             i: cell.gain for i, cell in cells.items() if cell and cell.gain and cell.kind not in ("wrong", "failed")
@@ -255,8 +260,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return f"{clause}{self._half(regime, places['gpu'], clause)}{rest}"
 
     def _wins(self, gpu: Sequence[int], cpu: Sequence[int], total: int) -> str:
-        """Return how many ops the GPU wins, with names if they are few. `gpu`: rows that the GPU wins; `cpu`: rows that
-        the CPU wins at the top of their ladders."""
+        """Return how many of `total` ops the GPU wins, with names if they are few. `gpu` holds the rows that
+        the GPU wins, and `cpu` those that the CPU wins at the largest size that the op declares."""
         if len(gpu) == total:
             return self._all(gpu)
         count = f"{len(gpu)} of {total}"
@@ -283,8 +288,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         return list_words(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
 
     def _half(self, regime: str, places: Sequence[int], clause: str) -> str:
-        """Return the size, in about how many elements, from which half of the GPU's wins begin; a matrix counts by its
-        elements. Return an empty text if the size is not known."""
+        """Return a text with the number of elements from which the GPU wins half of the ops that it wins.
+        Return an empty text if that is unknown or too few of them have vectors."""
         winners = [self.rows[i] for i in places]
         vectors = sum(entry.extent == "elements" for entry in winners)
         if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS:
@@ -298,7 +303,7 @@ class _Clauses(msgspec.Struct, frozen=True):
 
 
 def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
-    """Return the most likely break-even in elements, or infinity if it is not known."""
+    """Return the most likely break-even in elements. Return infinity if it is unknown."""
     size = (
         cell.n if cell.kind in ("at", "range") else cell.high if cell.kind in ("all-sizes", "below") else None
     )
@@ -306,8 +311,8 @@ def _guess(entry: AnswerRow, cell: AnswerCell) -> float:
 
 
 def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return the gain of one op: a clause for each situation, and the largest measured size, above which nothing is
-    claimed."""
+    """Return a sentence on the gain of one op: a clause for each regime, and the largest measured size, because
+    nothing is known above it."""
     cells = {regime: entry.cells[regime] for regime in regimes if regime in entry.cells}
     ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
     # Once, where all clauses have the same end.
@@ -321,8 +326,8 @@ def op_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
-    """Return the clause of one situation. It has both ends of a break-even, because no size between them is known to
-    win. `ends`: add the largest size."""
+    """Return the clause of one situation. It has both ends of the break-even's interval, because no size
+    between them is known to win. `ends` adds the largest measured size."""
     size = cell_text(cell, entry.extent).removesuffix(", mixed")
     both = both_text(cell, entry.extent).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
@@ -356,7 +361,8 @@ def _op_clause(entry: AnswerRow, cell: AnswerCell, *, ends: bool) -> str:
 
 
 def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
-    """Return the gain of one op at the requested sizes: `the GPU wins at both sizes, 6.7x to 22x`."""
+    """Return a sentence on the gain of one op at the requested sizes, such as
+    `the GPU wins at both sizes, 6.7x to 22x`."""
     gains_by_regime = {regime: entry.cells[regime].gains for regime in regimes if regime in entry.cells}
     clauses = [
         f"{situation_text(regime)}: {_sizes_clause(gains)}"
@@ -371,8 +377,8 @@ def sizes_sentence(entry: AnswerRow, regimes: Sequence[str]) -> str:
 
 
 def _sizes_clause(gains: Sequence[Gain]) -> str:
-    """Return the side that wins at all sizes, and its factors; if no side wins everywhere, the least and the largest
-    gain."""
+    """Return the side that wins at all sizes and its factors. If no side wins everywhere, return the least and
+    the largest gain."""
     least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
     first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
     winners = {gain.winner for gain in gains}
@@ -389,8 +395,8 @@ def _sizes_clause(gains: Sequence[Gain]) -> str:
 
 
 def raising_functions(run: Run) -> list[str]:
-    """Return sentences on failing functions, with reasons: first sessions that lack functions, then the smallest size
-    at which each function fails on NumPy."""
+    """Return sentences on users' functions that fail, with the reasons: first the functions that fail in some
+    sessions, then the smallest size at which each other function fails on NumPy."""
     smallest: dict[str, Skip] = {}
     for skip in run.outcomes:
         if isinstance(skip, Skip) and skip.reason == "bad-function" and skip.case.backend == "numpy":
@@ -410,8 +416,8 @@ def raising_functions(run: Run) -> list[str]:
 
 
 def left_out_functions(run: Run, command: str) -> list[str]:
-    """Name the user's functions that were not measured: a single function with its reason, several only by name.
-    `command` shows the reasons; it is empty if the reasons follow below."""
+    """Return a sentence with the users' functions that were not measured. A single function has its reason;
+    several are only named. `command` shows the reasons; it is empty if the reasons follow below."""
     messages = [
         printable(warning.message)
         for warning in run.warnings
@@ -425,7 +431,8 @@ def left_out_functions(run: Run, command: str) -> list[str]:
 
 
 def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
-    """Return the gain at the largest size, `GPU 14x`, if the user named sizes; else `the GPU pays from 23 K`."""
+    """Return the gain at the largest size, such as `GPU 14x`, if the sizes were requested (`named`). Else
+    return the break-even, such as `the GPU pays from 23 K`."""
     if named and cell is not None and cell.gain is not None:
         return gain_text(cell.gain)
     text = cell_text(cell, code.extent)
@@ -433,8 +440,8 @@ def best_text(cell: AnswerCell | None, code: BestCode, *, named: bool) -> str:
 
 
 def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
-    """Return a sentence if an unstable case has one of these times, else an empty text. `seconds`: the times behind the
-    first ratio."""
+    """Return a sentence on noise if an unstable case has one of these times in seconds, else an empty text.
+    `seconds` holds the times behind the first ratio."""
     unstable = [case for case in analysis.cases if case.time is not None and "unstable" in case.findings]
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""

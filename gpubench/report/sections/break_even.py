@@ -1,5 +1,5 @@
-"""The tables of break-evens and of gains, with a column for each situation; the table of all ratios with both times;
-and the table of calls that repay a copy."""
+"""The tables of break-evens and of gains, with a column for each situation; the table of all ratios with both
+times; and the table of the number of calls that repay a copy."""
 
 from __future__ import annotations
 
@@ -74,14 +74,15 @@ from gpubench.result.case import QUEUED, WAITED, own_names
 
 _FEW_LEFT_OUT = "Sizes that few situations have are left out; all sizes and both times: --sections speedup."
 _LIBRARY = "lib/lib: plain expression against plain expression"
-_RANKS = {"waited": 0, "copied": 0, "queued": 2}  # of situations in a narrow place; others go first
-MANY_SIZES = 6  # of an op: from here on, sizes of which a search measured a small part alone are left out
+_RANKS = {"waited": 0, "copied": 0, "queued": 2}  # ranks in a narrow table; others are dropped first
+MANY_SIZES = 6  # if an op has more sizes, those that only some cases have are left out
 
 
 @section("speedup", order=80, help="How many times as fast a GPU is, at every size")
 def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Section, ...]:
-    """Draw the gains. A full report, or a user who chose the section, also gets a row for each ratio with both times. A
-    user who chose an order gets only these rows, in the order of the analysis."""
+    """Return the sections of the gains. In a full report, or if the user chose the section, a row for each
+    ratio with both times is added. If the user chose an order, there are only these rows, in the order of the
+    analysis."""
     headline = [ratio for ratio in analysis.speedups if ratio.kind == "headline"]
     real = [ratio for ratio in headline if ratio.case.device_kind != "software"]
     software = [ratio for ratio in headline if ratio.case.device_kind == "software"]
@@ -107,8 +108,8 @@ def speedup_sections(analysis: Analysis, options: RenderOptions) -> tuple[Sectio
 
 
 def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
-    """Return the rows at planned sizes. For an op with many sizes, drop sizes that a search measured for only a part of
-    the cases."""
+    """Return the rows at planned sizes. If an op has many sizes, those that a search measured only for some
+    cases are left out."""
     usual = []
     for group in group_by(rows, lambda ratio: ratio.case.case.series).values():
         sizes = group_by(group, lambda ratio: ratio.case.case.n)
@@ -118,8 +119,8 @@ def _usual_sizes(rows: Sequence[Speedup]) -> list[Speedup]:
 
 
 def _whose(analysis: Analysis) -> Callable[[CaseResult], str]:
-    """Return a function from a case to its CPU device id as text; the text is empty if only one backend measured the
-    CPU."""
+    """Return a function that returns the device id of a CPU case, with a blank in front. It returns an empty
+    text if only one backend measured the CPU."""
     timed = {
         ratio.case.device_id
         for ratio in analysis.cases
@@ -160,8 +161,8 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
 
 
 def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a row for each op, size and device, with all situations side by side. The narrower form has no
-    intervals."""
+    """Return a table with a row for each op, size and device, and all situations side by side. The narrower
+    form has no intervals."""
     rows = rows if options.every_size else _usual_sizes(rows)
     data = regimes(ratio.case.case for ratio in rows)
     lines = group_by(rows, lambda ratio: (ratio.case.case.series, ratio.case.case.n, ratio.case.case.device_id))
@@ -194,8 +195,8 @@ def _gains_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOpt
 
 
 def _ratios_table(analysis: Analysis, rows: Sequence[Speedup], options: RenderOptions) -> Table:
-    """Return a row for each of `rows`, with both times and their implementations. The rows are sorted by op, device,
-    situation and size, unless the user chose an order."""
+    """Return a table with a row for each of `rows`, with both times and their implementations. The rows are
+    sorted by op, device, situation and size, unless the user chose an order."""
     library = _library_ratios(analysis, rows)
     whose, unit = _whose(analysis), options.time_unit
     columns = heads(
@@ -239,7 +240,8 @@ def _side_text(side: CaseResult, unit: str) -> str:
 
 
 def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
-    """Return the title of a table of software adapters, which says that they are no GPUs; else an empty text."""
+    """Return the title of a table of software adapters, which says that they are not GPUs. Return an empty text
+    for other devices."""
     adapters = dict.fromkeys(
         ratio.case.case.device_id for ratio in rows if ratio.case.device_kind == "software"
     )
@@ -247,8 +249,8 @@ def _adapters_text(analysis: Analysis, rows: Sequence[Speedup]) -> str:
 
 
 def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
-    """Return the library-to-library ratios by workload, regime and device. Return nothing if every headline ratio is
-    already library-to-library, because the table would repeat it."""
+    """Return the library-to-library ratios by workload, regime and device. The result is empty if every
+    headline is already library-to-library, because the table would repeat it."""
     if all(
         {ratio.baseline.case.implementation, ratio.case.case.implementation} == {"library"} for ratio in rows
     ):
@@ -262,7 +264,7 @@ def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[s
 
 
 def _gain_cell(ratio: Speedup, style: GainStyle) -> Cell:
-    """Return the gain, in the colour of the winner if the interval excludes 1."""
+    """Return the cell of a gain. It has the colour of the winner if the interval excludes 1."""
     tone: Tone = "gpu" if ratio.lo > 1 else "cpu" if ratio.hi < 1 else "plain"
     return Cell(gain_text(ratio, style) + mark(ratio.label), tone if ratio.headline else "muted")
 
@@ -283,7 +285,8 @@ CAPTION = (
 
 @chart("speedup", order=20)
 def speedup_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw one line for each device and regime, and the break-evens on the line at 1."""
+    """Return the chart of the speedups: one line for each device and regime, with the break-evens on the line
+    at 1."""
     import altair
 
     unit = options.time_unit
@@ -339,12 +342,12 @@ _WORDS = {
     "above": "> n: the CPU surely wins up to n, beyond it is not sure",
     "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
-_MOST_OPS = 4  # named with a reason
+_MOST_OPS = 4  # the most ops that are named with a reason
 
 
 @section("breakeven", order=60, help="From which size on each device wins, in every situation")
 def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the break-evens; the narrow form has no intervals."""
+    """Return the section of the break-evens, or None if there are none. The narrow form has no intervals."""
     names = own_names(curve.op for curve in analysis.break_even)
     curves = [msgspec.structs.replace(curve, op=names[curve.op]) for curve in analysis.break_even]
     if not curves:
@@ -354,7 +357,7 @@ def break_even_section(analysis: Analysis, options: RenderOptions) -> Section | 
 
 
 def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> Table:
-    """Return a row for each op, dtype and device. Values that all rows share stand in the title."""
+    """Return a table with a row for each op, dtype and device. Values that all rows share are in the title."""
     words = cell_text if short else both_text
     dtypes, devices, title = shared_text(analysis, [curve.case for curve in curves])
     regimes = list(
@@ -388,8 +391,9 @@ def _table(analysis: Analysis, curves: Sequence[BreakEven], *, short: bool) -> T
 
 
 def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
-    """Return the fastest CPU code by op: `CPU, the fastest at each size: numba; add, dot: numba or PyTorch`. The code
-    of most ops comes first, without op names. Return an empty text if all ops have the same code."""
+    """Return the fastest CPU code by op, such as `CPU, the fastest at each size: numba; add, dot: numba or
+    PyTorch`. The code of most ops comes first, without op names. Return an empty text if all ops have the same
+    code."""
     groups: dict[str, list[str]] = {}
     for op, rows in group_by(curves, lambda curve: with_params(curve.op, curve.params)).items():
         bases = [point.baseline for curve in rows for point in curve.points]
@@ -401,7 +405,7 @@ def _cpu_note(analysis: Analysis, curves: Sequence[BreakEven]) -> str:
 
 
 def _legend(curves: Sequence[BreakEven], *, short: bool) -> str:
-    """Return the meaning of the cells, with the reasons for `?`."""
+    """Return the meanings of the cells in the table, with the reasons for `?`."""
     pairs = [(curve, threshold(curve)) for curve in curves]
     kinds: set[str] = {cell.kind for _, cell in pairs} | {"mixed" for _, cell in pairs if cell.mixed}
     kinds |= {"rough" for _, cell in pairs if cell.kind == "at" and not cell.sharp}
@@ -436,8 +440,8 @@ _TONES: dict[str, Tone] = {"already": "gpu", "at": "gpu", "never": "cpu"}
 
 @section("amortization", order=70, help="How many calls repay a copy")
 def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the number of calls that repay a copy, with the costs of a transfer, a call and the CPU; then the cost of
-    loading weights."""
+    """Return the section of the number of calls that repay a copy, with the costs of a transfer, a call and the
+    CPU, and of the cost of loading weights."""
     unit, everything = options.time_unit, amortizations(analysis)
     decided = {(result.op, result.dtype, _size(result)) for result in everything if result.verdict == "at"}
     rows = [
@@ -460,7 +464,7 @@ def amortization_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
-    """Return the cost of loading the weights once."""
+    """Return a table of the cost of loading the weights once."""
     columns = heads("op", "device", number("weights"), number("loaded in"), "repaid by", number("at n"))
     body = tuple(
         cells(
@@ -497,8 +501,8 @@ def _size(result: Amortization | WeightLoad) -> str:
 
 
 def calls_text(result: Amortization) -> str:
-    """Return the calls that repay a copy: `3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` beyond the measured
-    number, `never`, or the reason for no number."""
+    """Return the number of calls that repay a copy, such as `3 [2, 4]`, `1`, `12 [9, ..]` with an open end,
+    `> 10` beyond the measured number, or `never`. If it is unknown, return the reason."""
     if result.reason is not None:
         return _REASONS[result.reason]
     if result.verdict == "never":

@@ -1,5 +1,5 @@
-"""Sections about the cases: all numbers of each case, the chart of times, the environment, cases without a number by
-reason, warnings with advice, noise and gates."""
+"""The sections about the cases: all numbers of each case, the chart of times, the environment, cases without a
+number by reason, warnings with advice, noise, and gates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @section("environment", order=190, help="Versions, devices and settings")
 def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the environment of the run: versions, devices, settings, recorded variables."""
+    """Return the section of the run's environment: versions, devices, settings and recorded variables."""
     run = analysis.run
     tools = ", ".join(f"{name} {version}" for name, version in sorted(run.tool.items()))
     settings = run.settings
@@ -74,7 +74,8 @@ def environment_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 @section("raw", order=200, usual=False, help="Every case with its id")
 def raw_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw every case with its interval, and with its kernel if the device had a choice of kernels."""
+    """Return the section of every case with its interval, and with its kernel if a device could choose among
+    kernels."""
     unit = options.time_unit
     chosen = any(result.kernel for result in analysis.cases)
     columns = heads(
@@ -120,7 +121,7 @@ CAPTION = (
 
 @chart("speedup", order=10)
 def time_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw the times, one line for each device and regime."""
+    """Return the chart of the times, with one line for each device and regime."""
     import altair
 
     unit = options.time_unit
@@ -146,14 +147,14 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
-_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, and for each file of functions
+_HALVED, _PLAIN = "top-halved", "not-compiled"  # one for each op, or for each functions file
 _SIZE = re.compile(r"/n=(\d+)")
 
 
 @section("skipped", order=100, help="Cases without a number, with the reason")
 def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the cases without a time by reason: failures first, then cases without an estimate, skips and cases that
-    were not reached."""
+    """Return the section of the cases without a time, by reason: failures first, then cases without an
+    estimate, skips, and cases that were not reached."""
     groups = group_by(
         (entry for entry in analysis.cases if entry.time is None and entry.reason != CHECK_ONLY), _kind
     )
@@ -163,15 +164,16 @@ def skipped_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _kind(entry: CaseResult) -> tuple[str, ...]:
-    """Return the key of a line that several cases can share: for a failure its own message, for a skip only its
-    reason."""
+    """Return the key by which cases share a line: failures of a device with the same message, and skips of a
+    backend with the same reason."""
     detail = "" if entry.outcome == "skip" else entry.detail or ""
     return (entry.outcome, entry.reason or "", entry.case.device_id if detail else entry.case.backend, detail)
 
 
 @section("warnings", order=180, help="What limits the numbers, with advice")
 def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw warnings with their cases and advice; a full report has a table with more case ids."""
+    """Return the section of the warnings with their cases and advice. A full report has a table with more case
+    ids."""
     warnings = merge_findings(findings(analysis))
     if options.full:
         columns = heads("warning", "meaning and advice")
@@ -185,7 +187,7 @@ def warnings_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """Merge warnings that a file repeats for many cases or ops."""
+    """Merge warnings that differ only in their cases or ops."""
     groups = group_by(
         findings,
         lambda entry: (entry.code, "" if entry.code in (_HALVED, _PLAIN) else entry.message, entry.hint),
@@ -200,7 +202,8 @@ def merge_findings(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
 
 
 def _joined_text(rows: Sequence[ReportWarning]) -> str:
-    """Return the merged message: `14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    """Return the message of merged warnings, such as `14 ops are measured up to smaller sizes ...: copy/float32
+    up to n = 8388608, ...`."""
     if rows[0].code == _PLAIN:
         before, colon, _ = rows[0].message.partition(": ")
         return before + colon + ", ".join(entry.message.partition(": ")[2] for entry in rows)
@@ -214,8 +217,8 @@ def _joined_text(rows: Sequence[ReportWarning]) -> str:
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """Return the first `shown` ids and the number of further ids. Ids that differ only in size count as one
-    (`n=64..4096`)."""
+    """Return the first `shown` ids and the number of further ids. Ids that differ only in size are written as
+    one (`n=64..4096`)."""
     sizes: dict[str, list[int]] = {}
     for case_id in ids:
         match = _SIZE.search(case_id)
@@ -252,7 +255,8 @@ def _warning_text(finding: ReportWarning) -> str:
 
 
 def _warning_lines(finding: ReportWarning) -> list[str]:
-    """Return a line with the warning and its advice, and a second line with a case if the warning concerns cases."""
+    """Return a line with the warning and its advice, and a second line with a case if the warning concerns
+    cases."""
     count = f" ({_count(finding.ids)})" if finding.ids else ""
     advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
     lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
@@ -268,7 +272,7 @@ _LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
 
 @section("noise", order=170, usual=False, help="How far times scatter")
 def noise_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the scatter of times, by device and length of a launch."""
+    """Return the section of the scatter of times, by device and length of a launch."""
     scatters = components(analysis.run)
     columns = heads(
         "device", "launches", number("cases", 1), number("in a block"),
@@ -307,13 +311,13 @@ MOST_IDS = 5
 
 @section("gates", order=50, choice=False, help="How the gates ended")
 def gates_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw one line for each gate, passed or failed."""
+    """Return the section of the gates, with one line for each, passed or failed."""
     return Section(title="Gates", lines=tuple(gate_text(gate) for gate in gates(analysis)), asked=True)
 
 
 def gate_text(gate: ReportGate | Gate) -> str:
-    """Return the outcome of a gate: `min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`, `slower: FAILED:
-    matmul/n=64/...`."""
+    """Return the outcome of a gate, such as `min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...` or
+    `slower: FAILED: matmul/n=64/...`."""
     name = gate_name(gate)
     least = "" if gate.least is None else f"{gate.least:g}x"
     below = f"below {least}: " if least else ""
@@ -326,7 +330,7 @@ def gate_text(gate: ReportGate | Gate) -> str:
 
 
 def gate_name(gate: ReportGate | Gate) -> str:
-    """Return the gate as the user wrote it: `min-speedup matmul=5`, `noisy`."""
+    """Return the gate as the user wrote it, such as `min-speedup matmul=5` or `noisy`."""
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 

@@ -1,4 +1,4 @@
-"""The claims section: expected speedups beside measured ones."""
+"""The section of the claims: claimed numbers beside measured ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gpubench.result.case import RESIDENT, Case, parse_case_id
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-# The longest name of a claim, how a factor is written and what to say of that: for a narrow terminal first.
+# The forms of the table, the narrowest first: the longest name of a claim, the style of a factor, and a remark.
 _WIDER = "intervals: in a wider terminal or --format markdown"
 _IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
     *((length, short_ratio_text, _WIDER) for length in (10, 16, 20, 26)), (28, ratio_text, ""),
@@ -43,7 +43,7 @@ _IMPLEMENTATIONS: tuple[tuple[int, GainStyle, str], ...] = (
 
 @section("claims", order=160, help="Expectations of --claims beside what was measured", usual="end")
 def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row per claim; the narrow form has no times. Returns None without claims."""
+    """Return the section with a row for each claim, or None without claims. The narrow form has no times."""
     rows = claims(analysis)
     if not rows:
         return None
@@ -53,7 +53,8 @@ def claims_section(analysis: Analysis, options: RenderOptions) -> Section | None
 
 @section("claims", order=30, together=True)
 def claims_of_files(analyses: Sequence[Analysis], options: RenderOptions) -> Section | None:
-    """Draw a row per claim, answered by the first file that measures the claim. Returns None without claims."""
+    """Return the section with a row for each claim, judged by the first file that measured it. Return None
+    without claims."""
     answers = []
     for of_claim in zip(*map(claims, analyses), strict=True):
         measured = (i for i, claim in enumerate(of_claim) if claim.verdict != "not measured")
@@ -90,13 +91,13 @@ def _section(
 
 
 def measuring_command(analysis: Analysis) -> str:
-    """Return the command that measures all claims of the table."""
+    """Return the command that measures all claims in the table."""
     table = "" if tuple(analysis.asked_claims) == load(BUILTIN) else " --claims FILE"
     return f"gpubench run --ops claims{table}"
 
 
 _MIXED = "mixed"
-_Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells up to the verdict, and those behind it
+_Halves = tuple[list[str | Cell], list[str | Cell]]  # the cells before the verdict, and those after it
 
 
 def _table(rows: Sequence[ClaimResult], unit: str, *, full: bool, files: Sequence[str] = ()) -> Table:
@@ -143,7 +144,7 @@ def _cells(claim: ClaimResult, unit: str, length: int, style: GainStyle) -> _Hal
 
 
 def _beside_cells(claim: Speedup, unit: str) -> _Halves:
-    """Return the cells of a comparison that is shown below its claim and does not decide the claim."""
+    """Return the cells of a comparison that is shown below its claim and does not decide it."""
     name = f"  {claim.case.case.op} n={claim.case.case.params['n']}"
     gain = gain_text(claim) + mark(claim.label) + _data(claim.case.id)
     return [name, "", gain, ""], ["", "", _time_text(claim.baseline, unit), "", _time_text(claim.case, unit)]
@@ -170,8 +171,8 @@ def _claimed_text(claim: ClaimResult, unit: str) -> str:
 
 
 def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bool) -> str:
-    """Return the measured value with the situation of the most favourable case: `GPU 54x [48, 62] queued`. `short`: a
-    break-even without its interval."""
+    """Return the measured value with the situation of the case that favours the claim most, such as
+    `GPU 54x [48, 62] queued`. `short` leaves out the interval of a break-even."""
     where = _data(*claim.ids)
     if claim.measured is not None:
         return gain_text(claim.measured, style) + mark(claim.measured.label) + where
@@ -182,15 +183,15 @@ def _measured_text(claim: ClaimResult, unit: str, style: GainStyle, *, short: bo
 
 
 def _data(*ids: str) -> str:
-    """Return the situation of the cases: ` waited`, ` queued`, ` copied`, or ` mixed` if they differ. CPU cases are
-    ignored, because their data is always on the host."""
+    """Return the situation of the cases with a blank in front, such as ` waited`, ` queued` or ` copied`, or
+    ` mixed` if they differ. CPU cases are ignored, because their data is always on the host."""
     names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
     return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
-    """Return the cases behind the table's numbers, without CPU cases and without copied calls, which have their own
-    words."""
+    """Return the cases behind the numbers of the table. CPU cases and copied calls are left out, because the
+    table has its own words for them."""
     ids = [case_id for claim in rows for case_id in (*claim.ids, *claim.also_ids)]
     return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 

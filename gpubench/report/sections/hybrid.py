@@ -1,4 +1,4 @@
-"""The hybrid section: where splitting an op over CPU and GPU pays, where it loses and why."""
+"""The section of splits: whether splitting an op over CPU and GPU pays, and if not, why."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ REASONS: dict[HybridReason, str] = {
 
 @section("hybrid", order=90, help="Where splitting an op, or assigning stages, on both sides pays")
 def hybrid_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row for each split, with its time, its gain and the ideal gain."""
+    """Return the section with a row for each split: its time, its gain and the ideal gain. Return None if there
+    is no split."""
     rows, unit = hybrids(analysis), options.time_unit
     if not rows:
         return None
@@ -115,14 +116,15 @@ def _verdict(split: Hybrid) -> Cell:
 
 
 def shared_sentences(calls: Sequence[SharedCall]) -> tuple[str, ...]:
-    """Return a sentence with the largest gain for each op and dtype that is worth splitting or assigning."""
+    """Return a sentence with the largest gain for each op and dtype for which a split or stage assignment is
+    recommended."""
     groups = group_by((call for call in calls if call.recommended), lambda call: (call.op, call.dtype))
     return tuple(_sentence(max(calls, key=lambda call: call.gain)) for calls in groups.values())
 
 
 def shared_clause(calls: Sequence[SharedCall], entries: Sequence[AnswerRow], regimes: Sequence[str]) -> str:
-    """Return the end of the first sentence: the largest gain of a split or an assignment. Returns an empty text if none
-    pays. `entries` and `regimes`: the content of the first sentence."""
+    """Return the end of the first sentence of the answer: the largest gain of a split or stage assignment.
+    Return an empty text if none pays. `entries` and `regimes` are the content of the sentence."""
     best = max((call for call in calls if call.recommended), key=lambda call: call.gain, default=None)
     if best is None:
         return ""
@@ -162,7 +164,7 @@ CAPTION = (
 
 @chart("hybrid", order=50)
 def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw time over GPU share in the first session's sweep, one line for each device and situation."""
+    """Return the chart of the time over the GPU's share, with one line for each device and regime."""
     import altair
 
     sweeps = [split for split in hybrids(analysis) if split.curve]
@@ -204,7 +206,8 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
 
 
 def _mark(split: Hybrid) -> ChartRow:
-    """Return the mark of the chosen share. The time of the better side alone is the split's time x its gain."""
+    """Return the mark of the chosen share. The time of the faster side alone is the time of the split x its
+    gain."""
     seconds = split.case.time.estimate if split.case.time is not None else 0.0
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {

@@ -1,4 +1,4 @@
-"""Several files together: machines side by side, and the history of one machine."""
+"""The sections about several files: machines side by side, and the history of each machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gpubench.result.case import WAITED, SeriesKey
 
 MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
-_CHANGED = 0.05  # a smaller change has no colour
+_CHANGED = 0.05  # the smallest change that has a colour
 
 
 def letter(index: int) -> str:
@@ -56,8 +56,8 @@ def letter(index: int) -> str:
 
 
 def names(sides: Sequence[MachineRuns]) -> list[str]:
-    """Return `A: AMD EPYC 7763, ... (2026-11-20)` for each machine: its letter and its description. Machines with equal
-    descriptions also have the time of day and the host's tag."""
+    """Return the letter and the description of each machine, such as `A: AMD EPYC 7763, ... (2026-11-20)`.
+    Machines with equal descriptions also have the time of day and a part of the fingerprint."""
     words = [f"{printable(side.newest.machine)}{_label(side)}" for side in sides]
     texts = []
     for i, (text, side) in enumerate(zip(words, sides, strict=True)):
@@ -76,7 +76,8 @@ def _label(side: MachineRuns) -> str:
 
 
 def overview_sentences(sides: Sequence[MachineRuns]) -> tuple[str, ...]:
-    """Return how many machines compared a GPU, and on how many of them the GPU wins every op."""
+    """Return a sentence that says on how many machines the GPU wins every op. Return an empty tuple for one
+    machine, or if no machine compared a GPU."""
     answers = [answer(side.newest) for side in sides]
     compared = [answered for answered in answers if answered.rows]
     if len(sides) < 2 or not compared:
@@ -116,7 +117,8 @@ def machines_section(analyses: Sequence[Analysis], options: RenderOptions) -> Se
 
 
 def _break_evens(sides: Sequence[MachineRuns]) -> Table:
-    """Return the sizes from which the GPU pays: a row per series and regime, a column per machine."""
+    """Return a table of the sizes from which the GPU pays, with a row for each series and regime and a column
+    for each machine."""
     rows: dict[tuple[SeriesKey, str], dict[int, list[BreakEven]]] = {}
     for i, side in enumerate(sides):
         for entry in side.newest.break_even:
@@ -133,8 +135,8 @@ def _break_evens(sides: Sequence[MachineRuns]) -> Table:
 
 
 def _times(sides: Sequence[MachineRuns], unit: str) -> Table:
-    """Return the times at the largest size that all machines measured, with the winner against each machine's own
-    CPU."""
+    """Return a table of the times at the largest size that all machines measured, with the winner over the CPU
+    of the same machine."""
     body: list[tuple[Cell, ...]] = []
     for name, n in common_sizes(sides).items():
         compared = [_at(side.newest, name, n) for side in sides]
@@ -175,7 +177,8 @@ def _letters(sides: Sequence[MachineRuns]) -> tuple[Column, ...]:
 
 
 def _stacked_below(table: Table, sides: Sequence[MachineRuns], *, what: int) -> Table:
-    """Return `table` with a narrow form: a row per machine, to the right of the first `what` columns."""
+    """Return `table` with a narrower form, which has a row for each machine. The first `what` columns name the
+    row."""
     columns = (*table.columns[:what], Column("machine"), Column("result"))
     rows = tuple(
         (*(entry[:what] if i == 0 else cells(*[""] * what)), Cell(letter(i)), entry[what + i])
@@ -208,7 +211,8 @@ def _span(side: MachineRuns) -> str:
 
 
 def _history(side: MachineRuns, rows: Sequence[History], title: str, options: RenderOptions) -> Table:
-    """Return a row for each case. Cases with a sure change come first, the largest change on top."""
+    """Return a table with a row for each case of a machine. Cases with a sure change come first, the largest
+    change on top."""
     steps = history_steps(rows)
     columns = heads(
         "history", number("oldest", 2), number("newest", 1), number("change"), bool(steps) and "surely since", "case",
@@ -233,7 +237,7 @@ def _history(side: MachineRuns, rows: Sequence[History], title: str, options: Re
 
 
 def history_steps(rows: Sequence[History]) -> dict[str, list[StepChange]]:
-    """Return the sure changes by case, oldest first; a case without changes is left out."""
+    """Return the sure changes by case id, oldest first. Cases without a change are left out."""
     return find_steps({entry.id: entry.times for entry in rows}, APART)
 
 
@@ -242,16 +246,16 @@ def _size(step: StepChange) -> float:
 
 
 def _step_text(side: MachineRuns, step: StepChange) -> str:
-    """Return `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: date and label of the first run after the change, and the
-    ratio."""
+    """Return a change as text, such as `2026-11-20 5b0c11d: 1.31x [1.28, 1.33]`: the date and the label of the
+    first run after the change, and the ratio."""
     run = side.runs[step.run].run
     label = f" {shorten(run.label, 12)}" if run.label else ""
     return f"{run.started_at[:10]}{label}: {ratio_text(Interval(step.low, step.ratio, step.high, 'sessions'))}"
 
 
 def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
-    """Return times as bars of different heights from the least to the greatest time. All bars are level if all times
-    are within 5 %."""
+    """Return times as bars whose heights run from the smallest to the largest time. All bars have the same
+    height if all times are within 5 %."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]
     low, high = min(measured), max(measured)
@@ -262,7 +266,7 @@ def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
 
 
 def _percent(change: float) -> str:
-    """Return a factor as a change in percent: `+12%`, `-3%`, `0%`."""
+    """Return a factor as a change in percent, such as `+12%`, `-3%` or `0%`."""
     percent = round((change - 1) * 100)
     return f"{percent:+d}%" if percent else "0%"
 
@@ -273,28 +277,28 @@ def _tone(change: float) -> Tone:
 
 # ---------------------------------------------------------------- the history as a chart
 
-_LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
-_MOST_NAMED = 2  # the cases that changed most are named
+_LEAST_SPAN = 1.1  # the least span of the axis, so that a change of 2 % does not look large
+_MOST_NAMED = 2  # the number of cases that are named, those that changed most
 _CAPTION = (
     "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
     "the cases that every run has; a triangle is a sure change. A line that ends early is of a case that later runs "
     "lack. Changed most: {}."
 )
 _FACTORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-_NEAR_ONE = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5)  # named where the axis spans less than WIDE
+_NEAR_ONE = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5)  # ticks that are labelled if the axis spans less than _WIDE
 _WIDE = 4
 
 
 class HistoryChart(msgspec.Struct, frozen=True, kw_only=True):
     """The chart of one machine's history, with its texts."""
 
-    title: str  # line above the chart
-    caption: str  # words below the chart, with the largest changes
-    spec: ChartRow  # Vega-Lite
+    title: str  # the line above the chart
+    caption: str  # the text below the chart, with the largest changes
+    spec: ChartRow  # the Vega-Lite spec
 
 
 def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
-    """Return the chart of a machine's history. Returns None for a single run, or if no case has two times."""
+    """Return the chart of a machine's history. Return None for a single run, or if no case has two times."""
     rows = histories(side) if len(side.runs) > 1 else ()
     if not rows:
         return None
@@ -317,8 +321,8 @@ def _factors(times: Sequence[float | None]) -> list[float | None]:
 
 
 def _places(dates: Sequence[str]) -> list[float]:
-    """Return the position of each run on the time axis, from 0 (oldest) to 1. The positions are evenly spaced if a date
-    cannot be read or all dates are equal."""
+    """Return the position of each run on the time axis, from 0 (oldest) to 1. The positions are evenly spaced
+    if a date cannot be read or all dates are equal."""
     seconds = [time.timestamp() for text in dates if (time := units.parse_time(text)) is not None]
     if len(seconds) < len(dates) or seconds[-1] <= seconds[0]:
         return [i / (len(dates) - 1) for i in range(len(dates))]

@@ -41,14 +41,14 @@ MEANING = (
 class MapRow(msgspec.Struct, frozen=True, kw_only=True):
     """One strip of the map with its texts."""
 
-    lane: MapLane  # op whose sizes the strip shows
-    op: str  # name as shown
-    side: str = ""  # which of several GPUs or machines it is
-    strip: Strip | None  # None: that side has nothing of this op
+    lane: MapLane  # the lane of the strip's op
+    op: str  # the name of the op as shown
+    side: str = ""  # the name of the GPU or machine, if there are several
+    strip: Strip | None  # the strip; None: that side did not measure the op
 
     @property
     def gain(self) -> str:
-        """The gain at the largest size."""
+        """The gain at the largest size, as text."""
         cell = None if self.strip is None else self.strip.cell
         if cell is not None and cell.kind in ("wrong", "failed"):
             return cell.kind
@@ -56,7 +56,7 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The break-even and the gain in words, for the tooltip."""
+        """The break-even and the gain as text, for the tooltip."""
         what = f"{self.op} {self.side}".strip()
         if self.strip is None:
             return f"{what}: not measured"
@@ -66,17 +66,17 @@ class MapRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MapView(msgspec.Struct, frozen=True, kw_only=True):
-    """A map to draw: a panel for each situation, side by side, with one common axis."""
+    """A map to draw: a panel for each situation, side by side, with a common axis."""
 
-    title: str  # devices that are compared
-    origin: tuple[str, ...]  # lines that say which run or machines it shows
-    panels: dict[str, tuple[MapRow, ...]]  # rows by regime
-    ends: RatioMap  # map whose axis holds all sizes
+    title: str  # the devices that are compared
+    origin: tuple[str, ...]  # the lines that name the run or the machines
+    panels: dict[str, tuple[MapRow, ...]]  # the rows of each panel, by the name of the situation
+    ends: RatioMap  # the map whose axis covers all sizes
 
 
 def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
-    """Return the map of a run for its fastest GPU backend or for `backend`. Returns None if no GPU was compared with a
-    CPU."""
+    """Return the map of a run for its fastest GPU backend or for `backend`. Return None if no GPU was compared
+    with a CPU."""
     ratios = fastest_map(analysis) if backend is None else ratio_map(analysis, backend)
     if not ratios.lanes:
         return None
@@ -92,8 +92,8 @@ def map_view(analysis: Analysis, backend: str | None = None) -> MapView | None:
 def _panels(
     lanes: Sequence[MapLane], regimes: Sequence[str], sides: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[MapRow, ...]]:
-    """Return the rows of a panel for each regime. `sides`: pairs of the name beside a strip and its key in the
-    lanes."""
+    """Return the rows of a panel for each regime, by the name of the situation. `sides` holds pairs of the name
+    beside a strip and its key in the lanes."""
     names = own_names(lane.row.op for lane in lanes)
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     labels = [
@@ -112,8 +112,8 @@ def _panels(
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
-    """Return the maps of several machines as one map, with a strip for each machine in every lane. `names`: texts such
-    as `A: AMD EPYC 7763`. Returns None if fewer than two machines have a map."""
+    """Return the maps of several machines as one map, which has a strip for each machine in every lane. `names`
+    holds texts such as `A: AMD EPYC 7763`. Return None if fewer than two machines have a map."""
     maps = [fastest_map(analysis) for analysis in analyses]
     letters = [name.partition(":")[0] for name in names]
     filled_maps = [(letter, ratios) for letter, ratios in zip(letters, maps, strict=True) if ratios.lanes]
@@ -137,8 +137,8 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
-    """Join the lanes of an op on several machines into one lane. `sides`: machine name, the device to show, and the
-    lane."""
+    """Join the lanes of an op on several machines into one lane. `sides` holds tuples (machine name, id of the
+    shown device, lane)."""
     return MapLane(
         row=sides[0][2].row, start=min(lane.start for _, _, lane in sides), end=max(lane.end for _, _, lane in sides),
         strips={
@@ -153,13 +153,13 @@ def _join(sides: Sequence[tuple[str, str, MapLane]]) -> MapLane:
 class MapPart(NamedTuple):
     """A part of a strip."""
 
-    low: float  # size where it begins
-    high: float  # size where it ends
+    low: float  # the size at which it begins
+    high: float  # the size at which it ends
     ratio: float | None  # CPU time / GPU time; None: unknown
 
 
 def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
-    """Divide the axis into `count` parts, equally long on a log scale."""
+    """Return the strip divided into `count` parts of the axis that are equally long on a log scale."""
     low, high = ends.low, ends.high
     if high <= low:
         low, high, count = low * 0.96, high * 1.04, 1
@@ -177,8 +177,8 @@ def _parts(strip: Strip | None, ends: RatioMap, count: int) -> list[MapPart]:
 
 
 def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Return position and text of the axis labels: both ends, and powers of eight at least `room` apart. The last label
-    lies to the left of its end, so it needs more room."""
+    """Return pairs (position, text) of the labels on the axis: both ends, and powers of eight that lie at least
+    `room` apart. The last label lies to the left of its end, so it needs more room."""
     low, high = ends.low, ends.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -191,7 +191,7 @@ def ticks(ends: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
 
 
 def axis_text(rows: Iterable[MapRow]) -> str:
-    """Return what the sizes on the axis count; if ops count sizes differently, the text names both."""
+    """Return the unit of the sizes on the axis. If ops count sizes differently, the text names both units."""
     plain = [entry.lane.row.extent == "plain" for entry in rows]
     return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
@@ -210,7 +210,8 @@ _WORDS = (
 
 @section("map", order=40, usual=False, help="Who wins at which size, as a picture")
 def map_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw the map; in a full report draw a picture with its title. Returns None without a GPU."""
+    """Return the section of the map, or None if no GPU was compared with a CPU. In a full report, it is a
+    picture with its title."""
     view = map_view(analysis)
     if view is None:
         return None
@@ -259,7 +260,8 @@ def _head(ends: RatioMap, names: Sequence[str], margin: int, cells: int) -> list
 
 
 def strip_cells(strip: Strip | None, ends: RatioMap, count: int) -> list[Cell]:
-    """Return a character for each part of the axis; neighbours in the same colour form one cell."""
+    """Return a strip with a character for each of `count` parts of the axis. Neighbours in the same colour form
+    one cell."""
     signs = [_sign(strip, part) for part in _parts(strip, ends, count)]
     runs = itertools.groupby(signs, key=lambda sign: sign[1])
     return [Cell("".join(sign for sign, _ in run), tone) for tone, run in runs]
@@ -277,7 +279,7 @@ def _sign(strip: Strip | None, piece: MapPart) -> tuple[str, Tone]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Wrap the text into lines; it breaks only between groups, which two blanks separate."""
+    """Wrap the text into lines. It breaks only between groups, which two blanks separate."""
     lines = [""]
     for group in text.replace("   ", "  ").split("  "):
         longer = f"{lines[-1]}  {group}" if lines[-1] else group
@@ -296,8 +298,8 @@ def _in_ascii(line: Line) -> Line:
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
-    """Return `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices only the CPU.
-    `short`: without versions."""
+    """Return a text such as `NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS
+    0.3.34)`. Without devices it only has the CPU. `short` leaves out versions."""
     rows = held_against(analysis.break_even, device_ids) or [
         case for case in analysis.cases if case.time is not None
     ]
@@ -308,8 +310,8 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = F
 
 
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
-    """Return dtypes, date, version, label and host: `float32 · 2026-11-20 · gpubench 0.1.0 · AMD EPYC 7763, 16 CPUs,
-    126 GiB RAM`."""
+    """Return dtypes, date, version, label and host as text, such as `float32 · 2026-11-20 · gpubench 0.1.0 ·
+    AMD EPYC 7763, 16 CPUs, 126 GiB RAM`."""
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shorten(run.label, 30)] if run.label else []
@@ -320,17 +322,17 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
 
 # ---------------------------------------------------------------- as Vega-Lite
 
-STEP, NARROW_STEP = 30, 17  # points of height for a strip, where a lane has one and where it has several
-PIECES, SHADE = 80, 0.025  # of the axis, and of a tint: inside one of them the colour stays
-_HALF, _WIDE, _LETTERS = 430, 900, 170  # points, and letters of a line, across a picture
-_LEGEND = 260  # points; in a page no longer than the axis, beyond which it is cut
+STEP, NARROW_STEP = 30, 17  # the height of a strip in points, for lanes with one strip and with several
+PIECES, SHADE = 80, 0.025  # parts of the axis, and the step of a tint
+_HALF, _WIDE, _LETTERS = 430, 900, 170  # the width of a panel in points, and the letters of a line of text
+_LEGEND = 260  # in points; on a page no longer than the axis, which would cut it
 _LONG: Any = {"expr": f"min({_LEGEND}, width)"}
-_LABEL = "split(datum.label, '\\t')[{}]"  # a lane's key holds its number, its op and its gain
+_LABEL = "split(datum.label, '\\t')[{}]"  # the key of a lane consists of its number, its op and its gain
 
 
 def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
-    """Return a spec for each panel, as wide as its container. The first spec has the colour legend, of length
-    `long`."""
+    """Return a Vega-Lite spec for each panel, as wide as its container. The first spec has the colour legend,
+    whose length is `long`."""
     return [
         _panel(name, rows, view.ends, legend=None if i else long)
         for i, (name, rows) in enumerate(view.panels.items())
@@ -338,12 +340,13 @@ def map_specs(view: MapView, long: Any = _LONG) -> list[ChartRow]:
 
 
 def lane_specs(view: MapView) -> list[ChartRow]:
-    """Return a spec for each panel inside a table; the table's rows give the names of ops and the gains."""
+    """Return a Vega-Lite spec for each panel, for use inside a table. The rows of the table show the names of
+    ops and the gains."""
     return [_panel("", rows, view.ends, legend=None, step=STEP) for rows in view.panels.values()]
 
 
 def map_picture(view: MapView) -> ChartRow:
-    """Return the whole map with its texts as one spec, for use outside a page."""
+    """Return the whole map with its texts as one Vega-Lite spec, for use outside a page."""
     specs = map_specs(view, _LEGEND)
     words = [*view.origin, *fill(MEANING, _LETTERS, "")]
     return {
@@ -355,7 +358,8 @@ def map_picture(view: MapView) -> ChartRow:
 def _panel(
     situation: str, strips: Sequence[MapRow], ends: RatioMap, *, legend: Any, step: int | None = None
 ) -> ChartRow:
-    """Return one panel. With a `situation` the panel has a title, names and gains."""
+    """Return the spec of one panel. If `situation` is not empty, the panel has a title, names and gains.
+    `legend` is the length of the colour legend, or None."""
     step = step or (NARROW_STEP if any(entry.side for entry in strips) else STEP)
     rows: defaultdict[str, list[ChartRow]] = defaultdict(list)
     names = []
@@ -411,7 +415,7 @@ def _layer(rows: Sequence[ChartRow], mark: ChartRow, *encodings: ChartRow) -> Ch
 
 
 def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
-    """Return the y encoding of the lanes; its labels are the names of the ops or the gains, without an axis line."""
+    """Return the y encoding of the lanes. The labels of its axis are the names of the ops or the gains."""
     axis = {
         "title": None, "orient": orient, "domain": False, "ticks": False, "labelExpr": label, "labelLimit": 130,
         "labelPadding": 8,
@@ -420,7 +424,7 @@ def _lanes(names: Sequence[str], label: str, orient: str) -> ChartRow:
 
 
 def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool) -> ChartRow:
-    """Return the encoding of sizes below the lanes. A single size stands in the middle."""
+    """Return the encoding of the sizes below the lanes. A single size is in the middle."""
     alone = ends.high <= ends.low
     named = {round(ends.low * (ends.high / ends.low) ** share): text for share, text in ticks(ends)}
     text = " : ".join(f"datum.value == {size} ? '{text}'" for size, text in named.items())
@@ -442,8 +446,8 @@ def _size(field: str, ends: RatioMap, strips: Sequence[MapRow], *, titled: bool)
 
 
 def _color(length: Any) -> ChartRow:
-    """Return the colour encoding from the CPU's to the GPU's colour, with a legend if `length` is set. The theme
-    chooses the colours."""
+    """Return the encoding of the tint, from the CPU's to the GPU's colour, with a legend if `length` is set.
+    The theme chooses the colours."""
     look = {
         "title": None, "orient": "bottom", "direction": "horizontal", "gradientLength": length, "gradientThickness": 12,
         "gradientOpacity": 1, "values": [-1, 0, 1],

@@ -1,4 +1,5 @@
-"""The roofline: the peaks of each piece of hardware, and how close cases with resident data come to them."""
+"""The section of the roofline: the peaks of each piece of hardware, and how near the cases with resident data
+come to them."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ GOOD, BAD = 0.9, 0.5
 
 @section("roofline", order=150, help="How near each case comes to its device at best")
 def roofline_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the roofline at every size if the options ask for it, else at the largest size of each op, device and
-    implementation."""
+    """Return the section of the roofline. It shows every size if the options ask for it, else the largest size
+    of each op, device and implementation."""
     peaks, rows = roofline(analysis).peaks, list(roofline(analysis).rows)
     untold = {point.case.op for point in analysis.cases if point.time is not None and lacks_flops(point)}
     lacking = (
@@ -79,19 +80,21 @@ def largest(rows: Sequence[PeakShare]) -> list[PeakShare]:
 
 
 def rate(point: PeakShare) -> str:
-    """Return `4.05 TB/s` or `51.2 TFLOP/s`, in the unit of the peak that limits the case."""
+    """Return the rate of a case as text, such as `4.05 TB/s` or `51.2 TFLOP/s`, in the unit of the peak that
+    limits it."""
     compute = point.bound == "compute" or (point.bound is None and point.case.flops > 4 * point.case.bytes)
     amount = point.case.flops if compute else point.case.bytes
     return format_rate(amount / point.time_s, "FLOP/s" if compute else "B/s")
 
 
 def implementation_text(point: CaseResult) -> str:
-    """Return `lib` or `tuned`, followed by the variant if there is one: `tuned naive`."""
+    """Return `lib` or `tuned`, followed by the variant if there is one, such as `tuned naive`."""
     return IMPLEMENTATIONS[point.case.implementation] + (f" {point.case.variant}" if point.case.variant else "")
 
 
 def peak_texts(peak: Peaks) -> tuple[str, str, str]:
-    """Return memory peak, compute peak and ridge point; `-` for a value that was not measured."""
+    """Return the memory peak, the compute peak and the ridge as texts, with `-` for a value that was not
+    measured."""
     memory = "-" if peak.bytes_per_s is None else format_rate(peak.bytes_per_s, "B/s")
     compute = "-" if peak.flops_per_s is None else format_rate(peak.flops_per_s, "FLOP/s")
     return memory, compute, "-" if peak.ridge is None else f"{peak.ridge:.3g}"
@@ -103,7 +106,7 @@ def _kind(point: PeakShare) -> tuple[str, ...]:
 
 
 def _missing(peaks: Sequence[Peaks]) -> list[str]:
-    """Name the devices without a peak, and the command that measures it."""
+    """Return lines with the devices whose peaks were not measured, and the command that measures them."""
     words = {(True, False): "memory peak", (False, True): "compute peak", (True, True): "peaks"}
     lacks: dict[str, list[Peaks]] = {}
     for peak in peaks:
@@ -154,8 +157,8 @@ def _peaks_table(analysis: Analysis, peaks: Sequence[Peaks]) -> Table:
 
 
 def _traffic(peak: Peaks) -> str:
-    """Return the memory traffic of the copy behind the memory peak, including the extra reads of a CPU that allocates
-    cache lines on writes."""
+    """Return the memory traffic of the copy behind the memory peak as text. On a CPU it includes the reads of
+    the cache lines that are written."""
     if peak.copy is None or peak.bytes_per_s is None:
         return "-"
     return format_rate(peak.bytes_per_s * (WRITE_ALLOCATE if peak.copy.device_kind == "cpu" else 1.0), "B/s")
@@ -233,13 +236,14 @@ CAPTION = (
     "compute peak, both measured in this run; a case can reach the lower of the two. A dashed line is of small sizes "
     "alone and none yet."
 )
-SPAN = 4.0  # how far the peaks reach beyond the cases and the ridge
+SPAN = 4.0  # the factor by which the lines of the peaks reach beyond the cases
 _MEASURED, _WEAK_PEAK = "measured", "of small sizes: none yet"
 
 
 @chart("roofline", order=40)
 def roofline_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw each op and device as a point below its peaks, with a picture for each dtype."""
+    """Return the chart of the roofline, with a picture for each dtype: each op and device is a point below its
+    peaks."""
     import altair
 
     fastest = {point.id for point in chart_cases(analysis)}
@@ -284,8 +288,8 @@ def _point(point: PeakShare) -> ChartRow:
 
 
 def _line(peak: Peaks, first: float, last: float) -> list[ChartRow]:
-    """Return the corners of one peak line, from the lowest to the highest intensity. A peak that was not measured sets
-    no limit."""
+    """Return the corners of one peak line between the intensities `first` and `last`. A peak that was not
+    measured sets no limit."""
     memory, compute, ridge = peak.bytes_per_s or inf, peak.flops_per_s or inf, peak.ridge
     if memory == compute == inf:
         return []

@@ -1,5 +1,5 @@
-"""The time breakdown of a call that copies both ways, and the gain of such calls as a pipeline. Terminals show the
-largest sizes; a full report shows all sizes."""
+"""The section of the time breakdown of calls that copy both ways, of the gain of such calls as a pipeline, and
+of overheads. Terminals show the largest sizes, and a full report shows all sizes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _FIRST = "first result: opening the device, building the kernel, its first launc
 
 @section("breakdown", order=110, help="Where the time of a call goes")
 def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw the breakdown of the faster implementation of each workload and device, then each device's costs other than
-    kernels."""
+    """Return the section with the breakdown of the faster implementation of each workload and device, the
+    pipelines, and each device's costs other than kernels."""
     unit = options.time_unit
     everything = [
         result.case
@@ -74,7 +74,7 @@ def breakdown_section(analysis: Analysis, options: RenderOptions) -> Section:
 
 
 def _table(analysis: Analysis, rows: Sequence[CaseResult], options: RenderOptions) -> Table:
-    """Return a row for each case. Values that all rows share stand in the title."""
+    """Return a table with a row for each case. Values that all rows share are in the title."""
     unit = options.time_unit
     dtypes, devices, title = shared_text(analysis, [result.case for result in rows])
     pairs = [(result, result.time_breakdown) for result in rows if result.time_breakdown is not None]
@@ -111,7 +111,8 @@ _ROW = (
 
 
 def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
-    """Return a row for each pipeline at the largest size, or at every size if the options ask for it."""
+    """Return a table with a row for each pipeline at the largest size, or at every size if the options ask for
+    it."""
     unit, rows = options.time_unit, list(pipelines(analysis))
     if not options.every_size:
         rows = at_largest(
@@ -146,7 +147,7 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
 
 
 def _pipeline_advice(analysis: Analysis) -> list[str]:
-    """Return advice from the pipeline that gains most, or say that no pipeline gains."""
+    """Return advice from the pipeline with the largest gain, or a sentence that no pipeline gains."""
     rows = [pipe for pipe in pipelines(analysis) if pipe.interval is not None]
     best = max((pipe for pipe in rows if pipe.pays), key=lambda pipe: pipe.gain or 0.0, default=None)
     if best is None or best.gain is None:
@@ -165,23 +166,24 @@ def rest_text(parts: TimeBreakdown) -> str:
 
 _MOVES = ("upload", "download")
 _SIZED = ("allocate", *_MOVES)
-# What the two implementations of a call are, where the backend is known; elsewhere they keep their names.
+# The names of the two implementations of a copy on known backends. On other backends they keep their names.
 _WAYS = {
     ("cupy", "library"): "pageable", ("cupy", "tuned"): "pinned",
     ("wgpu", "library"): "plain call", ("wgpu", "tuned"): "staging",
 }  # fmt: skip
 _MEMORY = {"library": "fresh", "tuned": "pool"}
-_SHOWN_BYTES = 2**20  # on a terminal: the smallest size, the largest, and the one next to this
+_SHOWN_BYTES = 2**20  # a terminal shows the smallest size, the largest, and the one nearest to this
 _SOME = "The smallest, the largest and a middle size; all sizes: --sections breakdown or --format markdown"
 
 
 def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
-    """Say what an empty launch costs, then what a memory pool costs on each device."""
+    """Return sentences on the cost of an empty launch, then on the cost of the memory pool of each device."""
     return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in overheads(analysis).pools)]
 
 
 def _empty_text(analysis: Analysis, unit: str) -> list[str]:
-    """Return the cost of an empty launch on each device; nothing if only CPUs were measured."""
+    """Return a sentence with the cost of an empty launch on each device. The result is empty if only CPUs were
+    measured."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     empty = overheads(analysis).empty
     if all(kinds.get(name) == "cpu" for name in empty):
@@ -191,7 +193,8 @@ def _empty_text(analysis: Analysis, unit: str) -> list[str]:
 
 
 def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:
-    """Return a row per device, call, size and implementation. Returns None if no overhead was measured."""
+    """Return a table with a row for each device, call, size and implementation. Return None if no overhead was
+    measured."""
     everything = overheads(analysis).rows
     if not everything:
         return None
@@ -222,7 +225,7 @@ def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | Non
 
 
 def what(result: CaseResult) -> str:
-    """Return the name of an overhead call: `upload, pinned`, `allocate, pool`, `sync`."""
+    """Return the name of an overhead, such as `upload, pinned`, `allocate, pool` or `sync`."""
     case = result.case
     if case.op == "allocate":
         return f"allocate, {_MEMORY[case.implementation]}"
@@ -232,15 +235,15 @@ def what(result: CaseResult) -> str:
 
 
 def rate(result: CaseResult) -> str:
-    """Return the rate of a transfer in bytes per second; `-` for a call that moves no data."""
+    """Return the rate of a transfer in bytes per second as text. Return `-` for a call that moves no data."""
     if result.case.op not in _MOVES or result.time is None:
         return "-"
     return format_rate(result.case.params["n"] / result.time.estimate, "B/s")
 
 
 def pool_share(pool: PoolOverhead) -> str:
-    """Return the time of a pool allocation as a share of the op's time: `3.0%`. If single waited calls were timed,
-    return their share, with the share of launches in a row in brackets."""
+    """Return the time of a pool allocation as a share of the op's time, such as `3.0%`. If single waited calls
+    were timed, return their share, with the share of launches in a row in brackets."""
     share = _share(pool.share)
     return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
 

@@ -1,4 +1,4 @@
-"""HTML: the whole report as one file that needs no network. The answer and the tables need no script; charts need
+"""The report as one HTML file that needs no network. The answer and the tables need no script. The charts need
 altair and vl_convert."""
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_
 from gpubench.result import store
 
 MAX_BYTES = 2_000_000
-MOST_SAMPLES = 500_000  # in a page: to pack more would take half a minute, and they could not fit
-MOST_CASES = 3_000  # with charts; of more the page would take half a minute
-LANE = 240  # points of width of a map's lanes in a notebook
+MOST_SAMPLES = 500_000  # the most samples in a page; packing more takes half a minute
+MOST_CASES = 3_000  # the most cases for which charts are drawn; for more, the page would take half a minute
+LANE = 240  # the width of a map's lanes in a notebook, in points
 _NOTEBOOK = (
     ":scope { background: var(--paper); color: var(--ink); padding: 12px; }"
     f" .lanes {{ width: auto; }} .lanes tbody .lane {{ width: {LANE + 14}px; min-width: {LANE + 14}px; }}"
     " .lane svg text { fill: var(--quiet); }"
 )
-MANY = 3  # runs on one page: each of them unfolds on demand
-MOST_ROWS = 60  # of a table that needs no script; longer ones are packed
-FEW_TABLES = 3  # of one section; more of them become one
-_WHOLE, _ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
-_LETTERS = 110  # of a line of a map in characters
+MANY = 3  # from this number of runs on, each run of a page is folded
+MOST_ROWS = 60  # the most rows of a table that needs no script; longer tables are packed
+FEW_TABLES = 3  # the most tables of a section; more tables are joined into one
+_WHOLE, _ID = 32, 80  # the most characters of a cell, and of a cell with a single word, that is not broken
+_LETTERS = 110  # the width of a map in characters
 _NO_TABLES = "These tables are not in this page, which would be too large: gpubench report --sections {}"
-_UNIT = re.compile(r"(?<=\d) (?=[KMG]\b)|(?<=within) (?=\d)")  # no line ends here
-# The headings of the details, each with the keys of its sections; what has another key stands under the last one.
+_UNIT = re.compile(r"(?<=\d) (?=[KMG]\b)|(?<=within) (?=\d)")  # the blanks at which no line may end
+# The headings of the details, each with the keys of its sections. Sections with other keys are under the last
+# heading.
 _GROUPS = {
     "Break-evens": ("breakeven", "amortization"), "Gains": ("speedup", "hybrid"),
     "Where the time goes": ("breakdown", "stages", "collectives", "scaling"), "Roofline": ("roofline",),
@@ -71,66 +72,66 @@ _GROUPS = {
 class PageSection(msgspec.Struct, frozen=True, kw_only=True):
     """A section with its id on the page."""
 
-    id: str  # anchor on the page
-    key: str  # name that --sections takes
-    title: str  # heading
+    id: str  # the anchor on the page
+    key: str  # the name that --sections takes
+    title: str  # the heading
     lines: tuple[str, ...]  # sentences above the tables
-    tables: tuple[Table, ...]  # tables, at most one where many were joined
-    picture: str  # drawing in characters; empty: none
-    folded: bool  # it is a detail
+    tables: tuple[Table, ...]  # the tables; many tables are joined into one
+    picture: str  # a drawing in characters; empty: none
+    folded: bool  # whether it is a detail
 
 
 class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Sections that fold together."""
+    """A group of sections that are folded and unfolded together."""
 
-    id: str  # anchor on the page
-    title: str  # heading, which unfolds the group
+    id: str  # the anchor on the page
+    title: str  # the heading, which unfolds the group
     lines: tuple[str, ...]  # sentences above the sections
-    sections: tuple[PageSection, ...]  # what the group unfolds
+    sections: tuple[PageSection, ...]  # the sections of the group
 
 
 class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing, which a screen reader reads as one image."""
+    """A drawing, which a screen reader announces as one image."""
 
-    id: str  # anchor on the page
-    kind: str  # CSS class: map or history
-    title: str  # line above the drawing
-    lines: tuple[str, ...] = ()  # below the title
-    name: str  # name that a screen reader says
-    caption: str  # words below the drawing
-    letters: str = ""  # drawing in characters, shown where nothing draws
-    specs: list[ChartRow]  # Vega-Lite, a chart each
+    id: str  # the anchor on the page
+    kind: str  # the CSS class: map or history
+    title: str  # the line above the drawing
+    lines: tuple[str, ...] = ()  # the lines below the title
+    name: str  # the name that a screen reader announces
+    caption: str  # the text below the drawing
+    letters: str = ""  # the drawing in characters, shown if charts cannot be drawn
+    specs: list[ChartRow]  # the Vega-Lite specs of its charts
 
 
 class Article(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the page about one run."""
 
-    prefix: str  # beginning of its anchors
-    heading: str  # first heading of the report; empty: it has none
-    started_at: str  # time of the run, which tells articles apart
-    origin: str  # date, version, label and host
-    views: tuple[View, ...]  # answers, one for each GPU backend
-    situations: dict[str, str]  # short word -> whole name
-    warnings: str  # how many there are, in words
-    asked: tuple[PageSection, ...]  # sections that the user named
+    prefix: str  # the prefix of its anchors
+    heading: str  # the first heading of the report; empty: it has none
+    started_at: str  # the time of the run's start, which distinguishes articles
+    origin: str  # the date, version, label and host
+    views: tuple[View, ...]  # the answers, one for each GPU backend
+    situations: dict[str, str]  # the full name of each situation, by its short name
+    warnings: str  # the number of warnings, as a sentence
+    asked: tuple[PageSection, ...]  # the sections that the user named
     groups: tuple[FoldedGroup, ...]  # all other sections
-    charts: ChartSet | None  # charts over size; None: see `without`
-    without: str  # why there are no charts
-    file: str  # name of the result file
+    charts: ChartSet | None  # the charts over size; if it is None, `without` says why
+    without: str  # the reason why there are no charts
+    file: str  # the name of the result file
     result: bytes | None  # the result file; None: too large for the page
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the page about all files together."""
 
-    heading: str  # heading of the part
-    sentences: tuple[str, ...]  # answer over all machines
-    figures: tuple[PageFigure, ...]  # map of all machines, and a history for each
-    sections: tuple[PageSection, ...]  # tables of all machines
+    heading: str  # the heading of the part
+    sentences: tuple[str, ...]  # the answer over all machines
+    figures: tuple[PageFigure, ...]  # the map of all machines, and the history of each machine
+    sections: tuple[PageSection, ...]  # the tables about all machines
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """Return one page for all runs; the same files and the same installed extras give the same bytes."""
+    """Return one page for all runs. The same files and the same installed extras give the same bytes."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
@@ -145,7 +146,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def draw(documents: Sequence[TextDocument], title: str) -> str:
-    """Return any documents as a page of text and tables, below `title`. The page runs no script."""
+    """Return documents as a page of text and tables, below `title`. The page contains no script."""
     parts = [
         {"lines": report.headings, "sections": [*_sections(report, f"d{i}-")]}
         for i, report in enumerate(documents)
@@ -154,8 +155,8 @@ def draw(documents: Sequence[TextDocument], title: str) -> str:
 
 
 def notebook(analysis: Analysis) -> str:
-    """Return the answer as HTML for a notebook; its style does not affect the notebook. The lanes are SVG if the
-    drawing libraries work."""
+    """Return the answer as HTML for a notebook. Its style does not affect the notebook. The lanes of the map
+    are SVG if the drawing libraries work."""
     (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
     specs = [panel.spec | {"width": LANE, "config": theme()} for panel in view.panels if panel.spec]
     with contextlib.suppress(GpubenchError):
@@ -167,8 +168,8 @@ def notebook(analysis: Analysis) -> str:
 
 
 class _Page:
-    """The page of some runs. A page that is too large drops the result files, then the long tables, then all GPU
-    backends but the fastest. Answers, maps and charts always stay."""
+    """The page of some runs. If it is too large, it drops first the result files, then the long tables, then
+    all GPU backends except the fastest. Answers, maps and charts always remain."""
 
     def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
         self.analyses, self.options = analyses, options
@@ -186,7 +187,7 @@ class _Page:
         self.articles = [self._article(place) for place in range(len(analyses))]
 
     def text(self) -> str:
-        """Return the page in its present state."""
+        """Return the HTML of the page in its present state."""
         drawn = any(article.charts or any(view.panels for view in article.views) for article in self.articles)
         library = self.library if drawn or (self.together and self.together.figures) else ""
         script = verbatim("script", _file("page.js"))
@@ -203,11 +204,11 @@ class _Page:
         self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
 
     def without_other_backends(self) -> None:
-        """Drop all GPU backends but the fastest, so the page has no menu of backends."""
+        """Drop all GPU backends except the fastest. The page then has no menu of backends."""
         self.articles = [msgspec.structs.replace(article, views=article.views[:1]) for article in self.articles]
 
     def without_long_tables(self) -> None:
-        """Drop sections with a long table, and say how to see them."""
+        """Drop the tables of sections with many rows. A line names the command that shows them."""
         self.articles = [
             msgspec.structs.replace(
                 article,
@@ -286,7 +287,8 @@ class _Page:
 
 
 def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
-    """Yield the sections, each with an id: its key, and a number if the key occurs several times."""
+    """Yield the sections of a report. The id of a section is its key, with a number if the key occurs several
+    times."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
@@ -298,7 +300,8 @@ def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
 
 
 def _join(part: Section) -> tuple[Table, ...]:
-    """Return the tables of a section. Many tables with titles become one table, whose first column holds the title."""
+    """Return the tables of a section. If there are many and all have titles, they become one table, whose first
+    column holds the titles."""
     if len(part.tables) <= FEW_TABLES or not all(table.title for table in part.tables):
         return part.tables
     keys = dict.fromkeys(
@@ -317,7 +320,7 @@ def _join(part: Section) -> tuple[Table, ...]:
 
 
 def _groups(sections: Sequence[PageSection], prefix: str, headings: Sequence[str]) -> Iterator[FoldedGroup]:
-    """Yield the groups that have sections; the lines about run and machine stand in the group Environment."""
+    """Yield the groups that have sections. The group Environment also has the lines about run and machine."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
         members = tuple(part for part in sections if homes.get(part.key, "More") == title)
@@ -336,7 +339,8 @@ def _without_tables(part: PageSection) -> PageSection:
 
 
 def _warnings_text(sections: Sequence[PageSection]) -> str:
-    """Return a sentence with the number of warnings for the top of the page; an empty text without warnings."""
+    """Return a sentence with the number of warnings for the top of the page. Return an empty text if there are
+    none."""
     count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
     words = "1 warning limits" if count == 1 else f"{count} warnings limit"
     return f"{words} what these numbers say" if count else ""
@@ -347,7 +351,8 @@ def _warnings_text(sections: Sequence[PageSection]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Return the page's template. It escapes foreign text and removes characters that cannot be shown."""
+    """Return the template of the page. It escapes text from outside and removes characters that cannot be
+    shown."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
     environment.filters |= {
         "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
@@ -370,8 +375,8 @@ def _finalize(part: Any) -> Any:
 
 
 def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return the cells of a table row, the first cell as the row's heading. Without `columns` all cells are numbers
-    without a heading."""
+    """Return the cells of a table row as HTML, with the first cell as the heading of the row. If `columns` is
+    empty, all cells are numbers, and none is a heading."""
     parts = []
     for i, cell in enumerate(line):
         text = cell.text
@@ -384,13 +389,13 @@ def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """Return the escaped text with places where a long name may break."""
+    """Return the escaped text with places at which a long name may break."""
     return Markup(str(escape(visible(text))).replace("_", "_<wbr>"))
 
 
 def _pack(part: str | bytes) -> Markup:
-    """Return the content of a data block, compressed and in base64; no browser runs it, and the page's script reads it
-    by its id."""
+    """Return the content of a data block, compressed and in base64. The script of the page finds the block by
+    its id."""
     content = part if isinstance(part, bytes) else str(part).encode()
     return Markup(base64.b64encode(gzip.compress(content, mtime=0)).decode())
 
@@ -403,14 +408,14 @@ def _library() -> str:
 
 @functools.cache
 def _pack_library() -> Markup:
-    """Return the packed drawing library. The result is cached, because packing takes as long as the rest of the
-    page."""
+    """Return the packed script that draws charts. The result is cached, because packing takes as long as the
+    rest of the page."""
     return _pack(_library())
 
 
 def verbatim(tag: str, text: str) -> Markup:
-    """Return the text of a script or a style unescaped, because browsers do not unescape it. Raises ValueError if the
-    text could end its own element."""
+    """Return an HTML element `tag` content, a script or a style, without escaping, because browsers do not
+    unescape it. Raises ValueError if the text could end its own element."""
     if f"</{tag}" in text.lower() or "<!--" in text:
         raise ValueError(f"the text would end or change its {tag} element")
     return Markup(text)
@@ -421,5 +426,6 @@ def _file(name: str) -> str:
 
 
 def _digest(text: str) -> Markup:
-    """Return the digest of a script for the page's content security policy, which allows only such scripts."""
+    """Return the digest of a script for the content security policy of the page, which allows only scripts with
+    a listed digest."""
     return Markup("'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'")

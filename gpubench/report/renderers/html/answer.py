@@ -1,5 +1,5 @@
-"""The answer on a page and in a notebook. For each GPU backend it holds the sentence, three tiles, advice, and the map
-with its table as one object."""
+"""The answer on a page and in a notebook. For each GPU backend it has the sentence, three tiles with the most
+important facts, advice, and the map together with its table."""
 
 from __future__ import annotations
 
@@ -47,67 +47,70 @@ from gpubench.report.sections.map import (
 from gpubench.report.wording import backend_text, short_text, situation_text
 from gpubench.result.case import STREAMED, WAITED
 
-_LETTERS = 24  # of a lane in characters, which stands where no script draws it
+_LETTERS = 24  # the characters of a lane, which is shown if no script draws it
 _MOST_NAMES = 3
-_ALIKE = 1.5  # a smaller factor is not worth a line of advice
+_ALIKE = 1.5  # advice is given only for factors above this
 _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
 
 class AnswerTile(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the three facts to know first."""
+    """One of the three facts to know first, in large letters."""
 
-    head: str  # small words above the figure
-    figure: str  # in large letters
-    text: str  # words that explain the figure
-    situation: str = ""  # situation in a word; empty: all
-    tone: Tone = "plain"  # colour of the figure
+    head: str  # the small text above the figure
+    figure: str  # the figure, in large letters
+    text: str  # the text that explains the figure
+    situation: str = ""  # the short name of the situation; empty: all situations
+    tone: Tone = "plain"  # the colour of the figure
 
 
 class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, with its lane in characters."""
+    """One op on one GPU, with its lane of the map in characters."""
 
-    op: str  # name as shown
-    series: str  # the name of its charts
-    side: str  # GPU of the row, where there are several
+    op: str  # the name as shown
+    series: str  # the name of the op's charts
+    side: str  # the GPU of the row, if there are several
     numbers: tuple[Cell, Cell]  # the break-even and the gain
-    letters: tuple[Cell, ...]  # lane in characters
+    letters: tuple[Cell, ...]  # the lane in characters
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """The map and the table for one situation."""
+    """The map and the table of one situation."""
 
-    id: str  # anchor of the map's data
-    situation: str  # in a word
-    title: str  # caption of the table
-    several: bool  # there are several GPUs
-    heading: str  # heading of the gains
-    rows: tuple[LaneRow, ...]  # ops, in the order of the map
-    spec: ChartRow | None  # Vega-Lite; None where nothing draws
-    picture: str = ""  # the same as SVG, where no script runs
+    id: str  # the anchor of the map's data
+    situation: str  # the short name of the situation
+    title: str  # the caption of the table
+    several: bool  # whether there are several GPUs
+    heading: str  # the heading of the gains
+    rows: tuple[LaneRow, ...]  # the ops, in the order of the map
+    spec: ChartRow | None  # the Vega-Lite spec; None: charts cannot be drawn
+    picture: str = ""  # the same map as SVG, for a notebook
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one GPU backend."""
 
-    id: str  # anchor on the page
-    backend: str  # backend of the GPU; empty: the only one
-    name: str  # backend as the selector shows it
-    sides: str  # devices that are compared
-    sentences: dict[str, tuple[str, ...]]  # by situation; under the empty text those of both situations
-    tiles: tuple[AnswerTile, ...]  # what to know first
-    steps: tuple[str, ...]  # what to do
-    panels: tuple[Panel, ...]  # maps, one for each situation
-    axis: str  # what the sizes of the map count
-    tables: tuple[Table, ...]  # tables of what no map shows
-    notes: tuple[str, ...]  # lines below the map
-    situations: dict[str, str]  # short word -> whole name
+    id: str  # the anchor on the page
+    backend: str  # the GPU backend; empty: it is the only one
+    name: str  # the name of the backend in the menu
+    sides: str  # the devices that are compared
+    sentences: dict[str, tuple[str, ...]]  # by situation; the key "" has the sentences for all situations
+    tiles: tuple[AnswerTile, ...]  # the facts to know first
+    steps: tuple[str, ...]  # the advice
+    panels: tuple[Panel, ...]  # the maps, one for each situation
+    axis: str  # what the sizes on the axis of the map count
+    tables: tuple[Table, ...]  # the tables of the numbers that no map shows
+    notes: tuple[str, ...]  # the lines below the map
+    situations: dict[str, str]  # the full name of each situation, by its short name
 
 
 def views(
     analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool
 ) -> tuple[View, ...]:
-    """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer without a
-    backend. `draws`: include specs; `maps`: include the map."""
+    """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer
+    without a backend.
+
+    `prefix` is the prefix of the anchors. `draws` includes the specs of the map, and `maps` includes the map.
+    """
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
     backends: list[str | None] = [*names] or [None]
@@ -161,7 +164,7 @@ def _panels(analysis: Analysis, view: MapView, name: str, *, draws: bool) -> Ite
 
 
 def _gain_heading(rows: Sequence[MapRow]) -> str:
-    """Return `at 16 M` if all gains have the same size, else `gain`."""
+    """Return a heading such as `at 16 M` if all gains have the same size, else `gain`."""
     gains = [(entry.lane.row, entry.strip.cell.gain) for entry in rows if entry.strip and entry.strip.cell.gain]
     sizes = {op.elements(gain.n) for op, gain in gains}
     plain = all(op.extent == "plain" for op, _ in gains)
@@ -186,7 +189,8 @@ def _lane_row(entry: MapRow, view: MapView) -> LaneRow:
 
 
 def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, AnswerCell, Gain]]:
-    """Return row, cell and gain by op name, for the rows of the first GPU that have a valid gain."""
+    """Return the row, the cell and the gain of each op on the first GPU, by its name. Ops without a valid gain
+    in this regime are left out."""
     return {
         series_text(entry): (entry, cell, cell.gain)
         for entry in answered.rows
@@ -225,7 +229,7 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
 
 
 def _between(gains: Sequence[Gain]) -> str:
-    """Return `~14x to 33x`: the smallest and the largest factor of the gains."""
+    """Return the smallest and the largest factor of the gains as text, such as `~14x to 33x`."""
     factors = sorted((max(gain.ratio, 1 / gain.ratio), gain.within) for gain in gains)
     ends = list(dict.fromkeys(factor_text(*factor) for factor in (factors[0], factors[-1])))
     return " to ".join(ends)
@@ -248,7 +252,7 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:
-    """Yield advice on using the answer, one line each, as far as the numbers support it."""
+    """Yield lines of advice on using the answer, as far as the numbers support it."""
     if not answered.rows:
         return
     by_regime = {
@@ -289,10 +293,10 @@ def _names(names: set[str], noun: str) -> str:
 
 
 def situations(shown: Sequence[View]) -> Mapping[str, str]:
-    """Return the situations that the page offers, with their names."""
+    """Return the situations that the page offers: the full name by the short name."""
     return shown[0].situations if shown else {}
 
 
 def origin(analysis: Analysis) -> str:
-    """Return dtypes, date, version, label and host, which a page shows once."""
+    """Return the dtypes, date, version, label and host of a run as text. A page shows them once."""
     return origin_text(analysis, sorted({entry.case.dtype for entry in analysis.cases}))
