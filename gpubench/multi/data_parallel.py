@@ -13,21 +13,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench import kernels
-from gpubench.backends.contract import Buffer, Launch, Links, Session
+from gpubench.backends.contract import Launch, Links, Session
 from gpubench.backends.contract.protocols import Chains
 from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import DividedBuffer, Part
+from gpubench.backends.shared.sides import DividedBuffer, Part, compile_stage, stage_case, stage_refusals
 from gpubench.base.errors import BackendError, Unsupported
-from gpubench.kernels.contract.op import Array, Implementation, Op, Operand, Params, Stage, each
+from gpubench.kernels.contract.op import Array, Op, Operand, Stage, each
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case
 from gpubench.result.run import Check
 
 
-def rank_params(params: Params, ranks: int) -> Params:
-    """Return the params of a rank's part of the batch."""
-    return {**params, "n": params["n"] // ranks}
+def rank_case(case: Case, ranks: int) -> Case:
+    """Return the case of a rank's part of the batch."""
+    return replace(case, params={**case.params, "n": case.params["n"] // ranks})
 
 
 def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | None:
@@ -39,20 +38,12 @@ def refuse(op: Op, case: Case, session: Session, ranks: int) -> BackendError | N
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
-    params = rank_params(case.params, ranks)
+    own = rank_case(case, ranks)
     # Without `tokens` all rows are one sequence, which ranks cannot share.
-    if (unfit := op.fits({"tokens": case.params["n"], **params})) is not None:
-        return Unsupported(f"each of {ranks} ranks has {params['n']} rows, but {unfit}", reason="shape")
-    by_id = {own[1].id: own for own in (_on_rank(stage, params, case, session) for stage in op.stages)}
-    refusals = (session.supports(stage_op, _adapt_case(stage_op, own)) for stage_op, own in by_id.values())
-    return next((why for why in refusals if why is not None and why.reason != "not-compiled"), None)
-
-
-def _adapt_case(op: Op, case: Case) -> Case:
-    """Return the case in the implementation that a session is asked about: `library` if the kernel is the library call
-    that writes to a given array."""
-    kernel = op.kernel(case.backend, case.dtype)
-    return replace(case, implementation="library") if kernel is not None and kernel.library else case
+    if (unfit := op.fits({"tokens": case.params["n"], **own.params})) is not None:
+        return Unsupported(f"each of {ranks} ranks has {own.n} rows, but {unfit}", reason="shape")
+    stages = (stage_case(session, stage, own) for stage in op.stages)
+    return next((refused for _, refused in stage_refusals(session, stages)), None)
 
 
 def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
@@ -69,16 +60,6 @@ def segments(op: Op) -> Iterator[tuple[list[Stage], list[str]]]:
     yield stages, waiting
 
 
-def _on_rank(stage: Stage, params: Params, case: Case, session: Session) -> tuple[Op, Case]:
-    """Return the op of a stage and its case on a rank, in the best implementation that the rank has."""
-    own, own_params, device = kernels.load(stage.op), dict(stage.params(params)), session.device
-    implementation: Implementation = "library" if own.kernel(device.backend, case.dtype) is None else "tuned"
-    regime = device.resident_regime
-    return own.at(own_params), Case(
-        own.name, own.group, own_params, case.dtype, implementation, regime, device.id
-    )
-
-
 class Rank:
     """One rank: its part of every operand, and its launches between two exchanges."""
 
@@ -86,13 +67,13 @@ class Rank:
         op, case = whole.op, whole.case
         self.session, self._whole, self._place = session, whole, place
         self.way = session.transfers("tuned")
-        self._params = rank_params(case.params, whole.links.ranks)
+        self._case = rank_case(case, whole.links.ranks)
         self.parts = [
-            buffer.part(session, "training", operand.shape(self._params))
+            buffer.part(session, "training", operand.shape(self._case.params))
             for operand, buffer in zip(op.operands, whole.buffers, strict=True)
         ]
         self._between = {
-            operand.name: session.allocate(operand.shape(self._params), operand.stored_dtype(case.dtype))
+            operand.name: session.allocate(operand.shape(self._case.params), operand.stored_dtype(case.dtype))
             for operand in op.between
         }
         names = (operand.name for operand in op.operands)
@@ -106,14 +87,8 @@ class Rank:
 
     def _compile(self, stages: Sequence[Stage]) -> Launch:
         """Return stages as one launch."""
-        steps: list[tuple[Launch, Buffer]] = []
-        for stage in stages:
-            op, case = _on_rank(stage, self._params, self._whole.case, self.session)
-            made = tuple(self._values[name] for name in stage.writes)
-            target = made if op.more_outputs else made[0]
-            reads = [self._values[name] for name in stage.reads]
-            into = None if case.implementation == "library" else target
-            steps.append((self.session.compile(op, case, reads, into), target))
+        own = (stage_case(self.session, stage, self._case) for stage in stages)
+        steps = [compile_stage(self.session, stage, self._values) for stage in own]
         assert isinstance(self.session, Chains)
         return self.session.chain(steps, steps[-1][1])
 
@@ -183,9 +158,10 @@ class ParallelLaunch(Launch):
                 for rank in self.ranks:
                     rank.session.enter()
                     rank.session.run(rank.launches[segment])
-                if self.ranks[0].averaged[segment]:
+                gradients = [rank.averaged[segment] for rank in self.ranks]
+                if any(gradients):
                     with self.links.guard():
-                        self.links.average([rank.averaged[segment] for rank in self.ranks])
+                        self.links.average(gradients)
 
     def fetch(self, output: DividedBuffer, host: Array) -> None:
         """Fetch the rows of all ranks, or the weights of the first rank. Raises Wrong if another rank has different

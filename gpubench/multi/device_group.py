@@ -24,6 +24,7 @@ from gpubench.backends.shared.sides import (
     DeviceShare,
     DividedBuffer,
     DividedLaunch,
+    ask,
     granule,
     join_partials,
     side_case,
@@ -100,10 +101,7 @@ class GroupSession(
             return Unsupported(unsplit, reason="no-split")
         first = self._ranks.sessions[0]
         first.enter()
-        rank_case, kernel = side_case(op, case, case.params, first), op.kernel(first.device.backend, case.dtype)
-        if kernel is not None and kernel.library:
-            rank_case = replace(rank_case, implementation="library")
-        return first.supports(op, rank_case)
+        return ask(first, op, side_case(op, case, case.params, first))
 
     def host_array(self, shape: Shape, dtype: Stored, implementation: Implementation) -> Array:
         """Return an array of the first rank's kind, from which the ranks send."""

@@ -8,8 +8,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpubench import kernels
 from gpubench.backends.contract import Buffer, HostCall, Launch, Session
@@ -23,9 +22,10 @@ from gpubench.backends.contract.protocols import (
     Tunes,
 )
 from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinel_of, sentinels, widen
+from gpubench.backends.shared.reference import judge_alone, sentinel_of, sentinels, widen
+from gpubench.backends.shared.sides import StageCase, compile_stage, stage_case, stage_refusals
 from gpubench.base.errors import BackendError, Unsupported
-from gpubench.kernels.contract.op import Array, Op, Stage, each
+from gpubench.kernels.contract.op import Array, Op, each
 from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.measure.worker.workspace import Workspace, Wrong, no_library
 from gpubench.result.case import Case
@@ -36,35 +36,15 @@ from gpubench.workloads.two_sides import assign_stages, sides
 _KEPT = 2
 
 
-class StageCase(NamedTuple):
-    """A stage on a device."""
-
-    stage: Stage  # of the workload
-    op: Op  # at its params
-    case: Case  # resident
-
-
 def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """Return the stages as resident cases of the session, each in the best implementation that the session has."""
-    stages = []
-    for stage in op.stages:
-        params = dict(stage.params(case.params))
-        own = kernels.load(stage.op)
-        kernel = own.kernel(session.device.backend, case.dtype)
-        # Two sides take the best that each has.
-        library = not session.device.composed and (kernel is None or kernel.library)
-        own_case = Case(
-            own.name, own.group, params, case.dtype, "library" if library else "tuned",
-            session.device.resident_regime, case.device_id,
-        )  # fmt: skip
-        stages.append(StageCase(stage, own.at(params), own_case))
-    return stages
+    """Return the stages of the op as resident cases of the session."""
+    return [stage_case(session, stage, case) for stage in op.stages]
 
 
-def runs_by_stage(op: Op, case: Case) -> bool:
+def runs_by_stage(session: Session, op: Op, case: Case) -> bool:
     """Tell whether the case runs the stages of its op one by one. Only tuned cases do; a library case runs one
-    expression for the whole op."""
-    return bool(op.stages) and case.implementation == "tuned"
+    expression for the whole op, and the ranks of a device group have stages of their own."""
+    return bool(op.stages) and case.implementation == "tuned" and not isinstance(session, DeviceGroup)
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
@@ -72,25 +52,9 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
-    distinct = {stage_case.case.id: stage_case for stage_case in stage_cases(session, op, case)}
-    for stage, own, stage_case in distinct.values():
-        if own.host is not None:
-            continue
-        refused = session.supports(own, stage_case)
-        # Without compiled kernels a stage runs its plain expression.
-        if refused is not None and refused.reason != "not-compiled":
-            return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
+    for stage, refused in stage_refusals(session, stage_cases(session, op, case)):
+        return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
     return None
-
-
-def _writing(session: Session, stage_case: StageCase) -> StageCase:
-    """Return the stage as a tuned case if its kernel is a library call, so that the call writes to a given array.
-    Return any other stage unchanged."""
-    stage, op, case = stage_case
-    if case.implementation != "library" or op.kernel(session.device.backend, case.dtype) is None:
-        return stage_case
-    own = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
-    return StageCase(stage, op, own)
 
 
 class Chain:
@@ -98,7 +62,7 @@ class Chain:
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
-        self._stage_cases = [_writing(session, stage_case) for stage_case in stage_cases(session, op, case)]
+        self._stage_cases = stage_cases(session, op, case)
         self._between: dict[str, Buffer] = {}
         # The buffers are kept with the launch: as long as they live, no other object has their id.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
@@ -115,21 +79,22 @@ class Chain:
         if trials_forbidden():
             raise TrialsNeeded(f"{self._case.id}: kernels of its stages are still to be chosen")
         self._build()
-        for number in range(max(waiting) + 1):
+        last = max(waiting)
+        for number, own in enumerate(self._stage_cases[:last]):
             if number in waiting:
                 self._choose(number, values)
-            if number < max(waiting):
-                self._session.run(self._join([self._step(number, values)], output))
-                self._session.sync()
+            self._session.run(self._join([compile_stage(self._session, own, values)], output))
+            self._session.sync()
+        self._choose(last, values)
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
         """Return the numbers of the stages whose kernel has to be found by trials: the first stage of each case."""
-        waiting: set[int] = set()
-        seen: set[str] = set()
+        first: dict[str, int] = {}
         for number, (_, op, case) in enumerate(self._stage_cases):
-            if op.host is not None or case.id in seen:
-                continue
-            seen.add(case.id)
+            if op.host is None:
+                first.setdefault(case.id, number)
+        waiting: set[int] = set()
+        for number in first.values():
             try:
                 with without_trials():
                     self._choose(number, values)
@@ -170,21 +135,11 @@ class Chain:
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
         """Return the launch of each stage with the buffer of its result. Raises BuildError and DeviceOutOfMemory."""
         values = self.values(inputs, output)
-        return [self._step(number, values) for number in range(len(self._stage_cases))]
+        return [compile_stage(self._session, own, values) for own in self._stage_cases]
 
     def _join(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
         assert isinstance(self._session, Chains)
         return self._session.chain(steps, output)
-
-    def _step(self, number: int, values: dict[str, Buffer]) -> tuple[Launch, Buffer]:
-        stage, op, case = self._stage_cases[number]
-        made = tuple(values[name] for name in stage.writes)
-        target = made if op.more_outputs else made[0]
-        if op.host is not None:
-            reads = [values[name] for name in stage.reads]
-            return HostCall(self._session, partial(on_host, op, reads), target), target
-        into = None if case.implementation == "library" else target
-        return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
         """Return the buffer of every value by its name. The first call allocates the buffers between the stages."""
@@ -281,7 +236,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
             return None
         times["chain_s"].append(reading.steps_s)
         times["span_s"].append(reading.span_s)
-        if plain is not None and reading.clock != "host" and (once := session.stage_times([plain])) is not None:
+        if reading.clock != "host" and (once := session.stage_times([plain])) is not None:
             by_step = zip(steps, reading.steps_s, strict=True)
             hosts_s = sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
             times["stamping_s"].append(reading.span_s - hosts_s - once.span_s)
@@ -321,13 +276,13 @@ def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
     return issued - start, session.clock() - start
 
 
-def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
+def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
     """Return the device's stages as one step, a chain without clock readings. The host's stages before it are done
-    already. Returns None if the device has no stages."""
+    already."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
-    if not own or not isinstance(session, Chains):
-        return None
-    return session.chain(own, own[-1][1]), own[-1][1]
+    assert isinstance(session, Chains)
+    output = own[-1][1]
+    return session.chain(own, output), output
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
@@ -361,25 +316,15 @@ def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[li
 class ChainWorkspace(Workspace):
     """The workspace of a network on one device: inputs, outputs and the values between the stages."""
 
-    @functools.cached_property
-    def built(self) -> dict[str, Chain]:
-        """The chains that were made, by the implementation of their cases."""
-        return {}
+    _chain: Chain | None = None
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the stages that the case runs. Returns None for the library implementation, which is one expression,
-        and for a device group, whose ranks have stages of their own."""
-        if not runs_by_stage(self.op, case) or isinstance(self.session, DeviceGroup):
+        """Return the stages that the case runs. Returns None if it does not run them one by one."""
+        if not runs_by_stage(self.session, self.op, case):
             return None
-        if case.implementation_id not in self.built:
-            self.built[case.implementation_id] = Chain(self.session, self.op, case)
-        return self.built[case.implementation_id]
-
-    def output(self, case: Case) -> Buffer | None:
-        """Return the output. The output and all values between the stages are full of sentinels."""
-        output = super().output(case)
-        self.spoil_between(case)
-        return output
+        if self._chain is None:
+            self._chain = Chain(self.session, self.op, case)
+        return self._chain
 
     def tune(self, case: Case) -> None:
         """Let each stage choose its kernel."""
@@ -400,7 +345,7 @@ class ChainWorkspace(Workspace):
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
-        by_stage = runs_by_stage(op, case) and not isinstance(session, DeviceGroup)
+        by_stage = runs_by_stage(session, op, case)
         return refusal(session, op, case) if by_stage else session.supports(op, case)
 
     @functools.cached_property
@@ -422,9 +367,8 @@ class ChainWorkspace(Workspace):
 
     def release_between(self) -> None:
         """Give the buffers between the stages back."""
-        for chain in self.built.values():
-            chain.release()
-        self.built.clear()
+        if self._chain is not None:
+            self._chain.release()
 
     def time_stages(self, timed: Timer, session: int, limit_s: float) -> StageTimes | None:
         """Return the times of the stages, alone and in the chain. Returns None if the session cannot time them."""

@@ -7,17 +7,20 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.backends.contract import Buffer, Launch, Links, Session, Work
+from gpubench import kernels
+from gpubench.backends.contract import Buffer, HostCall, Launch, Links, Session, Work
 from gpubench.backends.contract.protocols import ScriptedPair
 from gpubench.backends.shared.host import host_dtype
-from gpubench.base.errors import DeviceOutOfMemory, Unsupported
+from gpubench.backends.shared.reference import on_host
+from gpubench.base.errors import BackendError, DeviceOutOfMemory, Unsupported
 from gpubench.kernels.contract.op import (
     ITEMSIZE,
     Array,
@@ -27,6 +30,7 @@ from gpubench.kernels.contract.op import (
     Params,
     Shape,
     Split,
+    Stage,
     Stored,
 )
 from gpubench.result.case import Case
@@ -76,18 +80,63 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
     )  # fmt: skip
 
 
+def ask(side: Session, op: Op, case: Case) -> BackendError | None:
+    """Return why a session cannot run a case. Returns None if it can. A kernel that is a library call is asked about as
+    the library implementation."""
+    kernel = op.kernel(side.device.backend, case.dtype)
+    if kernel is not None and kernel.library:
+        case = msgspec.structs.replace(case, implementation="library")
+    return side.supports(op, case)
+
+
 def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
     """Return why one of the sides cannot do all of the work, or None if each of them can, with its own kernel
     or by the library call."""
     for side in sides:
-        part = side_case(op, case, case.params, side)
-        kernel = op.kernel(side.device.backend, case.dtype)
-        if kernel is not None and kernel.library:
-            part = msgspec.structs.replace(part, implementation="library")
-        refused = side.supports(op, part)
+        refused = ask(side, op, side_case(op, case, case.params, side))
         if refused is not None and refused.reason != "not-compiled":  # else this side runs the plain expression
             return Unsupported(f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint)
     return None
+
+
+# ---------------------------------------------------------------- the stages of a workload
+
+
+class StageCase(NamedTuple):
+    """A stage on a session."""
+
+    stage: Stage  # of the workload
+    op: Op  # at its params
+    case: Case  # resident
+
+
+def stage_case(session: Session, stage: Stage, case: Case) -> StageCase:
+    """Return a stage of a workload's case as a resident case of the session: tuned, or the library implementation if
+    the session has no kernel. Two sides take the best that each has."""
+    device, op, params = session.device, kernels.load(stage.op), dict(stage.params(case.params))
+    library = not device.composed and op.kernel(device.backend, case.dtype) is None
+    implementation: Implementation = "library" if library else "tuned"
+    own = Case(op.name, op.group, params, case.dtype, implementation, device.resident_regime, device.id)
+    return StageCase(stage, op.at(params), own)
+
+
+def stage_refusals(session: Session, stages: Iterable[StageCase]) -> Iterator[tuple[Stage, BackendError]]:
+    """Yield each stage that the session cannot run, with the reason. Equal stages are asked about once."""
+    for stage, op, case in {own.case.id: own for own in stages}.values():
+        refused = ask(session, op, case) if op.host is None else None
+        # Without compiled kernels a stage runs its plain expression.
+        if refused is not None and refused.reason != "not-compiled":
+            yield stage, refused
+
+
+def compile_stage(session: Session, own: StageCase, values: Mapping[str, Buffer]) -> tuple[Launch, Buffer]:
+    """Return the launch of a stage and the buffer of its result. `values`: the buffers by the names of the values."""
+    stage, op, case = own
+    reads, made = [values[name] for name in stage.reads], tuple(values[name] for name in stage.writes)
+    target = made if op.more_outputs else made[0]
+    if op.host is not None:
+        return HostCall(session, partial(on_host, op, reads), target), target
+    return session.compile(op, case, reads, None if case.implementation == "library" else target), target
 
 
 # ---------------------------------------------------------------- operands and launches of several devices

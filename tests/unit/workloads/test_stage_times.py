@@ -8,7 +8,8 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends.contract import Recording, StageReading
-from gpubench.kernels.contract.op import Ladder, Stage
+from gpubench.kernels import tokens
+from gpubench.kernels.contract.op import Given, Ladder, Stage
 from gpubench.measure.budget import Budget
 from gpubench.measure.plan import Workload
 from gpubench.measure.worker.timer import Timer
@@ -118,8 +119,78 @@ def test_what_a_session_does_not_tell_is_left_out(session, tmp_path, monkeypatch
     assert (found.first_recording_s, found.recording_s) == ([], []), "it records nothing"
     assert found.stamping_s == [], "the clock of the host stamps for nothing"
     assert stages.time_stages(timer_of(session, tmp_path, implementation="library"), 0, 60) is None
+    readings = iter([StageReading([1.0, 2.0, 3.0], 6.0, "host")])  # and none of the stages alone
+    found, _ = read(session, monkeypatch, tmp_path, lambda steps: next(readings, None))
+    assert found.alone_s == found.chain_s == [[1.0], [5.0]]
     monkeypatch.setattr(session, "stage_times", lambda steps: None)
     assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
+
+
+@pytest.mark.parametrize(("tick_s", "twice"), [(0.25, False), (0.125, True)])
+def test_a_short_call_has_another_call_before_it(session, tmp_path, monkeypatch, tick_s, twice):
+    """Each call takes two ticks of the clock."""
+    timer, events, ticks = timer_of(session, tmp_path), [], itertools.count(step=tick_s)
+    empty = session.empty_launch()
+    monkeypatch.setattr(session, "empty_launch", lambda: empty)
+    monkeypatch.setattr(session, "clock", lambda: next(ticks))
+    monkeypatch.setattr(session, "sync", lambda: None)
+    words = {timer.launch: "call", empty: "empty"}
+    monkeypatch.setattr(session, "run", lambda launch, repeat: events.append((words[launch], repeat)))
+    reading = StageReading([1.0] * 3, 7.0, "event")
+    monkeypatch.setattr(session, "stage_times", lambda steps: (events.append(len(steps)), reading)[1])
+    monkeypatch.setattr(stages, "ROUNDS", 1)
+    monkeypatch.setattr(stages, "LONG_S", 0.5)
+    found = stages.time_stages(timer, 0, limit_s=60)
+    call, nothing = ("call", 1), ("empty", 1)
+    rest = [3, 1, *[call] * (1 + twice), *[nothing] * (1 + twice), 3]
+    assert events == [call, *rest, *([call] if twice else []), *rest]
+    assert found.wall_s == found.empty_s == [2 * tick_s]
+
+
+@pytest.mark.parametrize(("limit_s", "call_s", "rounds"), [
+    (60, 0.0, 15), (4.0, 1.0, 4), (2.9, 1.0, 3), (1.0, 1.0, 2), (1.0, 1.1, 1), (0.9, 1.0, 1),
+])  # fmt: skip
+def test_rounds_end_with_the_time_but_a_few_may_take_twice_of_it(
+    session, tmp_path, monkeypatch, limit_s, call_s, rounds
+):
+    """The first round is thrown away."""
+    now = [0.0]
+
+    def stage_times(steps):
+        now[0] += call_s / 2  # the chain and the stages alone
+        return StageReading([1.0] * len(steps), 1.0, "host")
+
+    timer = timer_of(session, tmp_path)
+    monkeypatch.setattr(session, "stage_times", stage_times)
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert len(stages.time_stages(timer, 0, limit_s).span_s) == rounds
+
+
+ASKED = workload(
+    name="asked", summary="", params={"n": "tokens"}, sizes=Ladder(1, 64),
+    stages=(
+        Stage("tokenise", "tokenise", ("text",), ("ids",), lambda p: {"n": p["n"]}),
+        Stage("embedding", "embedding", ("ids", "table", "positions"), ("x",),
+              lambda p: {"n": p["n"], "width": 8, "vocabulary": tokens.ENTRIES}),
+        Stage("project", "linear", ("x", "w", "b"), ("y",), lambda p: {"n": p["n"], "k": 8, "m": 8}),
+    ),
+    inputs={"text": Given(lambda params: tokens.text_of(params["n"]))},
+    weights={"table": "normal", "positions": "normal", "w": "fan-in", "b": "zeros"}, outputs={"y": "activation"},
+)  # fmt: skip
+
+
+def test_what_the_host_does_is_no_cost_of_stamps(session, tmp_path, monkeypatch):
+    """The plain chain is of the device's stages, up to the output."""
+    timer, chained, chain = timer_of(session, tmp_path, ASKED), [], session.chain
+    monkeypatch.setattr(session, "chain", lambda *given: (chained.append(given), chain(*given))[1])
+    monkeypatch.setattr(
+        session,
+        "stage_times",
+        lambda steps: StageReading([2.0] + [1.0] * (len(steps) - 1), 5.0 * len(steps), "event"),
+    )
+    assert stages.time_stages(timer, 0, limit_s=0.0).stamping_s == [15.0 - 2.0 - 5.0]
+    [(steps, output)] = chained
+    assert (len(steps), steps[-1][1] is output is timer.launch.output) == (2, True)
 
 
 def test_at_the_ends_of_the_sizes_each_device_is_timed_once():

@@ -15,6 +15,7 @@ from gpubench.backends.contract import HostCall
 from gpubench.backends.shared import choices, reference
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.backends.shared.reference import references, widen
+from gpubench.backends.shared.sides import StageCase
 from gpubench.kernels import tokens
 from gpubench.kernels.contract.op import Given, Ids, Ladder, Op, Repeat, Stage, flat
 from gpubench.measure.worker.timer import Timer
@@ -240,20 +241,16 @@ def test_a_chain_is_right_in_every_regime(session, name, tmp_path):
 
 def test_a_wrong_stage_is_named(session, workspace, monkeypatch):
     """The judge of the others gets what the device gave them."""
-    number, original = 1, chains.stage_cases
+    lie, original = workspace.op.stages[1], chains.stage_case
 
-    def lying(session: Any, op: Op, case: Case) -> list[chains.StageCase]:
-        found = original(session, op, case)
-        right = found[number].op
+    def lying(session: Any, stage: Stage, case: Case) -> StageCase:
+        own = original(session, stage, case)
+        right = own.op.exact()
+        wrong = replace(own.op, reference=lambda xp, *inputs: right(xp, *inputs) * 1.001)
+        return own._replace(op=wrong) if stage is lie else own
 
-        def wrong(xp: Any, *inputs: Any) -> Any:
-            return (right.reference or right.expr)(xp, *inputs) * 1.001
-
-        found[number] = found[number]._replace(op=replace(right, reference=wrong))
-        return found
-
-    monkeypatch.setattr(chains, "stage_cases", lying)
-    with pytest.raises(Wrong, match=f"in the stage {workspace.op.stages[number].name}"):
+    monkeypatch.setattr(chains, "stage_case", lying)
+    with pytest.raises(Wrong, match=f"in the stage {lie.name}"):
         gate(workspace, workspace.case, lambda phase: None)
 
 
@@ -286,13 +283,30 @@ def test_a_call_on_the_same_buffers_builds_nothing(session, workspace, monkeypat
     assert workspace.compile(case, workspace.buffers, workspace.output(case)) is not launch
     assert built, "another kernel may have been chosen"
     timer.release()
+    held, second, third = workspace.output(case), *(allocate_outputs(session, op, case) for _ in range(2))
+    own, other = (workspace.compile(case, workspace.buffers, output) for output in (held, second))
+    assert [workspace.compile(case, workspace.buffers, output) for output in (held, second)] == [own, other]
+    assert len(own.kernel_hash) == 12
+    workspace.compile(case, workspace.buffers, third)
+    assert workspace.compile(case, workspace.buffers, held) is not own, "two sets are kept, and no third one"
+
+
+def test_what_lies_between_the_stages_is_given_back_once(session, workspace, monkeypatch):
+    gate(workspace, workspace.case, lambda phase: None)
+    between = [*workspace.chain(workspace.case).values(workspace.buffers, None).values()]
+    freed: list[Any] = []
+    monkeypatch.setattr(session, "free", freed.append, raising=False)
+    held = {x.name for x in workspace.op.between}
+    for count in (len(held), len(held)):
+        workspace.release_between()
+        assert len(freed) == count
+    assert [buffer is own for buffer, own in zip(freed, between, strict=False)] == [True] * len(held)
 
 
 def test_trials_run_on_what_the_stages_before_made(session, workspace, monkeypatch):
     op, case = workspace.op, workspace.case
     gate(workspace, case, lambda phase: None)
-    events, run = [], session.run
-    last = op.stages[1].op
+    events, run, last = [], session.run, op.stages[1].op
 
     def tune(own: Any, one: Any, inputs: Any) -> None:
         if own.name == last and "trial" not in events:
@@ -300,22 +314,30 @@ def test_trials_run_on_what_the_stages_before_made(session, workspace, monkeypat
                 raise choices.TrialsNeeded("to be chosen")
             events.append("trial")
 
-    monkeypatch.setattr(session, "tune", tune, raising=False)
-    monkeypatch.setattr(session, "run", lambda *given: (events.append("run"), run(*given))[1], raising=False)
+    scripted = {
+        "tune": tune, "run": lambda *given: (events.append("run"), run(*given))[1],
+        "build": lambda cases: events.append(len(cases)), "sync": lambda: events.append("sync"),
+    }  # fmt: skip
+    for name, method in scripted.items():
+        monkeypatch.setattr(session, name, method, raising=False)
     with choices.without_trials(), pytest.raises(choices.TrialsNeeded):
         workspace.tune(case)
     assert events == []
     for _ in range(2):  # what is remembered is chosen without a run
         workspace.tune(case)
-        assert events == ["run", "trial"]
+        assert events == [len(op.stages), "run", "sync", "trial"]
 
 
-def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session):
+def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session, monkeypatch):
     op = kernels.load("ffn")
-    plain = SimpleNamespace(device=session.device, supports=session.supports)
+    plain = SimpleNamespace(device=session.device, supports=lambda op, case: None)
     refused = refusal(plain, op, case_of(session, op, n=3))
     assert refused is not None
     assert refused.reason == "no-implementation"
+    library = case_of(session, op, "library", n=3)
+    assert refusal(plain, op, library) is None
+    monkeypatch.setattr(chains, "no_library", lambda own: refused if own.name == "linear" else None)
+    assert refusal(plain, op, library) is refused, "a stage that calls what is not installed"
 
 
 def test_a_package_may_declare_what_the_page_shows():
