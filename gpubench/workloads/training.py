@@ -161,8 +161,8 @@ def sign_slack(gradient: str) -> Callable[..., Array]:
         before = x @ w1 + b1
         near = xp.abs(before) <= 8 * u * (norms(xp, x, w1) + xp.abs(b1))
         z = xp.maximum(before, 0) @ w2 + b2
-        powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
-        dz = powers / xp.sum(powers, axis=-1, keepdims=True)
+        powers = xp.exp(z - xp.max(z, axis=1, keepdims=True))
+        dz = powers / xp.sum(powers, axis=1, keepdims=True)
         dz[xp.arange(len(z)), labels] -= 1
         flow = xp.where(near, xp.abs(dz / len(z)) @ xp.abs(w2).T, 0)
         return xp.abs(x).T @ flow if gradient == "dw1" else xp.sum(flow, axis=0)

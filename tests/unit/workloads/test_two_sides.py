@@ -1,13 +1,17 @@
 """Workloads on two sides: right at every stage assignment, and nothing is copied that is there."""
 
 import itertools
+from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.hidden.fake.session import STAGED_BYTES_PER_S, STAGED_CALL_S
 from gpubench.curves.stats import median
 from gpubench.measure.worker.operands import Operands, Weights
-from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.measure.worker.workspace import Wrong, gate, refusal
 from gpubench.result.case import Case
 from gpubench.workloads import two_sides
@@ -138,3 +142,136 @@ def test_what_is_predicted_is_what_the_scripted_clock_tells(session, tmp_path):
             ready.split = assignment
             measured = median([ready.seconds(1) for _ in range(3)])
             assert measured == pytest.approx(seconds, rel=0.25)
+
+
+def test_a_value_is_the_callers_array_until_a_launch_writes_it():
+    first, second = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
+    value = two_sides.Value((2,), "float32")
+    assert (value.places, value.uploaded, value.array.shape) == ("", False, (2,))
+    value = two_sides.Value((2,), "float32")
+    value.hold(first)
+    assert (value.array is first, value.places, value.uploaded) == (True, "c", True)
+    own = value.own()
+    assert (own is first, own.tolist(), value.own() is value.array is own) == (False, [1, 2], True)
+    value.hold(second)
+    assert (value.array is own, own.tolist(), first.tolist()) == (True, [3, 4], [1, 2])
+    value.forget()
+    assert (value.array is own, value.places, value.uploaded) == (True, "", False)
+    other = two_sides.Value((2,), "float32")
+    other.hold(first)
+    other.forget()
+    assert other.array is not first, "what a caller lent is let go"
+
+
+@pytest.fixture
+def assigned(session):
+    return session.for_op(kernels.load("ffn"))
+
+
+def test_spare_values_keep_their_memory_for_the_next_call(session, assigned, monkeypatch):
+    values = [assigned.allocate((length,), "float32") for length in range(1, 10)]
+    on_gpu = [assigned.buffer("g", value) for value in values]
+    freed = []
+    monkeypatch.setattr(session.gpu, "free", freed.append)
+    for value in values:
+        assigned.free(value)
+    assert (freed, values[0].device, values[1].places) == (on_gpu[:1], None, ""), "of nine the first one goes"
+    assert assigned.allocate((2,), "float32") is values[1]
+    assert assigned.allocate((2,), "float32") is not values[1]
+    assert assigned.allocate((3,), "float64") is not values[2]
+    assigned.forget()
+    assert [id(buffer) for buffer in freed] == [id(buffer) for buffer in (on_gpu[0], *on_gpu[:1:-1])]
+    assigned.forget()
+    assert len(freed) == 8
+
+
+def test_a_copy_of_a_value_is_timed_each_way_and_changes_nothing(assigned):
+    value = assigned.allocate((1 << 20,), "float32")
+    assigned.upload(value, sent := np.arange(1 << 20, dtype=np.float32))
+    up_s, down_s = assigned.copy_times(value)
+    seconds = STAGED_CALL_S + sent.nbytes / STAGED_BYTES_PER_S
+    assert (up_s, down_s) == (pytest.approx(seconds, rel=1e-3),) * 2
+    assert value.places == "cg"
+    assert np.array_equal(assigned.buffer("g", value).array, sent)
+    assert (np.array_equal(value.array, sent), value.array is sent) == (True, False)
+    assigned.way.staging = "pageable"
+    assert assigned.transfers("tuned").staging == "pageable"
+
+
+def test_what_a_side_lacks_is_told(session, assigned, monkeypatch):
+    op, stage = kernels.load("ffn"), kernels.load("linear")
+    asked = Case("linear", "matrix", {"n": 3, "k": 4, "m": 5}, "float32", "tuned", "resident-waited", DEVICE)
+    assert assigned.supports(stage, asked) is None
+    assert assigned.supports(op, case_of("ffn")).reason == "no-implementation"
+    for side in ("gpu", "cpu"):
+        with monkeypatch.context() as patch:
+            plain = SimpleNamespace(device=getattr(session, side).device, supports=lambda op, case: None)
+            patch.setattr(assigned, side, plain)
+            assert "does not run several ops" in assigned.supports(stage, asked).detail
+
+
+def test_both_sides_choose_their_kernels_on_their_own_copies(session, assigned, monkeypatch):
+    tuned = []
+    for side in (session.gpu, session.cpu):
+        monkeypatch.setattr(side, "tune", lambda op, case, inputs: tuned.append((case, *inputs)), raising=False)
+    value = assigned.allocate((3, 4), "float32")
+    assigned.upload(value, np.ones((3, 4), np.float32))
+    case = Case("relu", "activation", {"n": 12}, "float32", "tuned", "resident-waited", DEVICE)
+    assigned.tune(kernels.load("relu"), case, [value])
+    assert [case.device_id for case, _ in tuned] == [session.gpu.device.id, session.cpu.device.id]
+    assert tuned[0][1] is value.device
+    assert np.array_equal(tuned[1][1].array, value.array)
+
+
+@pytest.mark.parametrize(("limit_s", "rounds"), [(60, 15), (2, 2), (1.5, 1), (0.5, 1)])
+def test_a_prediction_rests_on_rounds_after_one_to_warm_up(session, tmp_path, monkeypatch, limit_s, rounds):
+    """A round takes a second; both chains run before it, and what flows is copied."""
+    case = case_of("mlp_forward")
+    ready = timed(workspace_of(session, case, tmp_path), case, "gcg")
+    assigned, ticks, events = ready.session, itertools.count(1), []
+    run, sync = assigned.run, assigned.sync
+    monkeypatch.setattr(assigned, "run", lambda *given: (events.append(assigned.assignment), run(*given))[1])
+    monkeypatch.setattr(assigned, "sync", lambda: (events.append("sync"), sync())[1])
+    monkeypatch.setattr(assigned, "copy_times", lambda value: (1.0, 2.0))
+    monkeypatch.setattr(two_sides, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    found = two_sides.assign_stages(ready, 4, limit_s)
+    assert events[:4] == ["ccc", "sync", "ggg", "sync"]
+    assert (found.session, found.stages) == (4, ["hidden", "logits", "probabilities"])
+    values = ("x", "h", "z", "p")
+    assert found.up_s == dict.fromkeys(values, [1.0] * rounds)
+    assert found.down_s == dict.fromkeys(values, [2.0] * rounds)
+    assert found.enter_s == [pytest.approx(wall_s(assigned, assigned.empty_launch(), 1), rel=0.01)] * rounds
+    assert {len(times) for times in (*found.cpu_s, *found.gpu_s, found.cpu_whole_s, found.gpu_whole_s)} == {
+        rounds
+    }
+    prices = two_sides.costs(ready.workspace.op, case, found)
+    assert (prices.enter_s, prices.wanted) == (median(found.enter_s), ["p"])
+    waited = msgspec.structs.replace(found, clock="waited")
+    assert two_sides.costs(ready.workspace.op, case, waited).enter_s == 0.0
+
+
+def test_the_chains_of_both_sides_are_built_once_and_what_cannot_be_read_gives_no_prediction(
+    session, tmp_path, monkeypatch
+):  # fmt: skip
+    case = case_of("ffn")
+    ready = timed(workspace_of(session, case, tmp_path), case, "gc")
+    assigned, built, compiled = ready.session, [], session.gpu.compile
+
+    def noted(*given):
+        built.append(compiled(*given))
+        built[-1].kernel_hash, built[-1].kernel_name = "text", "name"
+        return built[-1]
+
+    monkeypatch.setattr(session.gpu, "compile", noted)
+    steps = ready.workspace.chain(case).steps(ready.workspace.buffers, ready.launch.output)
+    assert {(launch.kernel_hash, launch.kernel_name) for launch, _ in steps} == {("text fake", "name")}
+    built.clear()
+    for _ in range(2):
+        assert assigned.side_times(steps) is not None
+        assert len(built) == len(steps)
+    assigned.side_times(list(steps))
+    assert len(built) == 2 * len(steps), "other steps are built anew"
+    for side in (session.gpu, session.cpu):
+        with monkeypatch.context() as patch:
+            patch.setattr(side, "stage_times", lambda steps: None)
+            assert two_sides.assign_stages(ready, 0, 0.0) is None
