@@ -326,27 +326,23 @@ def _order(verdict: SlowGpu) -> tuple[object, ...]:
 def _left_out(
     figures: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]], counted: set[str]
 ) -> list[NotCompared]:
-    few: dict[str, int] = {}
-    for group in groups.values():
-        for figure in group:
-            few[figure.gpu] = max(few.get(figure.gpu, 0), len(group))
+    peers = {figure.gpu: len(group) for group in sorted(groups.values(), key=len) for figure in group}
+    first: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for figure in figures:
+        first.setdefault(figure.gpu, figure)
         skipped = figure.reason is not None and figure.reason.startswith(_SKIPPED)
         if figure.reason is not None and not (skipped and figure.gpu in counted):
             reasons.setdefault(figure.gpu, f"{figure.case} {figure.reason}")
-    missing: dict[str, NotCompared] = {}
-    for figure in figures:
-        reason = reasons.get(figure.gpu)
-        if figure.gpu in missing or (figure.gpu in counted and reason is None):
+    missing = []
+    for gpu, figure in first.items():
+        reason = reasons.get(gpu, "its peers measured another size")
+        if gpu in counted and gpu not in reasons:
             continue
-        if figure.gpu in few and figure.gpu not in counted:
-            reason = f"{few[figure.gpu] - 1} peers, and a verdict takes {FEWEST_PEERS - 1}"
-        missing[figure.gpu] = NotCompared(
-            node=figure.node, gpu=figure.gpu, device=figure.device,
-            reason=reason or "its peers measured another size",
-        )  # fmt: skip
-    return list(missing.values())
+        if gpu in peers and gpu not in counted:
+            reason = f"{peers[gpu] - 1} peers, and a verdict takes {FEWEST_PEERS - 1}"
+        missing.append(NotCompared(node=figure.node, gpu=gpu, device=figure.device, reason=reason))
+    return missing
 
 
 NodeWord = Literal[NodeReason, "complete"]

@@ -9,7 +9,6 @@ each half of its blocks shows it by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import ClassVar
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import COLLECTIVE, CaseResult, declaration
 from gpubench.analysis.thresholds import Extent, extent, size_text
+from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.streams import printable, shorten
 from gpubench.base.table import Cell, Column, Table, cells, heads, number
@@ -113,8 +113,8 @@ _MEANING = (
 @section("collectives", order=120, help="What links carry when GPUs exchange data")
 def collectives_section(analysis: Analysis, options: RenderOptions) -> Section:
     rows = collectives(analysis)
-    device_groups = groupby(rows, key=lambda result: (result.op, result.ranks, result.device_id))
-    tables = tuple(_table(analysis, list(results), options.time_unit) for _, results in device_groups)
+    device_groups = group_by(rows, lambda result: (result.op, result.ranks, result.device_id))
+    tables = tuple(_table(analysis, results, options.time_unit) for results in device_groups.values())
     lines = (_MEANING, *slow_links(analysis)) if rows else ()
     return Section(title=TITLE, lines=lines, tables=tables, folded=True)
 
@@ -398,13 +398,11 @@ def _links_sentence(analysis: Analysis) -> str:
     rows = collectives(analysis)
     most, n = max(result.ranks for result in rows), max(result.n for result in rows)
     names = sorted({result.op for result in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
-    texts = []
-    for op in names[:_MOST_NAMES]:
-        same_op = [result for result in rows if result.op == op]
-        largest = [result for result in same_op if result.n == max(result.n for result in same_op)]
-        # Of a collective on 2, 4 and 8 ranks the largest device group is the one that a program would use.
-        widest = [result for result in largest if result.ranks == max(result.ranks for result in largest)]
-        texts.append(f"{op} {_range_text([result.busbw for result in widest])}")
+    # Of a collective on 2, 4 and 8 ranks the largest device group is the one that a program would use.
+    largest = at_largest(rows, lambda result: result.op, lambda result: result.n)
+    widest = at_largest(largest, lambda result: result.op, lambda result: result.ranks)
+    rates = group_by(widest, lambda result: result.op)
+    texts = [f"{op} {_range_text([result.busbw for result in rates[op]])}" for op in names[:_MOST_NAMES]]
     more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
     return f"Between {most} {_members(analysis)}: {list_words(texts)} (busbw at {format_bytes(n)}{more})."
 
@@ -431,14 +429,12 @@ def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveR
         rows,
         key=lambda result: (*(result.op != name for name in _FIRST), result.op, result.ranks, result.device_id),
     )
-    for (op, _), group in groupby(order, key=lambda result: (result.op, result.ranks)):
-        device_groups = [
-            (id, list(results)) for id, results in groupby(group, key=lambda result: result.device_id)
-        ]
+    for (op, _), same in group_by(order, lambda result: (result.op, result.ranks)).items():
+        device_groups = list(group_by(same, lambda result: result.device_id).items())
         if len(device_groups) <= _MOST_PAIRS:
             lanes += [(f"{op} {_ranks_text(op, id)}", results) for id, results in device_groups]
             continue
-        device_groups.sort(key=lambda device_group: max(device_group[1], key=lambda result: result.n).busbw)
+        device_groups.sort(key=lambda pair: max(pair[1], key=lambda result: result.n).busbw)
         for word, (id, results) in (("slowest", device_groups[0]), ("fastest", device_groups[-1])):
             lanes.append((f"{op} {_ranks_text(op, id)}, {word} of {len(device_groups)}", results))
     return lanes

@@ -30,7 +30,7 @@ from gpubench.analysis.hybrid import (
     times_beside,
 )
 from gpubench.analysis.samples import main_blocks
-from gpubench.base import group_by
+from gpubench.base import at_largest, group_by
 from gpubench.base.plugins.sections import Rows, section
 from gpubench.base.table import Cell, Table, cells, heads, number
 from gpubench.curves.stats import median
@@ -251,11 +251,9 @@ REASONS: dict[AssignmentReason, str] = {
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size, regime and device. A terminal shows only the largest size of each
     workload."""
-    rows = shown = assignments(analysis)
+    rows = shown = list(assignments(analysis))
     if not options.every_size:
-        by_name = group_by(rows, lambda call: series_name(call.case.case))
-        largest = {name: max(call.n for call in same) for name, same in by_name.items()}
-        shown = tuple(call for call in rows if largest[series_name(call.case.case)] == call.n)
+        shown = at_largest(rows, lambda call: series_name(call.case.case), lambda call: call.n)
     lines = [_MEANING] if rows else []
     lines += [_IN_SAMPLE] if any(call.selected_in_sample for call in shown) else []
     if len(shown) < len(rows):

@@ -15,7 +15,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, derive_once
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
-from gpubench.base import group_by
+from gpubench.base import at_largest, group_by
 from gpubench.base.errors import GpubenchError
 from gpubench.base.plugins.sections import Rows, chart, section
 from gpubench.base.table import Cell, Table, cells, heads, number
@@ -226,13 +226,15 @@ LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
     """Draw a table for each workload, size and device that is no CPU, with the fastest CPU beside it. If only CPUs were
     timed, draw the fastest."""
-    groups = group_by(stages(analysis), lambda breakdown: (series_name(breakdown.case.case), breakdown.n))
+    rows = shown = list(stages(analysis))
     if not options.every_size:
-        largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
-        groups = {key: rows for key, rows in groups.items() if largest[key[0]] == key[1]}
-    tables = [table for rows in groups.values() for table in _tables(analysis, rows, options.time_unit)]
+        shown = at_largest(
+            rows, lambda breakdown: series_name(breakdown.case.case), lambda breakdown: breakdown.n
+        )
+    groups = group_by(shown, lambda breakdown: (series_name(breakdown.case.case), breakdown.n))
+    tables = [table for same in groups.values() for table in _tables(analysis, same, options.time_unit)]
     lines = [_MEANING] if tables else []
-    if len(groups) < len({(series_name(breakdown.case.case), breakdown.n) for breakdown in stages(analysis)}):
+    if len(shown) < len(rows):
         lines.append("The largest size of each workload; all sizes: --sections stages.")
     return Section(title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=True)
 
