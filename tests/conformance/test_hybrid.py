@@ -262,7 +262,7 @@ def test_copies_under_way_have_ended_when_a_call_fails(place, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("word", "n", "why"), [("no-streams", 5 << 20, "no-streams"), ("gpu", 1 << 16, "small")]
+    ("word", "n", "why"), [("no-streams", 1 << 20, "no-streams"), ("gpu", (1 << 20) - 1, "small")]
 )
 def test_what_moves_in_one_piece_says_why(word, n, why, tmp_path):
     session, timer = in_pieces(word, tmp_path, n=n)

@@ -96,6 +96,7 @@ def test_a_choice_belongs_to_half_an_octave_dtype_variant_and_the_set_of_candida
     sizes = [round(2 ** (half / 2)) for half in range(2, 60)]
     assert len({key({"n": n}) for n in sizes}) == len(sizes)
     n = {"n": 64}
+    assert key({**n, "m": 3}, variant="tiled") == "matmul/m=3,n=64/float32/tiled/7e18f737"  # as a file has it
     assert key(n) == key(n, ("b", "a")) == key(n, regime="transfer-always")
     others = [key(n, ("a", "c")), key(n, ("a", "b", "c")), key(n, dtype="float16"), key(n, variant="tiled")]
     assert len({key(n), *others}) == 5
@@ -149,6 +150,8 @@ FASTEST = {
     "very short ones": ({"a": 1e-9, "b": 1e-9}, 0, 1e9, "a", None),
     "a clock that stands still": ({"a": 0.0, "b": 0.0}, 0, 1e9, "a", {"a": 4 + 5 * 50, "b": 4 + 5 * 50}),
     "long ones, timed singly": ({"a": 0.5, "b": 0.45}, 0, 1e9, "b", {"a": 7, "b": 7}),
+    "a twentieth of the budget": ({"a": 0.05, "b": 0.05}, 0, 1.0, "a", {"a": 7, "b": 7}),
+    "more than a twentieth": ({"a": 0.06, "b": 0.055}, 0, 1.0, "b", {"a": 2, "b": 2}),
     "some as long as the budget": ({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1}, 0, 3.0, "b", {"a": 2, "b": 2}),  # c would begin after 3.4 s
     "one longer than the budget": ({"a": 30.0, "b": 1e-3}, 0, 3.0, "a", {"a": 1}),
 }  # fmt: skip
@@ -241,12 +244,14 @@ BESIDE = 3 * RUNG
 
 @pytest.mark.parametrize(("n", "known", "builders", "name", "trials"), [
     # A size beside the rungs takes what the nearest one took, of whatever set of candidates, if it is near and still there.
-    *((BESIDE, {round(BESIDE * by): "slow"}, 0, "slow", 0) for by in (1, 4, 0.25)), (BESIDE, {8 * BESIDE: "slow"}, 0, "fast", 1),
+    *((BESIDE, {round(BESIDE * by): "slow"}, 0, "slow", 0) for by in (1, 4, 0.25)),
+    *((BESIDE, {round(BESIDE * by): "slow"}, 0, "fast", 1) for by in (2**2.5, 2**-2.5)),
     (BESIDE, {2 * BESIDE: "slow", BESIDE // 4: "slower"}, 0, "slow", 0), (BESIDE, {2 * BESIDE: "gone", BESIDE // 4: "slow"}, 0, "slow", 0),
     (RUNG, {RUNG // 2: "slow", 2 * RUNG: "slow"}, 0, "fast", 1),  # a rung is tried whatever the sizes beside it took
     # Where building is costly, what the sizes around took alone is tried.
     (RUNG, {RUNG >> 5: "slow", RUNG << 5: "slower"}, 2, "slow", 1), (RUNG, {RUNG >> 5: "slower", RUNG << 5: "slower"}, 2, "slower", 0),
     (RUNG, {RUNG >> 5: "slower", RUNG << 5: "fast"}, 2, "fast", 1), (RUNG, {RUNG >> 5: "slow"}, 2, "fast", 1),
+    (RUNG, {RUNG >> 5: "slow", round(RUNG * 2**5.5): "slow"}, 2, "fast", 1),
 ])  # fmt: skip
 def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builders, name, trials):
     tuning = Tuning(tmp_path, n=n)
@@ -380,7 +385,10 @@ def test_where_it_is_no_time_for_trials_a_choice_of_a_loaded_machine_stays(tmp_p
     again, begun = Tuning(tmp_path), machine.now
     with without_trials(), pytest.raises(TrialsNeeded):
         again.choose()
-    if not foreign:
-        monkeypatch.setattr(processes, "read_cpu_times", lambda: begun._replace(at_s=begun.at_s + 0.1))
+    for after_s in () if foreign else (0.2, 0.3):
+        later = begun._replace(at_s=begun.at_s + after_s, total_s=begun.total_s + 2 * after_s)
+        monkeypatch.setattr(processes, "read_cpu_times", lambda later=later: later)
+        assert again.choose() == "fast"
+        assert again.trials == (after_s > 0.25)
     assert again.choose() == "fast"
-    assert again.trials == 0
+    assert again.trials == (not foreign)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.kernels.contract.op import Op, Range, Tolerance
+from gpubench.kernels.contract.op import Ids, Op, Operand, Range, Tolerance
 
 ADD = kernels.load("add")
 
@@ -44,6 +44,46 @@ def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     assert low <= found.min() <= found.max() < low + span
     assert bool((found == np.floor(found)).all()) == whole
     assert (np.abs(other).max() > 1) == (kind == "normal"), "what is normal has no bounds but a range's"
+
+
+# How values are drawn, in which dtype, what a user asks for, how many rows, and a digest of the bytes.
+DRAWN = {
+    "uniform": ("uniform", "float32", "random", 2**18 + 2, "5c4e74d3"),
+    "in double precision": ("uniform", "float64", "random", 9, "c579acfa"),
+    "in half precision": ("uniform", "float16", "random", 9, "ba0eb7ea"),
+    "normal": ("normal", "float32", "random", 9, "7bd4d969"),
+    "normal, asked for": ("uniform", "float32", "normal", 9, "7bd4d969"),
+    "relu": ("relu", "float32", "random", 9, "d3c104f0"),
+    "weights": ("fan-in", "float32", "random", 9, "b485b232"),
+    "a range": (Range(-3, 5), "float64", "random", 9, "cfcbc8db"),
+    "whole numbers": (Range(-3, 5, True), "float32", "random", 9, "341e9658"),
+    "ids": (Ids(lambda params: 7), "float32", "random", 9, "28a1579a"),
+    "probabilities": ("probabilities", "float64", "random", 9, "6ded14dd"),
+    "probabilities in slices": ("probabilities", "float32", "random", 2**17, "0a6aca1a"),
+}  # fmt: skip
+HASHES = {
+    "add": "292767b7cd80", "embedding": "2c9b07c58c5a", "cache_append": "56250265ee4a", "argmax": "7ac140fc8a65",
+    "attention_append": "9e5167023eb0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_inputs_are_those_of_earlier_versions(name):
+    """Results of two versions compare only if both computed the same."""
+    values, dtype, kind, n, digest = DRAWN[name]
+    role = "weight" if values == "fan-in" else "activation"
+    x = Operand("x", lambda params: (params["n"], 4), values, role, "int32" if name == "ids" else None)
+    op = msgspec.structs.replace(ADD, inputs=(x,))
+    (drawn,) = host.random_inputs(op, {"n": n, "k": 3, "j": 1}, dtype, 1, kind)
+    assert hashlib.sha256(drawn.tobytes()).hexdigest()[:8] == digest
+
+
+def test_plain_values_bytes_and_hashes_are_those_of_earlier_versions():
+    random = np.zeros(99, np.uint8)
+    host.random_bytes(random, "key")
+    drawn = (random, host.plain_values("normal", 2, 9, "float32", 1))
+    assert [hashlib.sha256(x.tobytes()).hexdigest()[:8] for x in drawn] == ["9ce21376", "1369bb20"]
+    assert {name: host.op_hash(kernels.load(name)) for name in HASHES} == HASHES
 
 
 def test_normal_inputs_are_normal():
@@ -123,15 +163,21 @@ def test_affinity_and_the_bound_of_a_quota_limit_the_usable_cpus(monkeypatch, af
         host.bound_cpus(None)
 
 
-@pytest.mark.parametrize(("share", "runs"), [(0.0, False), (1.0, True), (2.0, True), (0.1, False)])
+@pytest.mark.parametrize(("share", "runs"), [(0.0, False), (0.6, True), (2.0, True), (0.4, False)])
 def test_where_no_file_tells_processor_time_does(share, runs, monkeypatch):
-    script_time(monkeypatch, "darwin", lambda now: now * share)
+    now = script_time(monkeypatch, "darwin", lambda now: now * share)
     assert host.others_run() == runs
+    assert now[0] == pytest.approx(START_S + 0.0005), "a look"
+    host.settle()
+    assert now[0] <= START_S + (0.252 if runs else 0.0011), "it ends where nothing rests, too"
+
+
+START_S = 100.001
 
 
 def script_time(monkeypatch, platform, process_time):
     """Put a clock in place that sleeping moves on. Returns its time, in a list."""
-    now = [100.001]
+    now = [START_S]
     scripted = SimpleNamespace(
         perf_counter=lambda: now[0],
         process_time=lambda: process_time(now[0]),
@@ -143,7 +189,7 @@ def script_time(monkeypatch, platform, process_time):
     return now
 
 
-@pytest.mark.parametrize(("rate_hz", "runs"), [(3e9, True), (1e6, False)])
+@pytest.mark.parametrize(("rate_hz", "runs"), [(3e9, True), (6e8, True), (4e8, False), (1e6, False)])
 def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
     """Its `process_time` has steps of 1/64 s: in a short look it stands still."""
     now = script_time(monkeypatch, "win32", lambda now: now // (1 / 64) / 64)

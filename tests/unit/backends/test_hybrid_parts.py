@@ -49,6 +49,20 @@ def test_both_run_at_once_and_errors_of_either_side_come_back() -> None:
     beside.close()
 
 
+@pytest.mark.parametrize(
+    ("threads", "several", "kept"), [(2, True, 0), (3, False, 1), (15, False, 1), (16, False, 2), (16, True, 4)]
+)
+def test_the_cores_that_move_data(threads, several, kept) -> None:
+    assert reserved_cores(threads, several=several) == kept
+
+
+@pytest.mark.parametrize(
+    ("units", "step"), [(1, 1), (511, 1), (512, 2), (1 << 18, 1024), (1 << 20, 1024), (1 << 31, 8192)]
+)
+def test_a_share_is_of_whole_steps(units, step) -> None:
+    assert granule(units) == step
+
+
 @given(st.integers(1, 1024), st.booleans())
 def test_most_cores_compute_and_where_there_are_three_one_moves_data(threads: int, several: bool) -> None:
     kept = reserved_cores(threads, several=several)
@@ -106,10 +120,20 @@ def test_as_many_launches_are_enqueued_as_are_asked_for_a_few_at_a_time(monkeypa
     monkeypatch.setattr(session.gpu, "run", lambda launch, count: counts.append(count))
     session.run(launch, 2 * CHUNK + 3)
     assert counts == [CHUNK, CHUNK, 3]
+    assert (launch.on_gpu, launch.on_cpu) == (1024, 1024), "half, until somebody says another share"
 
 
 def test_a_launch_that_was_put_off_is_not_forgotten_for_the_next() -> None:
     run_split(*split(2048, outputs=2))
+
+
+@pytest.mark.parametrize(("n", "threads"), [(1 << 19, 0), ((1 << 19) + 4096, 1)])
+def test_more_than_two_mebibytes_for_the_gpus_half_take_a_thread(n, threads, monkeypatch) -> None:
+    session, asked, places = split(n)
+    both, threaded = session.gpu.both, []
+    monkeypatch.setattr(session.gpu, "both", lambda *work: threaded.append(work) or both(*work))
+    run_split(session, asked, places)
+    assert len(threaded) == threads
 
 
 @pytest.mark.parametrize(("threads", "asleep"), [(2, 1), (4, 0)])
