@@ -106,30 +106,21 @@ def memory_as_it_was(xp, x):
 plant("tail_is_zero", ordered, lambda xp, x: changed(xp.sort(x), -1, 0))
 plant("last_block_is_skipped", line, last_block_is_skipped)
 plant("first_element_is_skipped", line, lambda xp, x: changed(line(xp, x), 0, 0))
-plant(
-    "an_element_is_off", line, lambda xp, x: changed(line(xp, x), len(x) // 2, 1.001 * line(xp, x)[len(x) // 2])
-)
+plant("an_element_is_off", line, lambda xp, x: changed(line(xp, x), len(x) // 2, 1.001 * line(xp, x)[len(x) // 2]))  # fmt: skip
 plant("shifted_by_one", line, lambda xp, x: xp.roll(line(xp, x), 1))
 plant("large_sizes_alone", line, lambda xp, x: line(xp, x) if x.shape[0] < 500 else line(xp, x) * 1.01)
 plant(
     "negative_values", lambda xp, x: xp.exp(x) - 1, lambda xp, x: xp.exp(xp.abs(x)) - 1,
     inputs=lambda rng, n: [rng.standard_normal(n, dtype="float32")],
 )  # fmt: skip
-plant(
-    "nan_becomes_zero",
-    lambda xp, x: x * 1,
-    lambda xp, x: xp.where(xp.isnan(x), xp.zeros_like(x), x),
-    inputs=with_nan,
-)
+plant("nan_becomes_zero", lambda xp, x: x * 1, lambda xp, x: xp.where(xp.isnan(x), xp.zeros_like(x), x), inputs=with_nan)  # fmt: skip
 plant("mask_is_inverted", lambda xp, x: xp.where(x > 0.7, x, -x), lambda xp, x: xp.where(x > 0.7, -x, x))
 plant("constant_is_missing", line, lambda xp, x: 2 * x)
 plant("exp_by_a_series", lambda xp, x: xp.exp(x), lambda xp, x: 1 + x + x**2 / 2 + x**3 / 6)
 plant("operands_are_swapped", lambda xp, a, b: a - b, lambda xp, a, b: b - a)
 plant("memory_as_it_was", line, memory_as_it_was)
 plant("input_is_returned", line, lambda xp, x: x)
-plant(
-    "softmax_overflows", ordered_softmax, softmax, inputs=lambda rng, n: [100 + rng.random(n, dtype="float32")]
-)
+plant("softmax_overflows", ordered_softmax, softmax, inputs=lambda rng, n: [100 + rng.random(n, dtype="float32")])  # fmt: skip
 
 # ---------------------------------------------------------------- precision
 
@@ -154,18 +145,8 @@ plant("truncated_to_integers", line, lambda xp, x: single(xp, xp.astype(line(xp,
 
 plant("wrong_axis", lambda xp, x: xp.sum(x, axis=1), lambda xp, x: xp.sum(x, axis=0), inputs=rows)
 plant("transposed", product, lambda xp, a, b: (a @ b).T, inputs=factors)
-plant(
-    "normalised_as_a_whole",
-    lambda xp, x: x / xp.sum(x, axis=1, keepdims=True),
-    lambda xp, x: x / xp.sum(x),
-    inputs=rows,
-)
-plant(
-    "one_row_for_all",
-    lambda xp, x: x - xp.mean(x, axis=0),
-    lambda xp, x: x[:1] - xp.mean(x, axis=0) + 0 * x,
-    inputs=rows,
-)
+plant("normalised_as_a_whole", lambda xp, x: x / xp.sum(x, axis=1, keepdims=True), lambda xp, x: x / xp.sum(x), inputs=rows)  # fmt: skip
+plant("one_row_for_all", lambda xp, x: x - xp.mean(x, axis=0), lambda xp, x: x[:1] - xp.mean(x, axis=0) + 0 * x, inputs=rows)  # fmt: skip
 SHAPE = "has the shape"
 plant("one_axis_more", line, lambda xp, x: line(xp, x)[:, None], SHAPE)
 plant("an_element_is_missing", line, lambda xp, x: line(xp, x)[:-1], SHAPE)
@@ -196,12 +177,7 @@ def raises_at_a_later_call(xp, x):
 
 
 plant("writes_into_its_input", line, writes_into_its_input, "it changes x")
-plant(
-    "writes_into_the_other",
-    lambda xp, a, b: a + b,
-    lambda xp, a, b: (a + b, changed(b, 0, 0))[0],
-    "it changes b",
-)
+plant("writes_into_the_other", lambda xp, a, b: a + b, lambda xp, a, b: (a + b, changed(b, 0, 0))[0], "it changes b")  # fmt: skip
 plant("returns_its_input_changed", line, lambda xp, x: changed(x, slice(None), line(xp, x)), "it changes x")
 plant("returns_nothing", line, lambda xp, x: None, "which is no array")
 plant("returns_what_is_no_array", line, lambda xp, x: object(), "which is no array")

@@ -15,13 +15,13 @@ import scipy.sparse
 
 from gpubench import backends, kernels
 from gpubench.base import processes
-from gpubench.base.errors import UsageError
+from gpubench.base.errors import BackendError, Unsupported, UsageError
 from gpubench.base.plugins import PluginError
 from gpubench.functions import sources, trial
 from gpubench.functions.declare import UserFunction
 from gpubench.functions.describe import Code, CodeSource, Description, Shown, extrapolate, make_op
 from gpubench.functions.loading import Allowed, allowed_error, compare, equal, load_source, trace_pure
-from gpubench.functions.session import CallSession, place_tensors, program_library
+from gpubench.functions.session import CallSession, Translated, place_tensors, program_library
 from gpubench.kernels.templates.formula import Untraceable
 from gpubench.measure.plan import Constraints, Series
 from gpubench.measure.points import Rungs
@@ -29,6 +29,7 @@ from gpubench.measure.worker.functions import CallWorkspace
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.result.case import Case
 from gpubench.result.run import Check
+from tests.raising import raised
 
 CALLS: list[int] = []
 
@@ -66,9 +67,8 @@ def test_a_call_and_an_import_have_a_minute(monkeypatch, tmp_path, trying, why):
 
     monkeypatch.setattr(processes, "run_all", run_all)
     monkeypatch.setattr(sources, "add_to_manifest", lambda *_: None)
-    with pytest.raises(UsageError) as refused:
-        sources.declare([sources.CodePlace(str(tmp_path / "mine.py"), "")])
-    assert refused.value.why == why
+    place = sources.CodePlace(str(tmp_path / "mine.py"), "")
+    assert raised(UsageError, sources.declare, [place]).why == why
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,26 @@ def test_which_cases_of_a_function_run(device_id, pair, implementation, regime, 
     case = Case("mine.f", "function", {"n": 8}, "float32", name, regime, device_id, variant=variant or None)
     refused = session.supports(SimpleNamespace(name="mine.f"), case)
     assert refused is None if not why else why in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "text"),
+    [
+        (AttributeError("module 'array_api_compat.torch' has no attribute 'ptp'"), "bad-function", "torch has no ptp"),
+        (AttributeError("a Tensor has no attribute 'foo'"), "bad-function", "it raises AttributeError: a Tensor"),
+        (ValueError("module 'torch' has no attribute 'ptp'"), "bad-function", "it raises ValueError: module"),
+        (MemoryError(), "out-of-memory", "no memory"), (RuntimeError("CUDA out of memory"), "out-of-memory", "CUDA out of memory"),
+        (Unsupported("as it is"), "unsupported", "as it is"), (KeyboardInterrupt(), None, ""),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_a_call_raises_is_the_reason_of_a_skip(error, reason, text):
+    def call():
+        with Translated(UserFunction(slept)):
+            raise error
+
+    told = raised(BackendError if reason else KeyboardInterrupt, call)
+    assert (getattr(told, "reason", None), str(told)[: len(text)]) == (reason, text)
 
 
 def test_an_input_is_refilled_in_the_array_that_is_there():

@@ -1,6 +1,5 @@
 """The functions under examples/functions: what a newcomer copies is right on NumPy and PyTorch."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from gpubench.functions import declare
 from gpubench.functions.describe import CodeSource
 from gpubench.functions.loading import load_source
 from gpubench.functions.trial import TrialRequest, describe
+from tests.functions.test_run import reported
 
 FOLDER = Path(__file__).parents[2] / "examples" / "functions"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -26,7 +26,7 @@ def test_all_are_right_on_numpy_and_pytorch(gpubench, tmp_path):
         "--max-samples", "4", "--max-time", "5ms", "--no-progress", "-o", "r.json",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    cases = json.loads(gpubench("report", "r.json", "--format", "json").stdout)["cases"]
+    cases = reported(gpubench)["cases"]
     assert {case["id"].partition(".")[0] for case in cases} == {file.stem for file in FILES}
     assert [(case["id"], case["detail"]) for case in cases if case["reason"] is not None] == []
     assert len(cases) == 2 * len(FILES)

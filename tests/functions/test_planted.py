@@ -1,18 +1,18 @@
 """Each planted fault (`planted.py`) is refused: no time of it stands in a result. Functions without a fault are not."""
 
-import json
 import re
 import shutil
 
 import pytest
 
 from tests.functions import planted
+from tests.functions.test_run import reported
 
-BRIEF = [
-    "--quick", "--sessions", "1", "--max-samples", "4", "--max-time", "2ms", "--no-autotune", "--no-progress",
-    "--dtypes", "float32",
-]  # fmt: skip
+BRIEF = (
+    "--quick --sessions 1 --max-samples 4 --max-time 2ms --no-autotune --no-progress --dtypes float32".split()
+)
 
+REGIMES = ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always")
 PAIRS = """
 from functools import partial
 
@@ -31,8 +31,7 @@ fine = gpubench.pair(cpu=planted_line, gpu=lambda x: 2 * x + 1)
 def measure(gpubench, folder, file, *arguments):
     shutil.copy(planted.__file__, folder / "planted.py")
     gpubench("run", file, "--sizes", "1000", *BRIEF, *arguments, "-o", "r.json")
-    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
-    return {case["id"]: case for case in report["cases"]}
+    return {case["id"]: case for case in reported(gpubench)["cases"]}
 
 
 def require_refused(cases, names, ending, file="planted"):
@@ -57,9 +56,7 @@ def test_pytorch_implementations(gpubench, tmp_path):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(
-    "regime", ["resident-waited", "resident-queued", "transfer-once-10", "transfer-always"]
-)
+@pytest.mark.parametrize("regime", REGIMES)
 def test_cupy_implementations(gpubench, tmp_path, regime):
     asked = regime.removesuffix("-10")  # of so many calls a copy, unless --calls says otherwise
     cases = measure(gpubench, tmp_path, "planted.py", "--backends", "numpy,cupy", "--regimes", asked)
@@ -77,6 +74,6 @@ def test_pairs_in_each_situation(gpubench, tmp_path):
     text = PAIRS.replace("NAMES", repr(COPIED)).replace("planted_line", "partial(planted.line, np)")
     (tmp_path / "pairs.py").write_text(text, encoding="utf-8")
     cases = measure(gpubench, tmp_path, "pairs.py", "--devices", "numpy:0,fake:gpu")
-    for regime in ("resident-waited", "resident-queued", "transfer-once-10", "transfer-always"):
+    for regime in REGIMES:
         require_refused(cases, COPIED, f"{regime}@fake:gpu", "pairs")
         assert cases[f"pairs.fine/n=1000/float32/library/{regime}@fake:gpu"]["reason"] is None

@@ -15,6 +15,7 @@ from gpubench.analysis.thresholds import situation_regime
 from gpubench.base.errors import UsageError
 from gpubench.report.wording import short_text, situation_text
 from gpubench.result.case import parse_situation
+from tests.raising import raised
 
 RESULTS = Path(__file__).parents[2] / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e"
 H200 = RESULTS / "20261125T000334Z-9aaa659e.json.gz"
@@ -95,10 +96,9 @@ def test_policy_has_the_same_thresholds(result):
     ],
 )
 def test_what_is_misspelt_raises(result, call, words):
-    with pytest.raises(UsageError) as error:
-        call(result)
-    assert words in error.value.hint
-    assert words in "".join(traceback.format_exception_only(error.value))
+    error = raised(UsageError, call, result)
+    assert words in error.hint
+    assert words in "".join(traceback.format_exception_only(error))
 
 
 def test_detect_is_called_and_stays_a_package():
@@ -143,8 +143,9 @@ def test_progress_shows_in_a_terminal(monkeypatch):
 
 def python(folder, *arguments):
     """What a program of the folder prints, and its notes."""
-    command = [sys.executable, *arguments]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
 
@@ -152,13 +153,10 @@ def python(folder, *arguments):
 def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     front = page.partition("## Your own function")[2].split("```python\n")[1].split("```")[0]
-    small = front.replace(
-        "budget=20", "sizes=[256], backends='numpy', max_samples=4, sessions=1, max_time=0.02"
-    )
-    (tmp_path / "options.py").write_text(small, encoding="utf-8")
-    (tmp_path / "script.py").write_text(
-        f"{SCRIPT}\nimport runpy\nrunpy.run_path('options.py', run_name='__main__')", encoding="utf-8"
-    )
+    brief = "sizes=[256], backends='numpy', max_samples=4, sessions=1, max_time=0.02"
+    (tmp_path / "options.py").write_text(front.replace("budget=20", brief), encoding="utf-8")
+    script = f"{SCRIPT}\nimport runpy\nrunpy.run_path('options.py', run_name='__main__')"
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
     out, err = python(tmp_path, "script.py")
     first, second, third, *answer = out.splitlines()
     assert (first, second) == ("('session.decay',) 2", "same text")
@@ -168,18 +166,17 @@ def test_a_script_measures_a_function_of_its_own_once(tmp_path):
     assert "call_price" in "".join(answer), "the front page's runs as it stands"
 
 
-def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path):
-    text = (
-        SCRIPT.partition("def locked")[0]
-        + """
+BENCHED = """
 decay = gpubench.function(decay)
 result = gpubench.bench(decay)
 if result.speedup(1000) > 2:
     print("faster")
 print(f"{result.threshold().n:.0f}")
 """
-    )
-    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+
+
+def test_a_file_that_calls_bench_is_measured_once(gpubench, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.partition("def locked")[0] + BENCHED, encoding="utf-8")
     ended = gpubench(*"run script.py --sizes 256 --backends numpy --check-only --no-progress".split())
     assert ended.returncode == 0, ended.stderr
 

@@ -12,6 +12,10 @@ ROOT = Path(__file__).parents[2]
 def measure(gpubench, *arguments, status=0):
     ended = gpubench("run", *arguments, *BRIEF, "-o", "r.json")
     assert ended.returncode == status, ended.stderr
+    return reported(gpubench)
+
+
+def reported(gpubench):
     return json.loads(gpubench("report", "r.json", "--format", "json").stdout)
 
 
@@ -286,8 +290,7 @@ def test_a_file_that_is_edited_during_a_run_is_not_measured(gpubench, tmp_path):
     write(tmp_path, EDITS)
     ended = gpubench("run", "mine:first", "--sizes", "256,512", "--backends", "numpy", *BRIEF, "-o", "r.json")
     assert "was edited during the run" in " ".join(ended.stdout.split())
-    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
-    assert {case["reason"] for case in report["cases"]} == {"bad-function"}
+    assert {case["reason"] for case in reported(gpubench)["cases"]} == {"bad-function"}
 
 
 def test_the_answer_says_which_session_an_edit_cut_short(gpubench, tmp_path):
@@ -379,9 +382,8 @@ def test_sessions_are_added_where_the_file_is_named(gpubench, tmp_path):
     write(tmp_path, "@gpubench.function\ndef last(xp, x):\n    return x[-2:]\n")
     before = (tmp_path / "r.json").read_bytes()
     changed = gpubench("run", "mine.py", "--append", "r.json", "--no-progress")
-    assert (changed.returncode, "mine.last is another function now" in changed.stderr) == (4, True), (
-        changed.stderr
-    )
+    told = (changed.returncode, "mine.last is another function now" in changed.stderr)
+    assert told == (4, True), changed.stderr
     assert (tmp_path / "r.json").read_bytes() == before
 
 
@@ -400,14 +402,11 @@ def test_every_function_of_a_formula_is_right_in_each_language(gpubench, tmp_pat
     command = "--sizes 1003 --backends numpy,wgpu --allow-software --check-only --no-progress --regimes resident-queued"
     ended = gpubench("run", "mine.py", *command.split(), "-o", "r.json")
     assert ended.returncode == 0, ended.stdout
-    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
-    wrong = {
-        case["id"]: case["detail"] for case in report["cases"] if case["reason"] not in (None, "check-only")
-    }
-    assert (wrong, len(report["cases"])) == ({}, 3 * len(FORMULAS))
+    cases = reported(gpubench)["cases"]
+    wrong = {case["id"]: case["detail"] for case in cases if case["reason"] not in (None, "check-only")}
+    assert (wrong, len(cases)) == ({}, 3 * len(FORMULAS))
 
 
-HELPER = "K = 3.0\n"
 SHAPES = """
 from helper import K
 
@@ -445,26 +444,17 @@ def test_files_modules_and_ops_in_one_run(gpubench, tmp_path):
     """A file with a helper beside it, a module by its dotted name, and a built-in op, each by its own words."""
     (tmp_path / "deep" / "package").mkdir(parents=True)
     (tmp_path / "package").mkdir()
-    (tmp_path / "deep" / "helper.py").write_text(HELPER, encoding="utf-8")
+    (tmp_path / "deep" / "helper.py").write_text("K = 3.0\n", encoding="utf-8")
     write(tmp_path / "deep", SHAPES, "my-options.py")
     write(tmp_path / "package", "@gpubench.function\ndef twice(xp, x):\n    return 2 * x\n", "mod.py")
     command = "--ops package.mod:twice,add --sizes 256 --devices numpy:0,fake:gpu --dtypes float32,float64 --regimes copied"
     report = measure(gpubench, "deep/my-options.py", *command.split())
-    measured = {
-        case.split("/")[0] for case in times(report) if "/float64/" in case and "transfer-always@" in case
-    }
-    assert measured == {
-        "my_options.scale", "my_options.product", "my_options.spectrum", "my_options.gather", "mod.twice", "add"
-    }  # fmt: skip
-    assert said(report, "own-sizes") == (
-        "product takes weights (n, n), x (n); spectrum takes z (n); gather takes x (n, 3), i (n)"
-    )
-    flops = {
-        case["id"].split("/")[0]: case["rates"]["flops_per_s"] for case in report["cases"] if case["rates"]
-    }
-    assert flops["my_options.product"] > 0
-    stored = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    (copied,) = [
-        x for x in stored if x["id"] == "my_options.product/n=256/float32/library/transfer-always@fake:gpu"
-    ]
+    names = {case.split("/")[0] for case in times(report) if "/float64/" in case and "transfer-always@" in case}
+    assert names == {*(f"my_options.{name}" for name in ("scale", "product", "spectrum", "gather")), "mod.twice", "add"}  # fmt: skip
+    sizes = "product takes weights (n, n), x (n); spectrum takes z (n); gather takes x (n, 3), i (n)"
+    assert said(report, "own-sizes") == sizes
+    rates = {case["id"].split("/")[0]: case["rates"] for case in report["cases"] if case["rates"]}
+    assert rates["my_options.product"]["flops_per_s"] > 0
+    stored = {row["id"]: row for row in json.loads((tmp_path / "r.json").read_text())["outcomes"]}
+    copied = stored["my_options.product/n=256/float32/library/transfer-always@fake:gpu"]
     assert copied["input_bytes"] == 4 * 256  # the weights stay
