@@ -73,18 +73,17 @@ def folders(trace: TouchedFiles) -> list[str]:
 
 
 def _pack(stream: IO[bytes], trace: TouchedFiles) -> None:
-    entries = [(path, tarfile.DIRTYPE, 0o755, "") for path in folders(trace)]
-    entries += [
-        (path, tarfile.REGTYPE, 0 if path in trace.refused else 0o644, text)
-        for path, text in sorted(trace.files.items())
-    ]
-    entries += [(path, tarfile.SYMTYPE, 0o644, link) for path, link in sorted(trace.links.items())]
+    entries = [(path, tarfile.DIRTYPE, b"", "") for path in folders(trace)]
+    entries += [(path, tarfile.REGTYPE, text.encode(), "") for path, text in sorted(trace.files.items())]
+    entries += [(path, tarfile.SYMTYPE, b"", link) for path, link in sorted(trace.links.items())]
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for path, kind, mode, text in entries:
-            data = text.encode() if kind == tarfile.REGTYPE else b""
+        for path, kind, data, link in entries:
             entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.type, entry.mode, entry.size = kind, mode, len(data)
-            entry.linkname = text if kind == tarfile.SYMTYPE else ""
+            entry.type, entry.size, entry.linkname = kind, len(data), link
+            if kind == tarfile.DIRTYPE:
+                entry.mode = 0o755
+            elif path in trace.refused:
+                entry.mode = 0
             archive.addfile(entry, io.BytesIO(data))
 
 

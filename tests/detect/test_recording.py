@@ -1,4 +1,5 @@
 import os
+import tarfile
 
 import pytest
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from gpubench import detect
 from gpubench.base.errors import InputError
 from gpubench.detect import recording
+from gpubench.detect.facts import TouchedFiles
 from gpubench.detect.proc import Numbers, mask
 from tests.detect import recorded, trees
 
@@ -81,6 +83,14 @@ def test_any_group_is_masked_as_its_recording(paths):
     assert numbers.rename("/docker/abc/docker-abc.scope") == "/docker/1/docker-1.scope"
     assert Numbers().rename("/docker/1/docker-1.scope") == "/docker/1/docker-1.scope"
     assert numbers.rename("/docker/1") == "/docker/2"
+
+
+def test_a_recording_can_be_read_but_for_what_was_refused(tmp_path):
+    with open(tmp_path / "r.tar.gz", "w+b") as stream:
+        recording._pack(stream, TouchedFiles({"/a": "x", "/d/b": ""}, {"/d": ["b"]}, {"/c": "a"}, {"/d/b"}))
+    with tarfile.open(tmp_path / "r.tar.gz") as archive:
+        entries = {entry.name: (entry.mode, entry.size, entry.linkname) for entry in archive}
+    assert entries == {"d": (0o755, 0, ""), "a": (0o644, 1, ""), "d/b": (0, 0, ""), "c": (0o644, 0, "a")}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
