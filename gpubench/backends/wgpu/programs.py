@@ -42,7 +42,7 @@ class WgpuLaunch(Launch):
         self.ran = False  # whether these calls were made, so that their results are on the device
         self.chained = False  # whether its next call is recorded while the device works
         self._begun: Iterator[Any] | None = None
-        self._slices_recorded = 0
+        self._slices_recorded: int  # of the call whose recording has begun
         self._recorded: Any = None  # the commands of the next call
         self.steps = steps
         self._parts: list[WgpuLaunch] = []
@@ -88,8 +88,11 @@ class WgpuLaunch(Launch):
         because it starts earlier part by part. Commands can be submitted only once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
-        worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices)
-        if recorded is None and begun is not None and worth:
+        if (
+            recorded is None
+            and begun is not None
+            and (len(self.parts()) == 1 or self._slices_recorded >= len(self.slices))
+        ):
             *_, recorded = begun
         return recorded
 

@@ -53,7 +53,9 @@ def test_a_choice_outlives_the_session_belongs_to_its_device_and_lets_others_be(
     for choices, key in ((one, "first"), (other, "second"), (same, "third"), (one, "fourth")):
         choices.put(key, Chosen(key * 2))
         assert choices.get(key) == Chosen(key * 2)
-    stored = json.loads(SealedFiles(folder).read(FILE_NAME, ""))
+    text = SealedFiles(folder).read(FILE_NAME, "").decode()
+    stored = json.loads(text)
+    assert text == json.dumps(stored, indent=1, sort_keys=True) + "\n"
     assert {device: list(known) for device, known in stored.items()} == {
         "A": ["first", "fourth", "third"],
         "B": ["second"],
@@ -214,8 +216,8 @@ class Tuning:
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), timer=None, *, builders=0):
-        trials = Trials(names, timer or self.timer, 1.0, builders)
+    def choose(self, names=("slow", "fast"), timer=None, **declared):
+        trials = Trials(names, timer or self.timer, 1.0, **declared)
         return choose(self.session, self.op, self.case, self.choices, trials)
 
     @property
@@ -225,7 +227,7 @@ class Tuning:
 
     def timer(self, name, output):
         assert output == "output"
-        return lambda repeat: repeat * {"slow": 0.002, "slower": 0.003, "fast": 0.001}[name]
+        return lambda repeat: repeat * {"slow": 0.0012, "slower": 0.003, "fast": 0.001}[name]
 
 
 def test_the_fastest_of_a_trial_is_remembered_and_not_tried_again(tmp_path):
@@ -260,8 +262,9 @@ def test_what_other_sizes_took_decides_what_is_tried(tmp_path, n, known, builder
         tuning.choices.put(
             choice_key(Tuning(tmp_path, other).case, names), Chosen(took, 0.0 if builders else 0.9)
         )
-    assert tuning.choose(NAMES, builders=builders) == name
+    assert tuning.choose(NAMES, **{"builders": builders} if builders else {}) == name
     assert tuning.trials == trials
+    assert tuning.choices.get(choice_key(tuning.case, NAMES)) in (None, Chosen(name, 0.0))
 
 
 def test_what_a_size_took_from_another_is_not_handed_on(tmp_path):
@@ -385,10 +388,24 @@ def test_where_it_is_no_time_for_trials_a_choice_of_a_loaded_machine_stays(tmp_p
     again, begun = Tuning(tmp_path), machine.now
     with without_trials(), pytest.raises(TrialsNeeded):
         again.choose()
-    for after_s in () if foreign else (0.2, 0.3):
-        later = begun._replace(at_s=begun.at_s + after_s, total_s=begun.total_s + 2 * after_s)
-        monkeypatch.setattr(processes, "read_cpu_times", lambda later=later: later)
-        assert again.choose() == "fast"
-        assert again.trials == (after_s > 0.25)
+    if not foreign:
+        monkeypatch.setattr(processes, "read_cpu_times", lambda: begun._replace(at_s=begun.at_s + 0.1))
     assert again.choose() == "fast"
-    assert again.trials == (not foreign)
+    assert again.trials == 0
+
+
+@pytest.mark.parametrize(
+    ("load", "after_s", "foreign", "anew"),
+    [
+        (0.5, 1, 0.125, True),
+        (0.15, 1, 0, False),
+        (0.5, 0.25, 0, True),
+        (0.5, 0.2, 0, False),
+        (0.5, 1, 0.25, False),
+    ],
+)
+def test_the_limits_of_a_loaded_and_a_quieter_machine(tmp_path, monkeypatch, load, after_s, foreign, anew):
+    begun = CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
+    later = CpuTimes(100.0 + after_s, 200.0 + 2 * after_s, 50.0 + 2 * after_s * foreign, 0.0, 10.0)
+    monkeypatch.setattr(processes, "read_cpu_times", lambda: later)
+    assert Choices("GPU", SealedFiles(tmp_path), begun).outlives(Chosen("slow", load)) == anew

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,3 +139,81 @@ def test_the_next_chunk_is_on_its_way_while_one_is_copied():
     assert seen[:4] == [["asked", "mapped"]] * 4
     assert seen[4:8] == [["asked", "mapped"]] * 4
     assert seen[8:] == [["mapped", "unmapped"]] * 4
+
+
+class Staging:
+    """A buffer as a stream sees it: bytes, mapped or not."""
+
+    def __init__(self, size, usage=None):
+        self.array, self.size, self.mapped, self.alive = np.zeros(size, np.uint8), size, False, True
+
+    def destroy(self):
+        self.alive = False
+
+
+class Mapped:
+    """A mapping that is there at once."""
+
+    def __init__(self, queue, staging, size, *, write, behind=None):
+        assert not staging.mapped
+        self.staging, self.size, staging.mapped = staging, size, True
+
+    def sync_wait(self):
+        assert self.staging.mapped
+
+    def memory(self):
+        return self.staging.array[: self.size]
+
+    def close(self):
+        self.staging.mapped = False
+
+
+def submit(first, launch, last):
+    """Do what a call enqueues: a queue that never waits."""
+    for copies, then in ((first, launch), (last, None)):
+        for source, source_at, target, target_at, size in copies:
+            assert not any(buffer.mapped for buffer in (source, target)), (
+                "no command may use what the host touches"
+            )
+            target.array[target_at : target_at + size] = source.array[source_at : source_at + size]
+        if then is not None:
+            then()
+
+
+@pytest.mark.parametrize("count", [transfers.SMALL_BYTES, 100_002, transfers.PIECE_BYTES + 4])
+def test_a_stream_moves_every_byte_of_every_call_and_ends_with_its_thread(count, monkeypatch):
+    made, calls, before = [], [], threading.active_count()
+    monkeypatch.setattr(transfers, "Mapping", Mapped)
+    device = SimpleNamespace(create_buffer=lambda size, usage: made.append(Staging(size)) or made[-1])
+    buffer, moved = Staging(-(-count // 4) * 4), []
+
+    def upload(to, host):
+        to.array[: host.nbytes] = host
+
+    def move(target, source):
+        moved.append(threading.current_thread() is threading.main_thread())
+        target[:] = source
+
+    way = SimpleNamespace(upload=upload, move=move, send=lambda: None, unsent=True)
+    stream = transfers.StagedStream(
+        device, SimpleNamespace(call=lambda *work: calls.append(submit(*work)), wait=lambda: None), way
+    )
+    sent = [np.random.default_rng(seed).integers(0, 100, count, np.uint8) for seed in range(3)]
+    found = [np.zeros_like(host) for host in sent]
+    for host, output in zip(sent, found, strict=True):
+        with stream.on():
+            stream.upload(buffer, host)
+            stream.run(lambda: np.add(buffer.array, 1, out=buffer.array))
+            stream.download(buffer, output)
+    stream.wait()
+    assert all((output == host + 1).all() for host, output in zip(sent, found, strict=True))
+    large = count > transfers.SMALL_BYTES
+    assert (len(made), way.unsent, all(staging.alive for staging in made)) == (1 + large, False, True)
+    assert moved.count(False) == (3 if count > transfers.PIECE_BYTES else 0), (
+        "of long downloads a thread takes care"
+    )
+    stream.close()
+    assert (threading.active_count(), any(staging.alive for staging in made)) == (before, False)
+    with stream.on():
+        pass
+    assert len(calls) == 3, "where nothing is asked for nothing is sent"

@@ -4,7 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, WgpuLaunch, encode
+from gpubench import kernels
+from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, Programs, WgpuLaunch, encode
+from gpubench.backends.wgpu.queues import Library, Queue
+from gpubench.result.case import Case
+from tests.shapes import H200
 
 LIBRARY = SimpleNamespace(
     wgpuComputePassEncoderSetPipeline=lambda own, pipeline: own.append(("pipeline", pipeline)),
@@ -28,6 +32,32 @@ def test_every_step_is_dispatched_as_often_as_it_is_launched():
     encode(several, WgpuLaunch([step("a", bound=False), step("b")], "output", None), 2, (LIBRARY, None))
     turn = [("pipeline", "a"), alone[-1], ("pipeline", "b"), ("group", 0, "group b"), alone[-1]]
     assert several == turn * 2
+
+
+def test_a_pass_that_wgpu_py_has_opened_is_recorded_too():
+    own, device = [], SimpleNamespace(_internal=None, queue=SimpleNamespace(_internal=None))
+    queue = Queue(device, Library(LIBRARY, None, SimpleNamespace(NULL=None), None, None), asks=False)
+    queue.encode(SimpleNamespace(_internal=own), WgpuLaunch([step("a")], "output", None), 2)
+    assert own == [("pipeline", "a"), ("group", 0, "group a"), *[("dispatch", 1, 2, 3)] * 2]
+
+
+def test_a_candidate_that_was_chosen_replaces_the_launches_of_another(monkeypatch):
+    programs, op = Programs(None, H200), kernels.load("matmul")
+    case = Case("matmul", "matrix", {"n": 512}, "float32", "tuned", "resident", "wgpu:0")
+    first, other = (candidate.name for candidate in programs.candidates(op, case)[:2])
+    monkeypatch.setattr(programs, "steps", lambda program, *_: list(program.passes))
+
+    def launch():
+        return programs.launch(op, case, ["a", "b"], "out")
+
+    default, has_choice = launch(), programs.has_choice(case)
+    assert (default.kernel_name, has_choice, launch() is default) == (first, False, True)
+    for name in (other, first):
+        programs.choose(case, name)
+        chosen = launch()
+        programs.choose(case, name)
+        assert (chosen.kernel_name, programs.has_choice(case), launch() is chosen) == (name, True, True)
+    assert chosen.kernel_hash == default.kernel_hash
 
 
 @pytest.mark.parametrize(
