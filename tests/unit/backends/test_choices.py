@@ -248,6 +248,7 @@ BESIDE = 3 * RUNG
     # A size beside the rungs takes what the nearest one took, of whatever set of candidates, if it is near and still there.
     *((BESIDE, {round(BESIDE * by): "slow"}, 0, "slow", 0) for by in (1, 4, 0.25)),
     *((BESIDE, {round(BESIDE * by): "slow"}, 0, "fast", 1) for by in (2**2.5, 2**-2.5)),
+    (BESIDE, {2 * BESIDE: "slow", BESIDE // 2: "slower"}, 0, "slow", 0),  # of two that are as near the larger
     (BESIDE, {2 * BESIDE: "slow", BESIDE // 4: "slower"}, 0, "slow", 0), (BESIDE, {2 * BESIDE: "gone", BESIDE // 4: "slow"}, 0, "slow", 0),
     (RUNG, {RUNG // 2: "slow", 2 * RUNG: "slow"}, 0, "fast", 1),  # a rung is tried whatever the sizes beside it took
     # Where building is costly, what the sizes around took alone is tried.

@@ -9,7 +9,7 @@ import pytest
 from gpubench import kernels
 from gpubench.base.errors import Unsupported
 from gpubench.kernels.contract.kernel import Limits
-from gpubench.kernels.templates.matmul import TILES, WIDE_TILES, Tile, able, sequence
+from gpubench.kernels.templates.matmul import TILES, WIDE_TILES, Tile, able, promising, rank, sequence, split
 from tests.shapes import WEBGPU
 
 OP = kernels.load("matmul")
@@ -69,6 +69,43 @@ DEFAULTS = [
 @pytest.mark.parametrize(("n", "name"), DEFAULTS)
 def test_the_default_follows_the_size(n, name):
     assert REGISTER.candidates({"n": n}, "float32", H200)[0].name == name
+
+
+EIGHT = msgspec.structs.replace(H200, multiprocessors=8)  # seven groups fill it
+BLOCK, LARGE, SMALL = Tile(64, 64, 16, 8, 8), Tile(128, 128, 16, 8, 8), Tile(32, 32, 32, 4, 4, slices=2)
+PLAIN, THIN = Tile(32, 32, 32, 4, 4), Tile(64, 16, 64, 4, 4, slices=4)
+
+
+@pytest.mark.parametrize(("tile", "groups", "tried"), [
+    # Half of the device idle; many small groups, which a large block may have, and a narrow one.
+    *((tile, groups, groups > 3) for tile in (BLOCK, LARGE, SMALL, THIN) for groups in (3, 4)), (BLOCK, 448, True),
+    (BLOCK, 449, False), (LARGE, 449, True), (THIN, 449, True), (SMALL, 28, True), (SMALL, 29, False),
+    (msgspec.structs.replace(SMALL, splits=2), 8, False), (msgspec.structs.replace(BLOCK, splits=2), 2, True),
+    (msgspec.structs.replace(BLOCK, splits=2), 225, False),
+])  # fmt: skip
+def test_the_tiles_worth_a_trial(tile, groups, tried):
+    assert promising(tile.rows * groups, tile.columns, 1, [tile], EIGHT) == [tile] * tried
+    assert promising(tile.rows, tile.columns, groups, [tile], EIGHT) == [tile] * tried
+
+
+@pytest.mark.parametrize(("m", "n", "first"), [
+    (128 * 98, 128, LARGE), (128 * 97, 128, BLOCK), (64 * 14, 64, BLOCK), (64 * 13, 64, PLAIN), (32 * 14, 32, PLAIN),
+    (32 * 13, 32, SMALL), (32 * 7, 32, SMALL), (32 * 6, 32, SMALL),
+])  # fmt: skip
+def test_the_default_is_the_first_tile_with_enough_groups(m, n, first):
+    tiles = [LARGE, BLOCK, PLAIN, SMALL]
+    assert rank(m, n, 1, tiles, EIGHT) == [first, *(tile for tile in tiles if tile is not first)]
+    assert rank(m, n, 1, tiles, msgspec.structs.replace(EIGHT, software=True)) == tiles[::-1]
+    assert rank(m, n, 1, [THIN, *tiles], EIGHT) == [THIN, *tiles]
+
+
+@pytest.mark.parametrize(("groups", "k", "splits"), [
+    (3, 32, None), (3, 64, 2), (3, 128, 4), (3, 256, 4), (1, 1 << 12, 8), (6, 128, 2), (7, 128, None), (4, 256, 2),
+])  # fmt: skip
+def test_k_is_split_while_groups_are_few_and_tiles_come_out_whole(groups, k, splits):
+    scalar = msgspec.structs.replace(BLOCK, scalar_stores=True)
+    cut = split(64 * groups, 64, k, [scalar, BLOCK], EIGHT)
+    assert [tile.splits for tile in cut] == ([splits] if splits else [])
 
 
 LADDER = (REGISTER, TILED, NAIVE)
