@@ -346,6 +346,11 @@ def test_while_other_devices_work_nothing_is_tried_and_what_is_remembered_is_tak
     assert tuning.choose() == "fast", "the time of trials is back"
     with without_trials():
         assert tuning.choose() == "fast"
+        tuning.choices.put(choice_key(tuning.case, ("slow", "fast")), Chosen("slow", 0.15))
+        assert tuning.choose() == "slow", "on a machine that was hardly loaded"
+        tuning.choices.put(choice_key(tuning.case, ("slow", "fast")), Chosen("slow", 0.16))
+        with pytest.raises(TrialsNeeded):
+            tuning.choose()
     assert tuning.trials == 1
 
 

@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
+from gpubench.backends.contract import HostCall, StageReading
 from gpubench.backends.shared import host
+from gpubench.base.errors import DeviceOutOfMemory
+from gpubench.kernels.contract.kernel import Limits
 from gpubench.kernels.contract.op import Ids, Op, Operand, Range, Tolerance
+from gpubench.result.case import Case
+from gpubench.result.run import Device
 
 ADD = kernels.load("add")
 
@@ -201,3 +206,142 @@ def test_windows_counts_cycles(rate_hz, runs, monkeypatch):
     monkeypatch.setattr(ctypes, "WinDLL", lambda name: library, raising=False)
     assert host.others_run() == runs
     assert now[0] < 100.01, "a short look is enough"
+
+
+def test_threads_of_libraries_rest_soon_unless_the_user_says_otherwise(monkeypatch):
+    names = ("GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT", "OMP_PROC_BIND")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(names[1], "9")
+    host.set_up_threads()
+    assert [host.os.environ[name] for name in names] == ["30000", "9", "true"]
+
+
+@pytest.mark.parametrize(("bound", "inside"), [("true", {3}), ("spread", {3, 5, 9}), (None, {3, 5, 9})])
+def test_a_thread_is_kept_on_its_first_cpu_where_openmp_binds_and_gets_all_back(monkeypatch, bound, inside):
+    cpus = [{3, 5, 9}]
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {*cpus[0]}, raising=False)
+    monkeypatch.setattr(host.os, "sched_setaffinity", lambda pid, new: cpus.insert(0, {*new}), raising=False)
+    monkeypatch.delenv("OMP_PROC_BIND", raising=False)
+    if bound:
+        monkeypatch.setenv("OMP_PROC_BIND", bound)
+    with host.on_first_cpu():
+        assert cpus[0] == inside
+    assert cpus[0] == {3, 5, 9}
+    with host.on_all_cpus():
+        cpus.insert(0, {5})
+    assert cpus[0] == {3, 5, 9}
+
+
+def test_several_slices_are_worked_on_beside_the_caller():
+    starts = host.in_slices(lambda start: (start, threading.current_thread().name), 25, 10)
+    assert [start for start, _ in starts] == [0, 10, 20]
+    assert all(name.startswith("gpubench-check") for _, name in starts)
+    assert host.in_slices(lambda start: threading.current_thread(), 10, 10) == [threading.current_thread()]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "float64"), ((3, 5), "float16"), ((1001,), "int32")])
+def test_arrays_begin_at_a_cache_line(shape, dtype):
+    arrays = [host.aligned_array(shape, dtype) for _ in range(9)]
+    assert {(x.ctypes.data % 64, x.shape, x.dtype.name) for x in arrays} == {(0, shape, dtype)}
+
+
+class Timed:
+    """A session whose calls take the seconds that they name, and whose wait takes half a second."""
+
+    def __init__(self):
+        self.now, self.waits = 0.0, 0
+
+    def clock(self):
+        return self.now
+
+    def run(self, seconds):
+        self.now += seconds
+
+    def sync(self):
+        self.now, self.waits = self.now + 0.5, self.waits + 1
+
+
+def test_the_stages_of_a_chain_are_timed_by_waits_or_by_the_device_behind_the_hosts():
+    session = Timed()
+    on_host = HostCall(session, lambda: session.run(1.0) or (), ())
+    steps = [(on_host, None), (2.0, None), (4.0, None)]
+    assert host.read_stages(session, steps, [2.0, 4.0], None) == StageReading([1.5, 2.5, 4.5], 8.5, "waited")
+    waits, reading = session.waits, StageReading([2.0, 4.0], 7.0, "event")
+    assert host.read_stages(session, steps, [2.0, 4.0], lambda launches: reading) == StageReading(
+        [1.0, 2.0, 4.0], 8.0, "event"
+    )
+    assert session.waits == waits + 1
+    assert host.read_stages(session, steps, [2.0, 4.0], lambda launches: None) is None
+
+
+def test_outputs_for_which_there_is_no_room_are_freed_but_for_what_is_the_callers():
+    room, freed = iter(["loss"]), []
+
+    def allocate(shape, dtype):
+        if (buffer := next(room, None)) is None:
+            raise DeviceOutOfMemory("no room")
+        return buffer
+
+    session = SimpleNamespace(allocate=allocate, free=freed.append)
+    op = kernels.load("cross_entropy")
+    case = Case(op.name, op.group, {"n": 2}, "float32", "tuned", "resident", "numpy:0")
+    with pytest.raises(DeviceOutOfMemory):
+        host.allocate_outputs(session, op, case)
+    assert freed == ["loss"]
+    state = msgspec.structs.replace(op.output, name="z")
+    with pytest.raises(DeviceOutOfMemory):
+        host.allocate_outputs(session, msgspec.structs.replace(op, output=state), case, ["z", "labels"])
+    assert freed == ["loss"], "the input that is added to stays"
+
+
+class Plain(host.SingleDevice):
+    """A device of this kind, and nothing else of a session."""
+
+    def __init__(self, kind="gpu", *, bfloat16=True):
+        self.device = Device(id="wgpu:0", backend="wgpu", kind=kind, name="a device", api="vulkan")
+        self.limits, self.has_bfloat16 = Limits(max_buffer_bytes=1024, max_binding_bytes=1024), bfloat16
+
+    def _refuse(self, op, case):
+        return "its own reason"
+
+
+Plain.__abstractmethods__ = frozenset()
+ADD_ON = {"n": 8}
+SUPPORTED = [
+    (Plain(), "add", ADD_ON, "float32", "tuned", "resident-waited", "its own reason"),
+    (Plain(), "add", ADD_ON, "bfloat16", "tuned", "resident-waited", "its own reason"),
+    (Plain(bfloat16=False), "add", ADD_ON, "bfloat16", "tuned", "resident-waited", "no-dtype"),
+    (Plain(), "tokenise", ADD_ON, "float16", "tuned", "resident-waited", "no-dtype"),
+    (Plain("cpu"), "add", ADD_ON, "float32", "tuned", "resident", "its own reason"),
+    (Plain("cpu"), "add", ADD_ON, "float32", "tuned", "transfer-always", "no-transfer"),
+    (Plain("cpu"), "launch", {"n": 1}, "float32", "library", "resident", "no-implementation"),
+    (Plain(), "launch", {"n": 1}, "float32", "library", "resident", None),
+    (Plain(), "launch", {"n": 1}, "float32", "tuned", "resident", "no-implementation"),
+    (Plain(), "upload", {"n": 1024}, "float32", "tuned", "resident", None),
+    (Plain(), "upload", {"n": 1028}, "float32", "tuned", "resident", "limit"),
+    (Plain(), "upload", {"n": 1024}, "float64", "tuned", "resident", "no-dtype"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("session", "name", "params", "dtype", "implementation", "regime", "why"), SUPPORTED)
+def test_what_no_device_of_a_kind_can_run_is_refused(session, name, params, dtype, implementation, regime, why):
+    op = kernels.load(name)
+    refusal = session.supports(
+        op, Case(name, op.group, params, dtype, implementation, regime, session.device.id)
+    )
+    assert getattr(refusal, "reason", refusal) == why
+
+
+@pytest.mark.parametrize(("n", "reason"), [(85, None), (86, "limit")])
+def test_operands_larger_than_the_device_are_refused(n, reason):
+    case = Case("add", "vector", {"n": n}, "float32", "library", "resident-waited", "torch:cuda:0")
+    assert getattr(host.refuse_size(ADD, case, Plain().limits), "reason", None) == reason
+
+
+@pytest.mark.parametrize(("values", "role", "dtype", "plain"), [
+    ("uniform", "activation", None, True), (Range(0, 1), "activation", None, True), ("fan-in", "activation", None, False),
+    ("uniform", "weight", None, False), ("uniform", "activation", "int32", False), (Range(0, 1), "state", None, False),
+])  # fmt: skip
+def test_plain_operands_are_activations_of_values_that_know_no_place(values, role, dtype, plain):
+    assert host.is_plain(Operand("x", lambda params: (params["n"],), values, role, dtype)) == plain

@@ -13,7 +13,7 @@ from gpubench import kernels
 from gpubench.base.errors import Unsupported
 from gpubench.kernels import matmul
 from gpubench.kernels.contract.kernel import Limits, WgslPass, WgslProgram
-from gpubench.kernels.templates import fold, vectors, windows
+from gpubench.kernels.templates import fold, vectors, windows, winograd
 from gpubench.kernels.templates.matmul import few_rows
 from gpubench.kernels.templates.rows.formula import trace_row
 from gpubench.kernels.templates.rows.wgsl import layout
@@ -142,6 +142,16 @@ def test_every_program_fits_its_device(name):
                         for step in program.passes:
                             check_limits(step, device, {*sizes} | {*program.scratch})
                         check_windows(program, sizes | dict(program.scratch), device)
+
+
+def test_a_device_that_holds_a_block_of_winograds_products_takes_them():
+    program = winograd.wgsl_program(8, 64, 64, 32, "float32", H200)
+    least = {
+        "max_workgroup_bytes": workgroup_bytes(program.passes[-1].source), "max_workgroup_threads": winograd.THREADS,
+    }  # fmt: skip
+    assert winograd.fits(msgspec.structs.replace(H200, **least))
+    for name, value in least.items():
+        assert not winograd.fits(msgspec.structs.replace(H200, **{name: value - 1}))
 
 
 @pytest.mark.parametrize("name", ["linear", "norm_linear"])
