@@ -1,6 +1,7 @@
-"""The hardware of this machine, and the advice to compute on its CPU, its GPU or both.
+"""The hardware of this machine, and the recommendation to compute on its CPU, its GPU or both.
 
-The command line, the Python interface and the start of a run call this package. The probes run in child processes.
+The command line, the Python interface and the start of a run call this package. The probes of libraries run in
+child processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from gpubench.detect.picture import machine_line, render
     from gpubench.detect.recording import save_recording
 
-# Resolved on first use: a probe's child and a JSON report need few of these, and start-up is measured.
+# The modules are imported on first use, because a probe's child process and a JSON report need few of them, and
+# start-up time counts.
 _HOMES = {
     "PROBED": "inspection", "Lack": "inspection", "differences": "host", "gather": "inspection", "gpu_for": "merge",
     "inspect": "inspection", "lacks": "inspection", "machine_line": "picture", "render": "picture",
@@ -45,7 +47,7 @@ class _CallableModule(types.ModuleType):
     """The class of this package, which makes `gpubench.detect()` callable."""
 
     def __call__(self) -> Any:
-        """Inspect the machine, like `gpubench.api.detect`."""
+        """Inspect the machine and return its description, like `gpubench.api.detect`."""
         return importlib.import_module("gpubench.api").detect()
 
 

@@ -1,8 +1,8 @@
-"""The CPU: model, cores, clocks, caches, and the number of usable CPUs. Also a warning if a BLAS starts another number
-of threads.
+"""The CPU: model, cores, clocks, caches, and the number of usable CPUs; and a warning if a BLAS starts another
+number of threads.
 
-Each set of CPUs that share a cache is read once, and each cpufreq policy once: half the file reads on a machine with 96
-CPUs.
+Each set of CPUs that share a cache is read once, and each cpufreq policy once. This halves the number of files
+that are read on a machine with 96 CPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from gpubench.detect.proc import CpuInfo, Groups
 from gpubench.result.identity import is_placeholder
 from gpubench.result.machine import Alternative, Cache, Cpu, CpuBlas, CpuKind, Fact, MachineWarning, Status
 
-# Cores favoured by turbo clock up to 4 % higher, small cores at most 80 % of big ones: the bound lies between.
+# CPUs are of one kind if their clocks differ by less than this factor. Turbo raises the clock of some cores by
+# up to 4 %, and small cores reach at most 80 % of the clock of big ones.
 SAME_KIND = 0.88
 _PMU = ("cpu_core", "cpu_atom", "cpu_lowpower")
 
@@ -45,7 +46,8 @@ _PMU = ("cpu_core", "cpu_atom", "cpu_lowpower")
 def read_cpu(
     root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
 ) -> Cpu:
-    """Read all facts about the CPUs that files hold; `affinity` comes from a live source or is not_probed."""
+    """Return all facts about the CPUs that files contain. `affinity` is the set of CPUs on which this process
+    may run; it comes from a live source or has the status not_probed."""
     listed = read_cpu_lists(root, blocks.value)
     cpus = reconcile(root, listed.online, affinity, proc.cpus(root, groups))
     info = blocks.value
@@ -78,19 +80,20 @@ def read_cpu(
 
 
 class KernelCpus(NamedTuple):
-    """CPU sets in the kernel's own numbering, which the kernel's folders and the affinity use."""
+    """Sets of CPUs in the kernel's own numbering, which the kernel's folders and the affinity use."""
 
-    online: Fact[CpuSet]  # the CPUs that run
-    cpuset: Fact[CpuSet]  # those that the control group allows
-    renumbered: bool  # the system's list of online CPUs numbers otherwise
+    online: Fact[CpuSet]  # the CPUs that are online
+    cpuset: Fact[CpuSet]  # the CPUs that the control group allows
+    renumbered: bool  # whether the system's list of online CPUs uses another numbering
 
 
 def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet]) -> KernelCpus:
-    """Find out whether the list of online CPUs uses the kernel's numbering.
+    """Return the sets of CPUs in the kernel's numbering, and whether the list of online CPUs (`listed`) uses
+    another one.
 
-    A file system for containers (lxcfs) numbers the CPUs of a container from 0 in `online` and in /proc/cpuinfo, while
-    the kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in two numberings are never
-    intersected.
+    A file system for containers (lxcfs) numbers the CPUs of a container from 0 in `online` and in
+    /proc/cpuinfo, but the kernel's folders, the affinity and the cpuset keep the kernel's numbers. Sets in two
+    numberings are never intersected.
     """
     if affinity.value and cpuset.value and not affinity.value & cpuset.value:
         note = f"names no CPU of this process's affinity ({list_form(affinity.value)})"
@@ -117,7 +120,8 @@ def reconcile(root: Root, listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: 
 def usable(
     listed: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]
 ) -> tuple[Fact[int], Fact[str]]:
-    """Count the CPUs that may be kept busy, and name the tightest bound. Sets are counted, never intersected."""
+    """Return the number of CPUs that may be kept busy, and the name of the tightest limit. Sets are only
+    counted, because they may have different numberings."""
     if not listed.value and not affinity.value:
         return lost(listed), lost(listed)
     named = (("online", listed), ("affinity", affinity), ("cpuset", cpuset))
@@ -131,7 +135,7 @@ def usable(
 
 
 def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
-    """Return "on" if a core has two online CPUs, "hidden" if a hypervisor may hide SMT, else "off"."""
+    """Return the fact "on" if a core has two online CPUs, "hidden" if a hypervisor may hide SMT, else "off"."""
     if cores.value is None:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
@@ -143,7 +147,7 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
 
 
 def _listed_form(fact: Fact[CpuSet]) -> Fact[str]:
-    """Write the set as a list such as "0-3,8"; keep the fact's status, source, note and alternatives."""
+    """Return the fact with its set of CPUs written as a list such as "0-3,8"."""
     if fact.value is None:
         return cast("Fact[str]", fact)
     return Fact(list_form(fact.value), fact.status, fact.source, fact.note, fact.alternatives)
@@ -158,19 +162,19 @@ def _offline(present: Fact[CpuSet], online: Fact[CpuSet]) -> Fact[int]:
 
 
 class Traits(NamedTuple):
-    """The marks that distinguish one kind of CPU from another."""
+    """The properties by which kinds of CPUs are distinguished."""
 
-    online: CpuSet  # the CPUs to tell apart
+    online: CpuSet  # the CPUs to distinguish
     cores: list[CpuSet] | None  # their sets of SMT siblings
-    clocks: Mapping[str, Mapping[int, int]]  # hertz of each CPU, by the name of the file
-    private: Mapping[int, object]  # the L1 and L2 of each CPU; empty if a present CPU is offline
+    clocks: Mapping[str, Mapping[int, int]]  # the hertz of each CPU, by the name of the file
+    private: Mapping[int, object]  # the L1 and L2 caches of each CPU; empty if a present CPU is offline
 
 
 def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[CpuKind]]:
-    """Group alike CPUs, fastest first; return one group if no source splits them.
+    """Group CPUs that are alike, fastest first. If no source distinguishes them, return one group.
 
-    Each source splits the groups of the sources before it, so a coarse source hides no finer one. The fact names the
-    first source that splits.
+    Each source splits the groups of the sources before it, so a coarse source does not hide a finer one. The
+    fact names the first source that splits.
     """
     clocks, online = traits.clocks, traits.online
     part = _parts(root, info, online)
@@ -200,15 +204,15 @@ def tell_kinds(root: Root, info: CpuInfo | None, traits: Traits) -> Fact[list[Cp
 
 
 def alike(marks: Mapping[int, Hashable], cpus: CpuSet) -> list[CpuSet]:
-    """Group CPUs with equal marks; return no group unless every CPU has a mark."""
+    """Group CPUs with equal marks. Return an empty list unless every CPU has a mark."""
     if not cpus <= set(marks):
         return []
     return [frozenset(group) for group in group_by(sorted(cpus), marks.__getitem__).values()]
 
 
 def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
-    """Group CPUs by clock: a CPU below 0.88 times the fastest of a group opens the next group. Return no group unless
-    every CPU has a clock."""
+    """Group CPUs by clock. A CPU below SAME_KIND times the fastest CPU of a group begins the next group. Return
+    an empty list unless every CPU has a clock."""
     if not cpus <= set(table):
         return []
     groups: list[tuple[int, set[int]]] = []
@@ -220,7 +224,8 @@ def by_clock(table: Mapping[int, int], cpus: CpuSet) -> list[CpuSet]:
 
 
 def rank_kinds(kinds: Iterable[CpuKind]) -> list[CpuKind]:
-    """Number the kinds: by capacity, then clock, then threads per core."""
+    """Return the kinds, fastest first, with their ranks. They are sorted by capacity, then clock, then threads
+    per core."""
 
     def speed(kind: CpuKind) -> tuple[float, ...]:
         width = kind.logical / kind.cores if kind.cores else 0
@@ -242,8 +247,8 @@ def _kind(group: CpuSet, part: Mapping[int, str], capacity: Mapping[int, int], t
 
 
 def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
-    """Return the name of each CPU's counters; CPUs in no list get "", a kind of their own. Empty if the lists
-    overlap."""
+    """Return the name of each CPU's performance counters. CPUs in no list get "", which is a kind of its own.
+    The result is empty if the lists overlap."""
     lists = {name: root.fact(f"/sys/devices/{name}/cpus", parse_list).value or frozenset() for name in _PMU}
     members = [(cpu, name) for name, cpus in lists.items() for cpu in cpus & online]
     owners = dict(members)
@@ -251,7 +256,8 @@ def _pmu(root: Root, online: CpuSet) -> dict[int, str]:
 
 
 def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str]:
-    """Return bits 4 to 15 of MIDR_EL1 of each online CPU, else the `CPU part` of cpuinfo. Empty if a CPU has none."""
+    """Return bits 4 to 15 of MIDR_EL1 of each online CPU, or the `CPU part` of cpuinfo. The result is empty if
+    a CPU has neither."""
     if info is not None and info.any("flags"):
         return {}  # x86 has no such register: spare a file per CPU
     parts = {}
@@ -266,18 +272,18 @@ def _parts(root: Root, info: CpuInfo | None, online: CpuSet) -> Mapping[int, str
 _midr = matching("0x[0-9a-fA-F]{1,16}", lambda match: f"0x{int(match[0], 16) >> 4 & 0xFFF:03x}")
 
 
-# OpenBLAS and MKL look at the affinity, never at a quota; these variables overrule both.
+# Variables that set the number of threads. OpenBLAS and MKL otherwise use the affinity, never a quota.
 VARIABLES = (
     "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "GOTO_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
-# The OpenBLAS inside NumPy's wheels is built for at most so many threads.
+# The OpenBLAS in NumPy's wheels is built for at most this many threads.
 MOST_THREADS = 64
 _FITTING = ("online", "affinity")
 
 
 def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
-    """Tell whether a BLAS may start another number of threads than there are usable CPUs."""
+    """Tell whether a BLAS may start another number of threads than the number of usable CPUs."""
     if any(environ.get(name) for name in VARIABLES):
         return True
     available, bound = cpu.available.value, cpu.limited_by.value
@@ -285,13 +291,13 @@ def doubtful_blas(cpu: Cpu, environ: Mapping[str, str]) -> bool:
 
 
 def misfits(blas: CpuBlas, cpu: Cpu) -> bool:
-    """Tell whether the library starts another number of threads than there are usable CPUs."""
+    """Tell whether the library starts another number of threads than the number of usable CPUs."""
     return cpu.available.value is not None and blas.threads not in (None, cpu.available.value)
 
 
 def blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """Warn of each BLAS whose threads do not match the CPUs. Too many fight for the CPUs, too few leave some idle; both
-    make the CPU look slow."""
+    """Return a warning for each BLAS whose number of threads differs from the number of usable CPUs. Too many
+    threads compete for the CPUs, and too few leave some idle; both make the CPU look slow."""
     return [
         MachineWarning(
             code="BLAS_THREADS", refs=[blas.library],
@@ -319,15 +325,16 @@ _SIBLINGS = (
 
 
 class ListedCpus(NamedTuple):
-    """The CPUs that the system lists."""
+    """The sets of CPUs that the system lists."""
 
-    online: Fact[CpuSet]  # those that run
-    possible: Fact[int]  # how many the kernel is built for
-    present: Fact[CpuSet]  # those that are there
+    online: Fact[CpuSet]  # the CPUs that are online
+    possible: Fact[int]  # the number of CPUs for which the kernel is built
+    present: Fact[CpuSet]  # the CPUs that are present
 
 
 def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
-    """Read the lists in /sys/devices/system/cpu, else its folders, else /proc/cpuinfo."""
+    """Read the lists of CPUs in /sys/devices/system/cpu. If they are missing, use the folders there, or
+    /proc/cpuinfo."""
     folders = frozenset(int(name[3:]) for name in root.names_like(CPUS, r"cpu\d{1,5}"))
     present = first(_cpu_set(root, "present"), make_fact(folders, CPUS) if folders else ABSENT)
     online = first(_cpu_set(root, "online"), *_online_fallbacks(root, folders, info))
@@ -335,7 +342,8 @@ def read_cpu_lists(root: Root, info: CpuInfo | None) -> ListedCpus:
 
 
 def runs(root: Root, cpu: int) -> bool:
-    """Tell whether the CPU's folder shows it online: `online` is 1, or `online` is missing and `topology` exists."""
+    """Tell whether the folder of the CPU shows it online: `online` is 1, or `online` is missing and `topology`
+    exists."""
     switch = root.read(f"{CPUS}/cpu{cpu}/online").text
     return switch == "1" or (switch is None and root.exists(f"{CPUS}/cpu{cpu}/topology"))
 
@@ -345,8 +353,8 @@ def _cpu_set(root: Root, name: str) -> Fact[CpuSet]:
 
 
 def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list[Fact[CpuSet]]:
-    """Return the online CPUs by two other sources: every cpuN whose `online` is not 0 (cpu0 often has no such file),
-    then the lines of cpuinfo."""
+    """Return the online CPUs by two other sources: every cpuN whose `online` is not 0 (cpu0 often has no such
+    file), then the blocks of cpuinfo."""
     facts = []
     if folders:
         source = f"{CPUS}/cpu*/online"
@@ -360,8 +368,8 @@ def _online_fallbacks(root: Root, folders: CpuSet, info: CpuInfo | None) -> list
 
 
 def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
-    """Return the online CPUs on the core of `cpu`, by the first source that parses and contains `cpu`; else the
-    reason."""
+    """Return the online CPUs on the core of `cpu`, by the first source that can be parsed and contains `cpu`.
+    If there is none, return the reason."""
     worst: Status = "absent"
     for name, parse in _SIBLINGS:
         fact = root.fact(f"{CPUS}/cpu{cpu}/topology/{name}", parse)
@@ -373,7 +381,7 @@ def siblings(root: Root, cpu: int, online: CpuSet) -> CpuSet | Status:
 
 
 def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
-    """Read the sets of SMT siblings."""
+    """Read the sets of SMT siblings, one for each core."""
     answers = [siblings(root, cpu, online) for cpu in sorted(online)]
     sets = {answer for answer in answers if not isinstance(answer, str)}
     source = f"{CPUS}/cpu*/topology"
@@ -388,7 +396,7 @@ def read_cores(root: Root, online: CpuSet) -> Fact[list[CpuSet]]:
 def shows_clusters(root: Root, info: CpuInfo | None) -> bool:
     """Tell whether physical_package_id may number a cluster of cores instead of a package.
 
-    It does so before Linux 6.0 where a device tree describes the CPUs, and still does on 32-bit Arm.
+    It does so before Linux 6.0 if a device tree describes the CPUs, and still does on 32-bit Arm.
     """
     arch = proc.arch(info) if info is not None else None
     if arch is None or not arch.startswith(("aarch64", "arm", "riscv")):
@@ -416,15 +424,15 @@ def read_packages(root: Root, info: CpuInfo | None, online: CpuSet) -> Fact[int]
 class Caches(NamedTuple):
     """The caches of the online CPUs."""
 
-    fact: Fact[list[Cache]]  # the document's entry
-    private: Mapping[int, object]  # level, type and size of each CPU's L1 and L2
+    fact: Fact[list[Cache]]  # the caches as in the document
+    private: Mapping[int, object]  # level, type and size of each CPU's L1 and L2 caches
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Read the caches. An index that an earlier CPU shares is not read again.
+    """Read the caches. A cache that an earlier CPU shares is not read again.
 
-    The caches are invalid if an index is spoiled and no CPU that shares it can be read, or if an index is incomplete on
-    some CPUs and complete on others.
+    The fact is invalid if a cache has a damaged file and no CPU that shares it can be read, or if its files are
+    incomplete on some CPUs and complete on others.
     """
     source = f"{CPUS}/cpu*/cache/index*"
     sizes: dict[tuple[int, CacheType], dict[CpuSet, int]] = {}  # some hypervisors list a cache twice
@@ -466,20 +474,20 @@ def read_caches(root: Root, online: CpuSet) -> Caches:
 
 
 _cache_type = matching("Data|Instruction|Unified", lambda match: match[0].lower())
-# Bytes of "48K" or "32M".
+# Parses "48K" or "32M" into bytes.
 cache_size = matching(r"(\d{1,9})([KMG]?)", lambda match: int(match[1]) * _UNITS[match[2]] or None)
 _CACHE_FILES = {"level": ("level", size), "type": ("type", _cache_type), "size": ("size", cache_size)}
 
 
 class Frequencies(NamedTuple):
-    """The tables of cpufreq."""
+    """The values of the cpufreq files."""
 
-    tables: dict[str, dict[int, Any]]  # by the file's name, the value of each CPU where the kernel tells
-    invalid: frozenset[str]  # names of the spoiled files
-    folder: str  # their place
+    tables: dict[str, dict[int, Any]]  # the known value of each CPU, by the name of the file
+    invalid: frozenset[str]  # the names of the damaged files
+    folder: str  # the folder of the files, as a pattern
 
     def merge(self, name: str, merge: Callable[[Collection[Any]], Any]) -> Fact[Any]:
-        """Merge the values of one cpufreq file over all CPUs into a fact."""
+        """Return the values of one cpufreq file over all CPUs as one fact."""
         source, values = f"{self.folder}/{name}", self.tables[name].values()
         if name in self.invalid:
             return missing("invalid", source)
@@ -487,8 +495,8 @@ class Frequencies(NamedTuple):
 
 
 def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
-    """Read each cpufreq policy once. Read the current clock only if `now`, because some kernels measure it for
-    milliseconds."""
+    """Read the files of each cpufreq policy once. The current clock is read only if `now` is True, because some
+    kernels take milliseconds to measure it."""
     files = {BASE: _kilohertz, MOST: _kilohertz, NOW: _kilohertz, GOVERNOR: matching("[a-z][a-z0-9_-]{0,31}")}
     tables: dict[str, dict[int, Any]] = {name: {} for name in files}
     invalid = set()
@@ -508,7 +516,7 @@ def read_frequencies(root: Root, online: CpuSet, *, now: bool) -> Frequencies:
 
 
 def governor(names: Collection[str]) -> str:
-    """Return the governor that all CPUs share, or "mixed"."""
+    """Return the governor of all CPUs, or "mixed" if they have different ones."""
     return "mixed" if len(set(names)) > 1 else next(iter(names))
 
 

@@ -1,7 +1,8 @@
 """The files of a machine below one root; facts, and the records in which sources describe devices.
 
-Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, at most 4 MiB of each; links
-never lead out of the root. A fact without a value carries the most telling reason that any source gave.
+Paths are those of the described machine ("/proc/meminfo"). Only regular files are opened, and at most 4 MiB of
+each are read. Links never lead out of the root. A fact without a value has the most informative reason that any
+source gave.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ T = TypeVar("T")
 
 MOST_BYTES = 4 << 20
 MOST_LINKS = 40
-MOST_WORDS = 1024  # characters of a name: a file of more is spoiled
-MOST_MEMBERS = 1 << 16  # more CPUs or nodes than any kernel supports: a larger number is a spoiled file
+MOST_WORDS = 1024  # the most characters of a name; a longer text is a damaged file
+MOST_MEMBERS = 1 << 16  # more CPUs or nodes than any kernel supports; a larger number is a damaged file
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class FileText(NamedTuple):
-    """The stripped text of a file."""
+    """The text of a file without outer white space."""
 
-    path: str  # on the described machine
-    text: str | None  # None: it cannot be read
-    status: Status  # why
+    path: str  # its path on the described machine
+    text: str | None  # its text; None: it cannot be read
+    status: Status  # "ok", or why it cannot be read
 
     def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
-        """Return the fact of the parsed text. `parse` raises ValueError for a spoiled file and returns None for "no
-        such thing"."""
+        """Return the fact of the parsed text. `parse` raises ValueError for a damaged file, and returns None if
+        the file says that there is no such thing."""
         if self.text is None:
             return missing(self.status, self.path)
         try:
@@ -50,16 +51,16 @@ class FileText(NamedTuple):
 
 
 class TouchedFiles(NamedTuple):
-    """All files, folders and links that were touched, by path."""
+    """All files, folders and links that were read or looked up, by path."""
 
-    files: dict[str, str]  # their texts
-    folders: dict[str, list[str]]  # the names in them
-    links: dict[str, str]  # their targets
-    refused: set[str]  # files without the right to read them
+    files: dict[str, str]  # the texts of the files
+    folders: dict[str, list[str]]  # the names in the folders
+    links: dict[str, str]  # the targets of the links
+    refused: set[str]  # the files that may not be read
 
 
 class Root:
-    """The file system of a machine: "/" is this machine, any other folder a recorded one."""
+    """The file system of a machine: "/" is that of this machine, any other folder that of a recorded one."""
 
     def __init__(self, base: str = "/", trace: TouchedFiles | None = None) -> None:
         self.base = base
@@ -68,7 +69,7 @@ class Root:
         self._direct = os.path.realpath(base) == "/" and trace is None
 
     def read(self, path: str) -> FileText:
-        """Read a regular file without NUL bytes and outer white space; never raise."""
+        """Read a regular file. NUL bytes and outer white space are removed. Never raises."""
         real = self._real(path)
         if real is None:
             return FileText(path, None, "absent")
@@ -95,14 +96,15 @@ class Root:
     def facts(
         self, folder: str, files: Mapping[str, tuple[str, Callable[[str], Any]]], *, asleep: bool = False
     ) -> dict[str, Fact[Any]]:
-        """Read one fact per file of a folder, each with its own parser. For an `asleep` device no file is read."""
+        """Return one fact for each file of a folder, by name. `files` holds the file name and the parser of
+        each fact. If the device is `asleep`, no file is read."""
         return {
             name: NOT_PROBED if asleep else self.fact(f"{folder}/{file}", parse)
             for name, (file, parse) in files.items()
         }
 
     def names(self, path: str) -> list[str] | None:
-        """Return the sorted names in a folder, or None if it cannot be listed."""
+        """Return the sorted names in a folder. Return None if it cannot be listed."""
         real = self._real(path)
         try:
             names = None if real is None else sorted(os.listdir(self._host(real)))
@@ -113,22 +115,23 @@ class Root:
         return names
 
     def names_like(self, path: str, form: str) -> list[str]:
-        """List the names in a folder that match `form`; empty if the folder cannot be listed."""
+        """Return the names in a folder that match the pattern `form`. The list is empty if the folder cannot be
+        listed."""
         return [name for name in self.names(path) or () if re.fullmatch(form, name)]
 
     def link(self, path: str) -> str | None:
-        """Return the last name of a link's target, or None if `path` is no link."""
+        """Return the last part of a link's target. Return None if `path` is not a link."""
         target = self.target(path)
         return None if target is None else target.rstrip("/").rpartition("/")[2]
 
     def target(self, path: str) -> str | None:
-        """Return a link's target as written, or None if `path` is no link."""
+        """Return a link's target as it is stored. Return None if `path` is not a link."""
         parent, _, name = path.rpartition("/")
         folder = self._real(parent) if parent else "/"
         return None if folder is None else self._target(f"{folder.rstrip('/')}/{name}")[0]
 
     def exists(self, path: str) -> bool:
-        """Tell whether `path` exists; a broken link counts as missing."""
+        """Tell whether `path` exists. A broken link does not count."""
         real = self._real(path)
         if real is None or not os.path.lexists(self._host(real)):
             return False
@@ -142,7 +145,8 @@ class Root:
         return real if self._direct else self.base.rstrip("/") + real
 
     def _real(self, path: str) -> str | None:
-        """Resolve the links in `path`, below the root. Return None if a part is missing or links run in a circle."""
+        """Return `path` with its links resolved below the root. Return None if a part is missing or links form
+        a circle."""
         if "\0" in path:
             return None
         if self._direct:
@@ -180,7 +184,7 @@ class Root:
         return at if there else None
 
     def _target(self, step: str) -> tuple[str | None, bool]:
-        """Return the target of a link (None if it is no link), and whether anything exists there."""
+        """Return the target of a link (None if it is not a link), and whether anything exists at `step`."""
         try:
             target = os.readlink(self._host(step))
         except OSError as error:  # there may be something that is no link; opening it tells
@@ -190,7 +194,8 @@ class Root:
 
 
 def _read_regular(path: str) -> bytes | None:
-    """Read up to 4 MiB of a regular file; return None for a folder, pipe, socket or device. Raises OSError."""
+    """Return up to 4 MiB of a regular file. Return None for a folder, pipe, socket or device. Raises
+    OSError."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
         return None
@@ -208,8 +213,8 @@ def _read_regular(path: str) -> bytes | None:
 
 
 def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: match[0]) -> Callable[[str], Any]:
-    """Return a parser: `read` turns a match of the pattern `form` into the value. The parser raises ValueError for
-    other texts."""
+    """Return a parser. It raises ValueError unless the text matches the pattern `form`, and otherwise returns
+    the result of `read` for the match."""
 
     def parse(text: str) -> Any:
         match = re.fullmatch(form, text)
@@ -221,7 +226,7 @@ def matching(form: str, read: Callable[[re.Match[str]], Any] = lambda match: mat
 
 
 def integer(text: str) -> int:
-    """Parse a decimal number, possibly negative. Raises ValueError (also for "1_0" and "+1")."""
+    """Parse a decimal number, which may be negative. Raises ValueError, also for "1_0" and "+1"."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
         raise ValueError(f"not a number: {text[:20]!r}")
@@ -229,7 +234,7 @@ def integer(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """A number of bytes, not negative. Raises ValueError."""
+    """Parse a number of bytes, which is not negative. Raises ValueError."""
     value = integer(text)
     if value < 0:
         raise ValueError("a negative size")
@@ -237,20 +242,21 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int | None:
-    """Parse a number of bytes; return None for 0, which means unknown. Raises ValueError."""
+    """Parse a number of bytes. Return None for 0, which means that it is unknown. Raises ValueError."""
     return size(text) or None
 
 
 def parse_name(text: str) -> str | None:
-    """Return the printable text, or None for an empty text or a placeholder. Raises ValueError for text that is no
-    name."""
+    """Return the text if it is a printable name. Return None for an empty text or a placeholder. Raises
+    ValueError for other texts."""
     if len(text) > MOST_WORDS or not text.replace("\n", "").replace("\t", "").isprintable() or "\ufffd" in text:
         raise ValueError("not text")
     return None if not text or is_placeholder(text) else text
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Parse "0-3,8" into its members, ascending; "" is the empty set. Raises ValueError for other texts."""
+    """Parse a list such as "0-3,8" into its members. The numbers must ascend, and "" is the empty set. Raises
+    ValueError for other texts."""
     members: set[int] = set()
     before = -1
     for item in text.split(",") if text else ():
@@ -265,7 +271,8 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """Parse a hexadecimal mask into its members; groups of 32 bits, highest first: "f,00000001". Raises ValueError."""
+    """Parse a hexadecimal mask into its members. It consists of groups of 32 bits, highest first, such as
+    "f,00000001". Raises ValueError for other texts."""
     head, *groups = text.split(",")
     digits = head.removeprefix("0x") + "".join(group.rjust(8, "0") for group in groups)
     whole = all(group and len(group) <= 8 and group.isascii() and group.isalnum() for group in groups)
@@ -276,7 +283,7 @@ def parse_mask(text: str) -> frozenset[int]:
 
 
 def list_form(members: Iterable[int]) -> str:
-    """The shortest list form, ascending: {0, 1, 2, 8} -> "0-2,8"."""
+    """Return the shortest list of the members, ascending, such as "0-2,8" for {0, 1, 2, 8}."""
     runs: list[list[int]] = []
     for n in sorted(set(members)):
         if runs and n == runs[-1][1] + 1:
@@ -288,14 +295,14 @@ def list_form(members: Iterable[int]) -> str:
 
 ABSENT: Fact[Any] = Fact(None, "absent", None)
 
-# What a reader most wants to hear when nobody knows: a broken file before a missing one.
+# The statuses of facts without a value, the most informative first: a damaged file comes before a missing one.
 _TELLING: tuple[Status, ...] = (
     "invalid", "permission", "mismatch", "crashed", "timeout", "unsupported", "not_probed", "absent",
 )  # fmt: skip
 
 
 def make_fact(value: T | None, source: str | None, note: str | None = None) -> Fact[T]:
-    """Make a fact of a value; None makes an absent fact."""
+    """Return the fact of a value. The value None gives a fact with the status "absent"."""
     return Fact(value, "absent" if value is None else "ok", source, UNSET if note is None else note)
 
 
@@ -304,7 +311,8 @@ def missing(status: Status, source: str | None = None, note: str | None = None) 
 
 
 def first(*facts: Fact[T]) -> Fact[T]:
-    """Return the first fact with a value, else the fact with the most telling reason."""
+    """Return the first fact with a value. If there is none, return the fact with the most informative
+    reason."""
     for fact in facts:
         if fact.value is not None:
             return fact
@@ -312,14 +320,15 @@ def first(*facts: Fact[T]) -> Fact[T]:
 
 
 def derive(fact: Fact[Any], change: Callable[[Any], T | None]) -> Fact[T]:
-    """Compute a fact from another one; a missing fact stays missing for the same reason."""
+    """Return the fact whose value is `change` of the value of `fact`. If `fact` has no value, return `fact`
+    itself."""
     if fact.value is None:
         return fact
     return make_fact(change(fact.value), fact.source)
 
 
 def lost(fact: Fact[Any]) -> Fact[Any]:
-    """Return a fact that is missing for the same reason as `fact`, on which it rests."""
+    """Return a fact that has no value for the same reason as `fact`, on which it depends."""
     return missing(fact.status, fact.source)
 
 
@@ -328,7 +337,7 @@ _BDF = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 
 
 class Address(NamedTuple):
-    """A PCI address; sorts like its text."""
+    """A PCI address. Addresses sort like their texts."""
 
     domain: int  # 0 on most machines
     bus: int  # 0 to 255
@@ -340,55 +349,56 @@ class Address(NamedTuple):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one source about one device, normalised: ids are integers, uuids have one spelling."""
+    """The facts of one source about one device, normalised: ids are integers, and uuids have one spelling."""
 
-    source: str  # the enumeration: `pci-sysfs`, `nvml`, `wgpu:vulkan`
-    driver: str | None = None  # of the API
-    ordinal: int | str | None = None  # its number there
-    bdf: Address | None = None  # its PCI address
-    uuid: str | None = None  # with its prefix
-    vendor_id: int | None = None  # PCI's, or from 0x10000 Vulkan's
-    device_id: int | None = None  # PCI's
-    pci_class: int | None = None  # base class and subclass
-    vendor: str | None = None  # in words
-    name: str | None = None  # the product's
-    adapter_type: AdapterType | None = None  # as the API calls it
-    memory_bytes: int | None = None  # as the API tells
-    partition_of: str | None = None  # the uuid or the address of the parent
-    version: str | None = None  # of driver or API
-    checked: bool | None = None  # whether a checked kernel ran on the device
-    throttle: tuple[str, ...] = ()  # why its clocks are lowered now
-    peers: tuple[str, ...] = ()  # addresses that it reaches directly
-    why_not: tuple[str, ...] = ()  # codes that speak against its use
-    virtual: tuple[Address, ...] = ()  # addresses of its virtual functions (SR-IOV)
+    source: str  # the source that lists the device: `pci-sysfs`, `nvml`, `wgpu:vulkan`
+    driver: str | None = None  # the driver of the API
+    ordinal: int | str | None = None  # the number of the device in the source
+    bdf: Address | None = None  # the PCI address
+    uuid: str | None = None  # the uuid with its prefix
+    vendor_id: int | None = None  # the PCI id of the vendor; from 0x10000 on it is Vulkan's
+    device_id: int | None = None  # the PCI id of the device
+    pci_class: int | None = None  # the PCI base class and subclass
+    vendor: str | None = None  # the name of the vendor
+    name: str | None = None  # the name of the product
+    adapter_type: AdapterType | None = None  # the kind of adapter that the API reports
+    memory_bytes: int | None = None  # the memory that the API reports
+    partition_of: str | None = None  # the uuid or the address of the GPU of which it is a partition
+    version: str | None = None  # the version of the driver or the API
+    checked: bool | None = None  # whether a kernel ran on the device and its result was right
+    throttle: tuple[str, ...] = ()  # the reasons why its clocks are lowered at present
+    peers: tuple[str, ...] = ()  # the addresses that it reaches directly
+    why_not: tuple[str, ...] = ()  # the codes of the reasons against its use
+    virtual: tuple[Address, ...] = ()  # the addresses of its virtual functions (SR-IOV)
     renders: bool | None = None  # whether it has a render node
-    paths: tuple[LinkPath, ...] = ()  # `to` is a PCI address
-    facts: dict[str, Fact[Any]] = {}  # by their path in the document's `gpus[]` ("memory.free_bytes")
-    partitions: tuple[Partition, ...] = ()  # its slices
+    paths: tuple[LinkPath, ...] = ()  # the paths to other GPUs, whose `to` is a PCI address
+    facts: dict[str, Fact[Any]] = {}  # facts by their path in `gpus[]` of the document ("memory.free_bytes")
+    partitions: tuple[Partition, ...] = ()  # its partitions
 
     @property
     def enumeration(self) -> tuple[str, str]:
-        """Identify the enumeration: two records of one enumeration are never one device."""
+        """The list in which the source found the device. Two records of one list are never one device."""
         return (self.source, self.driver or "")
 
     def value(self, path: str) -> Any:
-        """Return the value of a fact, or None if it has no value."""
+        """Return the value of the fact at `path`. Return None if it has no value."""
         return self.facts.get(path, ABSENT).value
 
 
 def first_field(records: Iterable[DeviceRecord], name: str) -> Any:
-    """Return the field from the first record that has it, or None if no record has it."""
+    """Return the field `name` of the first record that has it. Return None if no record has it."""
     return next((value for r in records if (value := getattr(r, name)) is not None), None)
 
 
 def address(text: object) -> Address | None:
-    """Parse "00000002:01:00.0" or "02:01:00.0" into four integers; return None for other texts."""
+    """Parse a PCI address such as "00000002:01:00.0" or "02:01:00.0". Return None for anything else."""
     match = _BDF.fullmatch(text.strip()) if isinstance(text, str) else None
     return Address(*(int(part or "0", 16) for part in match.groups())) if match else None
 
 
 def uuid(text: object) -> str | None:
-    """Normalise a uuid: prefix in capitals, digits in lower case. Return None for other texts."""
+    """Return a uuid in one spelling: the prefix in capitals, the digits in lower case. Return None for anything
+    else."""
     form = r"(?:(GPU|MIG)-)?([0-9a-f][0-9a-f/-]{6,80})"
     match = re.fullmatch(form, text.strip(), re.I) if isinstance(text, str) else None
     if not match or not set(match[2]) - set("0-/"):
@@ -397,12 +407,13 @@ def uuid(text: object) -> str | None:
 
 
 def uuid_key(text: str) -> str:
-    """Return the uuid without `GPU-` and dashes: equal for all spellings of one uuid."""
+    """Return the uuid without `GPU-` and dashes, which is equal for all spellings of one uuid."""
     return text.removeprefix("GPU-").replace("-", "")
 
 
 def pci_id(value: object) -> int | None:
-    """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer."""
+    """Return the number of a PCI id, given as a hex string ("10de", "0x10de") or an integer. Return None for
+    anything else."""
     if isinstance(value, str) and re.fullmatch(r"(0x)?[0-9a-f]{1,8}", value.strip(), re.I):
         return int(value, 16)
     number = _number(value)
@@ -413,14 +424,15 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# How fields of a record are read from JSON where their type does not tell; None or no item: it is not understood.
+# Parsers of the fields whose JSON needs more than a conversion to the field's type. They return None, or an
+# empty tuple, for a value that cannot be parsed.
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "bdf": address, "uuid": uuid, "vendor_id": pci_id, "device_id": pci_id, "pci_class": pci_id,
     "name": lambda name: None if not isinstance(name, str) or is_placeholder(name) else name,
     "memory_bytes": lambda value: size if (size := _number(value)) and size > 0 else None,
     "virtual": lambda texts: tuple(filter(None, map(address, texts))) if isinstance(texts, list) else (),
 }  # fmt: skip
-# Fields that a record may state as a fact with its source too.
+# Fields that a JSON record may also state as a fact with its source.
 _AS_FACTS = ("bdf", "uuid", "vendor_id", "device_id", "pci_class")
 _FIELDS = {
     field.name: field
@@ -430,8 +442,8 @@ _FIELDS = {
 
 
 def parse_record(raw: object) -> DeviceRecord:
-    """Parse a record from its JSON object. Fields that cannot be parsed are left out. Raises ValueError without
-    `source`."""
+    """Return the record of a JSON object. Fields that cannot be parsed are left out. Raises ValueError if
+    `source` is missing."""
     if not isinstance(raw, dict):
         raise ValueError("a record is an object")
     fields: dict[str, Any] = {}
@@ -453,7 +465,7 @@ def parse_record(raw: object) -> DeviceRecord:
 
 
 def record_to_json(record: DeviceRecord) -> dict[str, Any]:
-    """Return the JSON object of a record, as a child process writes it and `--records` reads it."""
+    """Return the JSON object of a record, as child processes write it and `--records` reads it."""
     raw: dict[str, Any] = {
         name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, ())
     }
@@ -468,8 +480,8 @@ def record_to_json(record: DeviceRecord) -> dict[str, Any]:
 
 
 def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
-    """Yield the facts of a JSON record with the paths of `gpus[]`. Keys are nested or dotted; a value is a full fact or
-    bare."""
+    """Yield the facts of a JSON record, with their paths in `gpus[]`. The keys are nested or dotted, and each
+    value is a whole fact or a plain value."""
     for key, value in raw.items():
         full = isinstance(value, dict) and "status" in value
         if full or (key not in _FIELDS and not isinstance(value, dict)):
@@ -482,7 +494,7 @@ def _facts(raw: dict[str, Any], source: str) -> Iterator[tuple[str, Fact[Any]]]:
 
 
 def _paths(raw: object, source: str) -> Iterator[LinkPath]:
-    """Yield the paths to other GPUs; a path without an address is left out."""
+    """Yield the paths to other GPUs. A path without an address is left out."""
     types = {field.name: field.type for field in msgspec.structs.fields(LinkPath) if field.name != "to"}
     for entry in raw if isinstance(raw, list) else ():
         if isinstance(entry, dict) and (to := address(entry.get("to"))) is not None:
@@ -492,7 +504,8 @@ def _paths(raw: object, source: str) -> Iterator[LinkPath]:
 
 
 def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
-    """Make a fact of `value`, which is a full fact or a bare value. Return None if it is not of type `kind`."""
+    """Return the fact of `value`, which is a whole fact or a plain value. Return None if it is not of type
+    `kind`."""
     stated = value if isinstance(value, dict) else {"value": value, "status": "ok"}
     try:
         fact = cast("Fact[Any]", msgspec.convert({"source": source} | stated, kind))
@@ -505,7 +518,8 @@ def _fact(kind: Any, value: object, source: str) -> Fact[Any] | None:
 
 @functools.cache
 def fact_types() -> dict[str, Any]:
-    """Return the type of every fact of a Gpu by its path, from the document's own declaration."""
+    """Return the type of every fact of a Gpu, by its path. The types come from the declaration of the
+    document."""
     types: dict[str, Any] = {}
     for field in msgspec.structs.fields(Gpu):
         group = isinstance(field.default, msgspec.Struct) and not isinstance(field.default, Fact)

@@ -1,5 +1,5 @@
-"""Merged records become the GPUs, display adapters and software renderers of the document. Each field has a fixed order
-of sources."""
+"""The GPUs, display adapters and software renderers of the document, made of merged records. Each field has a
+fixed order of sources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from gpubench.result.machine import (
 
 _KIND_ORDER = ("drm-ioctl", "kfd", "cuda", "hip", "nvml", "drm", "pci-sysfs", "proc-nvidia")
 _OTHER_ORDER = ("pci-sysfs", "drm", "proc-nvidia", "nvml", "kfd", "drm-ioctl", "cuda", "hip")
-# The sources of each fact, best first, by its path or by the group in front of the dot.
+# The sources of each fact, best first, by the path of the fact or by the part of its path before the dot.
 _ORDERS = {
     "name": ("nvml", "proc-nvidia", "cuda", "hip", "drm", "pci-sysfs"), "kind": _KIND_ORDER,
     "uuid": ("nvml", "proc-nvidia", "cuda", "kfd", "pci-sysfs", "drm"), "memory.unified": _KIND_ORDER,
@@ -57,26 +57,27 @@ _ORDERS = {
     "compute": ("kfd", "nvml", "cuda", "hip"), "link": ("pci-sysfs", "drm", "nvml"),
     "power.limit_w": ("nvml",), "power.default_limit_w": ("nvml",), "paths": ("nvml", "kfd", "pci-sysfs"),
 }  # fmt: skip
-# Sources that are no API for programs.
+# Sources that are not an API for programs.
 _LOCAL = ("pci-sysfs", "drm", "platform", "kfd", "proc-nvidia", "drm-ioctl")
-# An OpenCL size is an allocation limit and a wgpu size a buffer limit: they count only where nothing else is known.
+# Sources whose sizes count only if no other size is known: an OpenCL size is an allocation limit, and a wgpu
+# size is a buffer limit.
 _WEAK = re.compile(r"opencl|wgpu|vulkan|webgpu|\bgl\b", re.I)
-CONFLICT = 0.05  # ECC and reservations explain less of the larger size than this
+CONFLICT = 0.05  # sizes that differ by more than this share conflict; ECC and reservations differ by less
 _IDS = ("vendor_id", "device_id", "pci_class")
 _ADAPTER_KINDS = {"discrete": "discrete", "integrated": "integrated", "virtual": "vgpu"}
 
 
 class GpuContext(NamedTuple):
-    """Facts besides its records on which a GPU's facts depend."""
+    """The facts, beside its own records, on which the facts of a GPU depend."""
 
-    memory: Memory  # the host's
-    soc: bool  # the firmware names a chip whose GPU shares the memory
+    memory: Memory  # the memory of the host
+    soc: bool  # whether the firmware names a chip whose GPU shares the CPU's memory
     name_of: Callable[[int, int], tuple[str, str] | None]  # the name of a PCI id, and its source
-    debug: bool  # keep the raw records
+    debug: bool  # whether to keep the raw records
 
 
 def build_gpus(devices: Sequence[MergedDevice], context: GpuContext) -> list[Gpu]:
-    """Return all GPUs in address order, with the paths between them."""
+    """Return all GPUs in the order of `devices`, with the paths between them."""
     gpus = [build_gpu(device, name, context) for device, name in zip(devices, ids(devices), strict=True)]
     return _with_paths(gpus, devices)
 
@@ -117,23 +118,23 @@ def build_gpu(device: MergedDevice, gpu_id: str, context: GpuContext) -> Gpu:
 
 
 def _place(source: str | None, path: str) -> int:
-    """Rank a source for the fact at `path`; 0 is best."""
+    """Return the rank of a source for the fact at `path`. 0 is the best."""
     order = _ORDERS.get(path) or _ORDERS.get(path.partition(".")[0], _OTHER_ORDER)
     return order.index(source) if source in order else len(order)
 
 
 def _rank(device: MergedDevice, path: str) -> list[DeviceRecord]:
-    """Sort the records, best source of the fact at `path` first."""
+    """Return the records of a device, with the best source of the fact at `path` first."""
     return sorted(device.records, key=lambda r: (_place(r.source, path), r.source, r.driver or ""))
 
 
 def _facts_of(device: MergedDevice, path: str) -> list[Fact[Any]]:
-    """Return the facts of one field, best source first."""
+    """Return the facts at `path` of a device's records, best source first."""
     return [record.facts[path] for record in _rank(device, path) if path in record.facts]
 
 
 def _identity(device: MergedDevice) -> dict[str, Fact[Any]]:
-    """Return the PCI ids as the document writes them."""
+    """Return the PCI ids and the class of a device as facts, in the form of the document."""
     identity = {}
     for name in _IDS:
         stated = [(record.source, getattr(record, name)) for record in device.records]
@@ -152,7 +153,7 @@ def _source(device: MergedDevice) -> str:
 
 
 def uuid_fact(device: MergedDevice) -> Fact[str]:
-    """Return the uuid as the vendor's own tools spell it."""
+    """Return the uuid in the spelling of the vendor's own tools."""
     whole = [r for r in device.records if r.uuid is not None and not r.uuid.startswith("MIG-")]
     longest = sorted(whole, key=lambda r: len(uuid_key(r.uuid or "")), reverse=True)
     return first(*_facts_of(device, "uuid"), *(make_fact(r.uuid or "", r.source) for r in longest), NOT_PROBED)
@@ -164,7 +165,7 @@ def _bdf(device: MergedDevice) -> Fact[str]:
 
 
 def _name(device: MergedDevice, context: GpuContext) -> tuple[Fact[str], Any]:
-    """Return the name and its precision: "exact", "family" or None."""
+    """Return the name of a GPU and its precision: "exact", "family" or None."""
     names = [make_fact(r.name, r.source) for r in device.records if r.name]
     exact = first(*_facts_of(device, "name"), *_by_source(names, "name"), NOT_PROBED)
     if exact.value is not None:
@@ -181,7 +182,7 @@ def _by_source(facts: list[Fact[Any]], path: str) -> list[Fact[Any]]:
 
 
 def _unified(device: MergedDevice, stated: Fact[bool], vendor: str | None, soc: bool) -> Fact[bool]:
-    """Return whether CPU and GPU share one memory."""
+    """Return the fact that tells whether CPU and GPU share one memory."""
     if stated.value is not None or vendor != "nvidia":
         return stated
     if any(r.source == "cuda" and r.adapter_type == "integrated" for r in device.records):
@@ -211,8 +212,8 @@ def _own_memory(device: MergedDevice, unified: Fact[bool]) -> Fact[int]:
 
 
 def _agree(strong: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
-    """Return the best source's size with the other sizes as alternatives. It is a conflict if the sizes in `strong`
-    differ much."""
+    """Return the size of the best source, with the other sizes as alternatives. The status is "conflict" if the
+    sizes in `strong` differ by more than CONFLICT."""
     best = strong[0]
     others = [Alternative(f.value, f.source or "") for f in (*strong[1:], *weak) if f.value != best.value]
     if not others:
@@ -234,7 +235,7 @@ def _kind(device: MergedDevice, vendor: str | None, unified: Fact[bool], soc: bo
 def _usable(
     device: MergedDevice, memory: GpuMemory, kind: Fact[str], vendor: str | None, host: Memory
 ) -> Fact[int]:
-    """Return the bytes that one process can expect to use."""
+    """Return the bytes that one process can expect to use on the GPU."""
     sizes = [partition.memory_bytes for partition in partitions(device)]
     if sizes:
         measured = [fact for fact in sizes if fact.value is not None]
@@ -248,8 +249,9 @@ def _usable(
 
 
 def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
-    """Return the memory of an integrated GPU. On AMD it is the larger of the free carve-out and the window on RAM,
-    never the sum (both are one RAM); elsewhere it is the RAM."""
+    """Return the memory that an integrated GPU can use. On AMD it is the larger of the free carve-out and the
+    part of RAM that the GPU can map, never the sum, because both are the same RAM. On other GPUs it is the
+    RAM."""
     if vendor != "amd":
         return ram
     window = memory.shared_limit_bytes
@@ -263,8 +265,8 @@ def _budget(memory: GpuMemory, vendor: str | None, ram: Fact[int]) -> Fact[int]:
 
 
 def partitions(device: MergedDevice) -> list[Partition]:
-    """Return the partitions, sorted by id. A partition without a uuid counts only if no partition has an id, and only
-    from the source that lists the most."""
+    """Return the partitions of a GPU, sorted by id. Partitions without a uuid are used only if no partition has
+    an id, and then only those of the source that lists the most."""
     own = {p.id: p for r in device.records for p in r.partitions}
     anonymous = Counter(record.source for record in device.partitions if not record.uuid)
     named = own or any(record.uuid for record in device.partitions)
@@ -285,7 +287,8 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _apis(device: MergedDevice) -> dict[str, Api]:
-    """Return the APIs that list the device, by source. Further drivers of a source have the key `SOURCE:DRIVER`."""
+    """Return the APIs that list the device, by source. The key of a further driver of the same source is
+    `SOURCE:DRIVER`."""
     apis: dict[str, Api] = {}
     for record in sorted((r for r in device.records if r.source not in _LOCAL), key=lambda r: r.enumeration):
         key = record.source if record.source not in apis else f"{record.source}:{record.driver}"
@@ -294,8 +297,8 @@ def _apis(device: MergedDevice) -> dict[str, Api]:
 
 
 def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gpu]:
-    """Add the paths between the GPUs. An address of no GPU is left out. A GPU that is cut into MIG instances has no
-    paths."""
+    """Return the GPUs with the paths between them. Addresses of other devices are left out. A GPU that is
+    divided into MIG instances has no paths."""
     whole = [gpu for gpu in gpus if not any(part.id.startswith("MIG-") for part in gpu.compute.partitions)]
     by_bdf = {address(gpu.bdf.value): gpu.id for gpu in whole if gpu.bdf.value is not None}
     linked = []
@@ -321,7 +324,8 @@ def _with_paths(gpus: Sequence[Gpu], devices: Sequence[MergedDevice]) -> list[Gp
 
 
 def ids(devices: Sequence[MergedDevice]) -> list[str]:
-    """Return each device's id: its uuid if unique here, else `pci:BDF` if unique, else `api:SOURCE:N`."""
+    """Return the id of each device: its uuid if that is unique here, else `pci:BDF` if that is unique, else
+    `api:SOURCE:N`."""
     uuids = [uuid_fact(device).value for device in devices]
     uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
     address_count = Counter(device.bdf for device in devices)
@@ -343,7 +347,7 @@ def accelerators(merged: Merged) -> list[Accelerator]:
 
 
 def display_adapters(merged: Merged) -> list[DisplayAdapter]:
-    """Return the adapters that only draw, sorted by address."""
+    """Return the adapters that only show pictures, sorted by address."""
     adapters = []
     for bdf, records in merged.sorted.displays.items():
         described = _describe(bdf, records)
@@ -355,7 +359,7 @@ def display_adapters(merged: Merged) -> list[DisplayAdapter]:
 
 
 def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
-    """Return the fields of a device that is no GPU."""
+    """Return the fields that describe a device that is not a GPU."""
     device = MergedDevice(records[0])
     device.records = records
     ids = _identity(device)
@@ -365,7 +369,7 @@ def _describe(bdf: Address, records: list[DeviceRecord]) -> dict[str, Any]:
 
 
 def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
-    """Return the software renderers, one entry per name, each with the APIs that list the renderer."""
+    """Return the software renderers, one for each name, with the APIs that list them."""
     names: dict[str, set[str]] = {}
     for record in merged.sorted.software:
         names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)
@@ -376,16 +380,17 @@ def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
 
 
 class Visible(NamedTuple):
-    """The devices that a list of visible devices names."""
+    """The devices that a list of visible devices (such as CUDA_VISIBLE_DEVICES) names."""
 
-    ordinals: tuple[int, ...] = ()  # by their numbers
-    uuids: tuple[str, ...] = ()  # else in full
+    ordinals: tuple[int, ...] = ()  # the numbers of the devices
+    uuids: tuple[str, ...] = ()  # the full uuids of the devices; used instead of numbers
 
 
 def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
-    """Parse a list of visible devices. The list ends at its first invalid token; a duplicate makes it empty.
+    """Parse a list of visible devices. The list ends at its first invalid item, and a duplicate makes it empty.
 
-    Integers and uuids do not mix. A uuid may be shortened as long as only one device begins with it.
+    Numbers below `count` and uuids cannot be mixed. A uuid may be shortened if only one of `uuids` begins with
+    it.
     """
     ordinals: list[int] = []
     named: list[str] = []
@@ -404,9 +409,11 @@ def parse_visible(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
 
 
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
-    """Return `access.hidden_by_env` by GPU id: the variable that hides the GPU, or absent.
+    """Return the fact `access.hidden_by_env` by GPU id: the environment variable that hides the GPU. It is
+    absent if none does.
 
-    A vendor's variables filter in turn: each variable numbers the GPUs that the previous variable left visible.
+    The variables of a vendor filter one after the other: each numbers the GPUs that the variable before it left
+    visible.
     """
     verdicts = {gpu.id: ABSENT for gpu in gpus}
     for vendor, variables in _FILTERS.items():
@@ -428,7 +435,7 @@ _FILTERS = {"nvidia": (_CUDA,), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEV
 
 
 def _list_visible(variable: str, gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu] | Fact[str]:
-    """Return the GPUs that the list shows, or a missing fact with the reason why they are unknown."""
+    """Return the GPUs that the variable shows. If they cannot be known, return a fact with the reason."""
     if variable != _CUDA and any(gpu.compute.partitions for gpu in gpus):
         return gpus  # the numbers count partitions, whose order no file tells
     owners = {

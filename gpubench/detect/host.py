@@ -1,5 +1,5 @@
-"""A machine as files describe it: CPU, memory, platform and devices; then the facts that only a live system has
-(affinity, uname, psutil)."""
+"""A machine as its files describe it: CPU, memory, platform and devices; and the facts that only a live system
+has (affinity, uname, psutil)."""
 
 from __future__ import annotations
 
@@ -77,19 +77,20 @@ from gpubench.result.machine import (
 class Files(NamedTuple):
     """A machine as its files describe it."""
 
-    platform: Platform  # system, hypervisor, container
-    cpu: Cpu  # its CPUs
-    memory: Memory  # its RAM
-    numa: Numa  # its nodes
-    warnings: list[MachineWarning]  # about the files
-    records: list[DeviceRecord]  # of devices
-    gpu_folders: list[str]  # those that could list GPUs: where there is none their number is unknown
-    soc: Fact[str]  # a chip whose GPU shares the CPU's memory
-    doubtful: bool = False  # a card may be a GPU, and nothing tells
+    platform: Platform  # the operating system, hypervisor and container
+    cpu: Cpu  # the CPUs
+    memory: Memory  # the memory of the host
+    numa: Numa  # the NUMA nodes
+    warnings: list[MachineWarning]  # warnings about the files
+    records: list[DeviceRecord]  # the records of devices
+    gpu_folders: list[str]  # the folders that can list GPUs; if there are none, the number of GPUs is unknown
+    soc: Fact[str]  # the chip whose GPU shares the CPU's memory
+    doubtful: bool = False  # whether a card may be a GPU, but no file says so
 
 
 def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
-    """Read the machine below `root`. The caller passes `affinity`, because no file holds it."""
+    """Read the machine below `root`. The caller passes `affinity`, the set of CPUs on which the process may
+    run, because no file contains it."""
     blocks = root.fact("/proc/cpuinfo", proc.parse)
     platform = read_platform(root, blocks)
     groups = proc.read_groups(root)
@@ -129,7 +130,7 @@ def _devices(
 def _enrich(
     root: Root, function: Function, card: Card | None, hypervisor: Fact[str], soc: Fact[str]
 ) -> DeviceRecord:
-    """Add the facts of the vendor's driver and of the DRM card to the PCI record."""
+    """Return the PCI record with the facts of the vendor's driver and of the DRM card."""
     record, facts = function.record, {}
     if record.vendor_id == AMD:
         facts = amd_facts(root, function.folder, function.asleep)
@@ -147,17 +148,14 @@ def _enrich(
 def differences(
     there: Machine, here: Machine | None = None, measured: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return the differences of machine `there` from `here`, in words by name; empty if there are none. If `here` is
-    None, it is this machine.
-
-    `measured` is passed to `compare`.
-    """
+    """Return descriptions of the differences of machine `there` from `here`, by name. The result is empty if
+    there are none. `here` is this machine by default. `measured` is passed to `compare`."""
     return compare(here or this_host(), there, measured).differences
 
 
 @functools.cache
 def this_host() -> Machine:
-    """Return CPU, memory and GPUs of this machine from files alone. GPUs that no file lists are missing."""
+    """Return CPU, memory and GPUs of this machine, from files only. GPUs that no file lists are missing."""
     root = Root()
     files = read_this_host(root)
     gpus: list[Gpu] = []
@@ -170,7 +168,8 @@ def this_host() -> Machine:
 
 
 def read_this_host(root: Root) -> Files:
-    """Read the files of this machine; add the facts of uname and, off Linux, of psutil."""
+    """Read the files of this machine, and add the facts of uname and, on systems other than Linux, of
+    psutil."""
     affinity = _affinity()
     files = read_files(root, affinity)
     facts = {key: make_fact(value, "uname") for key, value in _uname().items() if value}
@@ -182,7 +181,7 @@ def read_this_host(root: Root) -> Files:
 
 
 def _affinity() -> Fact[CpuSet]:
-    """Return the CPUs on which this process may run."""
+    """Return the set of CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return make_fact(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
     try:
@@ -210,7 +209,7 @@ MEMINFO = "/proc/meminfo"
 
 
 def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
-    """Read the memory of the host, in bytes; `gpu_nodes` are the NUMA nodes that hold GPU memory."""
+    """Read the memory of the host, in bytes. `gpu_nodes` are the NUMA nodes that contain GPU memory."""
     table = root.fact(MEMINFO, parse_meminfo)
     entries = table.value or {}
 
@@ -244,7 +243,8 @@ def read_memory(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> Memory:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Parse bytes by name, of the machine or of a node. Raises ValueError without MemTotal."""
+    """Parse the meminfo of the machine or of a node into bytes by name. Raises ValueError if MemTotal is
+    missing."""
     lines = re.findall(r"^(?:Node \d+ )?(\w+):\s+(\d{1,15}) kB$", text, re.M)
     table = {key: int(amount) * 1024 for key, amount in lines}
     if not table.get("MemTotal"):
@@ -253,7 +253,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]:
-    """Return the total and the free bytes of GPU memory that the kernel counts as RAM."""
+    """Return the total and the free bytes of the GPU memory that the kernel counts as RAM."""
     source = f"{NUMA_NODES}/node*/meminfo"
     if gpu_nodes.unread is not None:
         source = gpu_nodes.unread.source or ""
@@ -267,7 +267,7 @@ def _gpu_memory(root: Root, gpu_nodes: NumaNodes) -> tuple[Fact[int], Fact[int]]
 
 
 def _less(whole: Fact[int], part: Fact[int]) -> Fact[int]:
-    """Subtract `part` from `whole`. If `part` is absent, return `whole`."""
+    """Return `whole` minus `part`. If `part` is absent, return `whole`."""
     if whole.value is None or part.status == "absent":
         return whole
     if part.value is None:
@@ -280,7 +280,7 @@ NUMA_NODES = "/sys/devices/system/node"
 
 
 def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
-    """Read the total and the free bytes of one node."""
+    """Read the total and the free bytes of one NUMA node."""
     table = root.fact(f"{NUMA_NODES}/node{node}/meminfo", parse_meminfo)
     return derive(table, lambda entries: entries["MemTotal"]), derive(
         table, lambda entries: entries.get("MemFree")
@@ -288,7 +288,7 @@ def read_node_memory(root: Root, node: int) -> tuple[Fact[int], Fact[int]]:
 
 
 def read_numa(root: Root, groups: Groups, gpu_nodes: NumaNodes) -> tuple[Numa, list[MachineWarning]]:
-    """Read all NUMA nodes; `gpu_nodes` are the nodes that hold GPU memory."""
+    """Read all NUMA nodes, and return them with warnings. `gpu_nodes` are the nodes that contain GPU memory."""
     ids: Fact[list[int]] = root.fact(f"{NUMA_NODES}/online", lambda text: sorted(parse_list(text)) or None)
     folders = sorted(int(name[4:]) for name in root.names_like(NUMA_NODES, r"node\d{1,5}"))
     if ids.value is None and folders:
@@ -333,8 +333,8 @@ def _kind(node: int, cpus: Fact[frozenset[int]], gpu_nodes: NumaNodes) -> Fact[s
 
 VERSION = "/proc/version"
 _DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
-# Machines that only a hypervisor makes, by the beginnings of vendor and product. A maker's name alone is no proof where
-# it makes hardware too: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
+# Virtual machines, by patterns of vendor and product, with the name of the hypervisor. The name of a vendor
+# that also makes hardware is not enough: Microsoft, Google, Amazon, Oracle, Apple, Nutanix.
 _VIRTUAL = (
     (r"VMware", r"", "vmware"), (r"", r"VMware", "vmware"), (r"innotek", r"", "virtualbox"),
     (r"", r"VirtualBox", "virtualbox"), (r"Xen$", r"", "xen"), (r"", r"HVM domU", "xen"),
@@ -345,7 +345,7 @@ _VIRTUAL = (
     (r"", r"Google Compute Engine|Alibaba Cloud ECS|Droplet|vServer|AHV$", "kvm"),
     (r"Amazon EC2", r"(?!.*metal)[a-z0-9-]+\.", "kvm"),
 )  # fmt: skip
-# Clouds whose virtual machines run on KVM; a machine of theirs may be a bare one, so the CPU's flag decides.
+# Clouds whose virtual machines run on KVM. A cloud may also offer real machines, so the CPU's flag decides.
 _CLOUDS = (
     r"Amazon EC2|Google|Alibaba|Hetzner|Nutanix|Vultr|Scaleway|UpCloud|Linode|Akamai|Tencent|Huawei|Exoscale"
 )
@@ -356,7 +356,7 @@ _CONTAINERS = (
 
 
 def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
-    """Read the files under /proc and the DMI tables."""
+    """Read the operating system and the firmware from /proc and the DMI tables."""
     version = root.read(VERSION)
     vendor, product = _dmi(root, "sys_vendor"), _dmi(root, "product_name")
     return Platform(
@@ -368,8 +368,8 @@ def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
 
 
 def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
-    """Return the hypervisor's name; "unknown" if only its presence is known; "none" only if x86 denies a hypervisor and
-    no firmware names one."""
+    """Return the name of the hypervisor. It is "unknown" if only its presence is known, and "none" only if x86
+    reports that there is none and no firmware names one."""
     file = root.read("/sys/hypervisor/type")
     if file.text:
         return make_fact(file.text.split()[0], file.path)
@@ -395,7 +395,7 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
 
 
 def _virtual_machine(root: Root, vendor: str, product: str) -> str | None:
-    """Return the hypervisor that the DMI tables name; None if the machine may be a real one."""
+    """Return the hypervisor that the DMI tables name. Return None if the machine may be a real one."""
     # Who renames a virtual machine often leaves its board, its case and its firmware.
     others = [_dmi(root, name).value or "" for name in ("board_vendor", "chassis_vendor", "bios_vendor")]
     for makers, form, name in _VIRTUAL:
@@ -442,7 +442,8 @@ _PSUTIL, _CPUINFO = "psutil", "cpuinfo"
 
 
 def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, Memory]:
-    """Return CPU and memory with the facts of psutil, or unchanged if psutil is missing or broken."""
+    """Return CPU and memory with the facts of psutil. They are unchanged if psutil is missing or broken.
+    `allowed` is the set of CPUs on which the process may run."""
     try:
         import psutil
 
@@ -475,8 +476,8 @@ def read_psutil(cpu: Cpu, memory: Memory, allowed: Fact[CpuSet]) -> tuple[Cpu, M
 
 
 def _hertz(megahertz: object) -> int | None:
-    """Convert megahertz to hertz. Return None below 100 MHz or above 100 GHz: an old psutil gives GHz or kHz on some
-    Macs."""
+    """Convert megahertz to hertz. Return None below 100 MHz or above 100 GHz, because old versions of psutil
+    give GHz or kHz on some Macs."""
     if not isinstance(megahertz, int | float) or not 100 <= megahertz <= 100_000:
         return None
     return round(megahertz * 1e6)
@@ -489,15 +490,15 @@ def _count(value: int | None) -> Fact[int]:
 class CpuinfoFacts(msgspec.Struct):
     """The answer of the probe `cpuinfo`."""
 
-    model: str | None = None  # the product's name
-    vendor: str | None = None  # its maker
-    flags: list[str] = []  # of the instruction set
-    base_hz: int | None = None  # as it is advertised
-    caches: list[Cache] = []  # by level
+    model: str | None = None  # the name of the product
+    vendor: str | None = None  # the manufacturer
+    flags: list[str] = []  # the flags of the instruction set
+    base_hz: int | None = None  # the advertised clock
+    caches: list[Cache] = []  # the caches, by level
 
 
 def read_cpuinfo(cpu: Cpu, answer: CpuinfoFacts) -> Cpu:
-    """Fill facts that the CPU lacks from py-cpuinfo. Facts of files or psutil stay."""
+    """Return the CPU with the facts of py-cpuinfo. Facts that files or psutil gave are kept."""
     model, vendor = (
         " ".join(text.split()) if text and not is_placeholder(text) else None
         for text in (answer.model, answer.vendor)

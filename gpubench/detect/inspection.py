@@ -1,4 +1,5 @@
-"""One inspection: read the files, run the probes that the evidence allows, then add the facts of the live system."""
+"""One inspection of a machine: read the files, run the probes for which there is evidence, and add the facts of
+the live system."""
 
 from __future__ import annotations
 
@@ -54,21 +55,21 @@ if TYPE_CHECKING:
 
 
 class Lack(NamedTuple):
-    """Why a wanted device is missing or unusable."""
+    """The reason why a requested device is missing or unusable."""
 
-    why: str  # the reason
+    why: str  # the reason as text
     hint: str  # the remedy
 
 
 class Gathered(NamedTuple):
-    """All facts collected about a machine before the merge."""
+    """All facts about a machine before the records are merged."""
 
-    files: Files  # what files tell
-    root: Root | None = None  # where they were read; None: they were given
-    providers: Sequence[Provider] = ()  # how each source ended
-    records: Sequence[DeviceRecord] = ()  # those of the probes
-    warnings: Sequence[MachineWarning] = ()  # about sources and libraries
-    took_s: float = 0.0  # seconds of it all
+    files: Files  # the machine as its files describe it
+    root: Root | None = None  # the root of the files; None: they were not read
+    providers: Sequence[Provider] = ()  # the outcome of each source
+    records: Sequence[DeviceRecord] = ()  # the records of the probes
+    warnings: Sequence[MachineWarning] = ()  # warnings about sources and libraries
+    took_s: float = 0.0  # the time that all of this took, in seconds
 
 
 def inspect(
@@ -76,11 +77,16 @@ def inspect(
     extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, debug: bool = False,
     results: Path | None = None, read: Reader | None = None, gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
-    """Describe this machine, a recorded machine, or the devices of given provider records.
+    """Return the description of this machine, of a recorded machine (`sysroot`), or of the devices in
+    `records`.
 
-    `extra_records` are the caller's own records, merged like any other. `gathered` is an earlier result of `gather` on
-    this machine. `results` is a folder or file of measured results. Raises UsageError for an unknown mode and
-    ValueError for a malformed record. Faults of the machine itself become statuses in the document.
+    `extra_records` are further records, for example of a run; a caller that passes them is about to measure, so
+    the BLAS is probed, too. `gathered` is an earlier result of `gather` on this machine. `mode` is the mode
+    that the user chose. `results` is a folder or file of measured results, which `read` turns into evidence.
+    `deep` opens the devices, `wake` wakes sleeping GPUs, and `debug` keeps the raw records.
+
+    Raises UsageError for an unknown mode and ValueError for a malformed record. Faults of the machine itself
+    become statuses in the document.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
@@ -125,7 +131,8 @@ def assemble(
     debug: bool = False,
     sysroot: str | None = None,
 ) -> Machine:
-    """Build the document without its recommendation; `extra` are the caller's records."""
+    """Return the document without its recommendation. `extra` are records of the caller, and `live` tells
+    whether this machine is described."""
     files = gathered.files
     merged = merge([*files.records, *extra, *gathered.records])
     context = GpuContext(files.memory, files.soc.value is not None, partial(name_of, gathered.root), debug)
@@ -156,13 +163,13 @@ def to_json(machine: Machine) -> str:
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
 
-# The backends whose devices the facts of a machine tell.
+# The backends whose devices are known from the facts of a machine.
 PROBED = ("numpy", "cupy", "wgpu")
 
 
 def lacks(machine: Machine, target: str) -> Lack | None:
-    """Return None if `target` is there and usable, else the reason and a hint. `target` is cpu, gpu, a backend,
-    `BACKEND:N` or an id of `gpus[]`."""
+    """Return None if the device `target` is present and usable, else the reason and a remedy. `target` is cpu,
+    gpu, a backend, `BACKEND:N` or an id of `gpus[]`."""
     backend, colon, number = target.partition(":")
     if target == "cpu" or backend == "numpy":
         return None
@@ -197,13 +204,13 @@ def _explain_block(gpu: Gpu) -> Lack:
     return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
 
 
-# A driver that nobody uses is loaded first. On nodes of several NVIDIA GPUs without persistence mode that has been seen
-# to take more than 25 s, on an APU with 111 GiB of GTT 5 to 10 s.
+# The time limits of probes. A driver that is not in use is loaded first. On nodes with several NVIDIA GPUs
+# without persistence mode this took more than 25 s, on an APU with 111 GiB of GTT 5 to 10 s.
 DRIVER_LIMIT_S, LIBRARY_LIMIT_S = 30.0, 10.0
-# All probes together take no longer, with their ends.
+# The longest time of all probes together, and the part of it for ending them.
 TOTAL_S, END_S = 40.0, 3.0
 LIMIT_VARIABLE = "GPUBENCH_PROBE_LIMIT"
-# The probes by the name of what they wait for.
+# What each probe waits for, as text.
 _WAITING = {
     "nvml": "NVIDIA's driver (NVML)", "cuda": "CUDA (CuPy)", "wgpu": "WebGPU (wgpu)", "drm": "the render nodes",
     "blas": "NumPy's BLAS", "cpuinfo": "py-cpuinfo",
@@ -212,34 +219,34 @@ Tell = Callable[[str], None]
 
 
 class ProbeRequest(NamedTuple):
-    """A probe to run."""
+    """A request to run a probe."""
 
-    name: str  # the probe's
-    limit_s: float = DRIVER_LIMIT_S  # when it is ended
-    options: dict[str, Any] = {}  # its arguments
-    command: tuple[str, ...] = ()  # for tests: another program in its place
+    name: str  # the name of the probe
+    limit_s: float = DRIVER_LIMIT_S  # the seconds after which it is ended
+    options: dict[str, Any] = {}  # its keyword arguments
+    command: tuple[str, ...] = ()  # another program to run instead, for tests
 
 
 class ProbeMessage(msgspec.Struct, kw_only=True):
     """The message that a probe writes."""
 
-    records: list[dict[str, Any]] = []  # as --records reads them
-    partial: bool = False  # it has not asked everything yet
-    status: Status = "ok"  # of the library
-    version: str | None = None  # of the library
-    error_code: str | None = None  # its own word
-    hint: str | None = None  # what to do
-    cuda_driver: int | None = None  # the newest CUDA that NVIDIA's driver serves: 13000
-    blas: list[CpuBlas] | None = None  # of the probe `blas`
-    cpu: CpuinfoFacts | None = None  # of the probe `cpuinfo`
+    records: list[dict[str, Any]] = []  # records of devices, as --records reads them
+    partial: bool = False  # whether the probe has not finished yet
+    status: Status = "ok"  # the status of the library
+    version: str | None = None  # the version of the library
+    error_code: str | None = None  # the error code of the library
+    hint: str | None = None  # the remedy
+    cuda_driver: int | None = None  # the newest CUDA version that NVIDIA's driver supports, such as 13000
+    blas: list[CpuBlas] | None = None  # the answer of the probe `blas`
+    cpu: CpuinfoFacts | None = None  # the answer of the probe `cpuinfo`
 
 
 class ProbeAnswer(NamedTuple):
     """The outcome of a probe."""
 
-    provider: Provider  # how it ended
-    records: list[DeviceRecord]  # parsed
-    message: ProbeMessage  # empty if it failed
+    provider: Provider  # how the probe ended
+    records: list[DeviceRecord]  # the parsed records
+    message: ProbeMessage  # the last message; empty if the probe failed
 
 
 def gather(
@@ -250,9 +257,10 @@ def gather(
     root: Root | None = None,
     tell: Tell | None = None,
 ) -> Gathered:
-    """Read the files, choose the probes by evidence and run them side by side. `blas` asks for the BLAS in any case.
+    """Read the files of this machine, choose the probes by evidence and run them side by side.
 
-    `tell` receives a line about slow probes. Raises UsageError if the user's time limit is no duration.
+    `deep` opens the devices, `wake` wakes sleeping GPUs, and `blas` runs the probe of the BLAS in any case.
+    `tell` receives a line about slow probes. Raises UsageError if the user's time limit is not a duration.
     """
     root = root or Root()
     start = time.perf_counter()
@@ -277,7 +285,8 @@ def gather(
 
 
 def user_limit_s() -> float | None:
-    """Return the user's limit for a library's answer, in seconds, or None if it is not set. Raises UsageError."""
+    """Return the user's limit for the answer of a library, in seconds. Return None if it is not set. Raises
+    UsageError."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
@@ -289,7 +298,7 @@ def user_limit_s() -> float | None:
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
     """Return the probes to run, and the probes that are skipped although there is evidence for them.
 
-    If no folder can list GPUs (Windows, macOS), NVML and wgpu are asked without evidence.
+    If no folder can list GPUs (Windows, macOS), NVML and wgpu are probed without evidence.
     """
     requests: list[ProbeRequest] = []
     skipped: list[Provider] = []
@@ -326,15 +335,15 @@ def _sleeps(record: DeviceRecord) -> bool:
     return record.value("power.state") in ASLEEP
 
 
-# The fact for which the node of a driver is asked.
+# The fact for which the render node of each driver is queried.
 _QUERIED = {"amdgpu": "kind", "i915": "memory.dedicated_bytes", "xe": "memory.dedicated_bytes"}
 
 
 def render_queries(
     records: Sequence[DeviceRecord], nodes: Mapping[Address | None, str], *, wake: bool
 ) -> list[ProbeRequest]:
-    """Return the query of the render nodes of AMD and Intel GPUs whose kind or memory no file reports. Sleeping GPUs
-    are left out unless `wake`."""
+    """Return the request to query the render nodes of AMD and Intel GPUs whose kind or memory no file reports.
+    Sleeping GPUs are left out unless `wake` is True. The list is empty if there is nothing to query."""
     queries = []
     for record in records:
         driver = record.value("driver.name")
@@ -347,7 +356,7 @@ def render_queries(
 
 
 def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
-    """Add the BLAS to the CPU, and the facts of py-cpuinfo if that probe ran."""
+    """Return the CPU with the BLAS, and with the facts of py-cpuinfo if that probe ran."""
     for provider, _, message in answers:
         if provider.name == "blas":
             status = "invalid" if provider.status == "ok" else provider.status
@@ -359,8 +368,9 @@ def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
 
 
 def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> list[ProbeAnswer]:
-    """Run all probes side by side, for at most about the longest limit. A hang, crash or junk loses that probe
-    alone."""
+    """Run all probes side by side and return their answers. This takes about as long as the longest limit at
+    most. If a probe hangs, crashes or writes nonsense, only its own answer is lost. `tell` receives a line
+    about slow probes."""
     if not requests:
         return []
     from gpubench.base import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
@@ -388,8 +398,8 @@ def run_probes(requests: Sequence[ProbeRequest], tell: Tell | None = None) -> li
 
 
 def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
-    """Judge the message of a probe. A whole message counts however the process ended; a partial message keeps only its
-    records."""
+    """Return the answer of an ended probe. A complete message counts however the process ended. Of a partial
+    message only the records are kept."""
     message, records = ProbeMessage(partial=True), []
     if ended.status == 0 or ended.framed:
         try:
@@ -410,7 +420,7 @@ def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
 
 
 def _failure(request: ProbeRequest, ended: Ended) -> tuple[Status, str, str | None]:
-    """Return the status, the code and the hint of a probe that did not finish."""
+    """Return the status, the error code and the hint for a probe that did not finish."""
     lines = ended.errors.splitlines()
     if ended.status == 0 and ended.noise:
         lines = [ended.noise]
@@ -434,10 +444,11 @@ WSL_NODE = "/dev/dxg"
 
 
 def judge_access(gpu: Gpu, access: Access, failed: Sequence[str], live: bool) -> Gpu:
-    """Return the GPU with `usable`, `why_not` and `access`; `failed` are the codes of probes that did not reach it.
+    """Return the GPU with `usable`, `why_not` and `access`. `failed` holds the codes of the probes that did not
+    reach it.
 
-    A GPU is usable if an API lists it or its device node can be opened. Recorded input can only show that a GPU is not
-    usable.
+    A GPU is usable if an API lists it or its device node can be opened. A recorded machine can only show that a
+    GPU is not usable.
     """
     driver, node, hiding, mode = gpu.driver.name, access.device_node, access.hidden_by_env, gpu.compute.mode
     doors = (
@@ -463,8 +474,8 @@ def read_access(
     providers: Sequence[Provider], environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice],
     nodes: Mapping[Address | None, str],
 ) -> list[tuple[Access, list[str]]]:  # fmt: skip
-    """Return, for each GPU, its access facts and the codes of failed probes; `nodes` are the names of the render
-    nodes."""
+    """Return, for each GPU, its access facts and the codes of the probes that failed. `nodes` holds the names
+    of the render nodes, by PCI address."""
     statuses = {provider.name: provider.status for provider in providers}
     hiding = hidden(gpus, environ)
     reach = []
@@ -479,7 +490,7 @@ def read_access(
 
 
 def _node_state(gpu: Gpu, device: MergedDevice, nodes: Mapping[Address | None, str]) -> Fact[str]:
-    """Return present, absent or no_permission for the node through which programs reach this GPU."""
+    """Return present, absent or no_permission for the device node through which programs reach this GPU."""
     driver = gpu.driver.name.value
     if driver == "nvidia":
         minor = next((r.ordinal for r in device.records if r.source == "proc-nvidia"), None)
@@ -507,7 +518,7 @@ def node_status(path: str) -> str:
 
 
 def render_nodes(root: Root) -> Mapping[Address | None, str]:
-    """Return the names of the render nodes, by the address of their GPU."""
+    """Return the names of the render nodes, by the PCI address of their GPU."""
     names = root.names_like(CARDS, r"renderD\d{1,4}")
     return {bdf: name for name in names if (bdf := address(root.link(f"{CARDS}/{name}/device"))) is not None}
 
@@ -516,8 +527,8 @@ def render_nodes(root: Root) -> Mapping[Address | None, str]:
 
 
 def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
-    """Warn if Numba is not installed, and if CuPy is not installed although NVIDIA's driver is there. The CuPy warning
-    names the extra for the newest CUDA that the driver serves."""
+    """Return a warning if Numba is not installed, and one if CuPy is not installed although NVIDIA's driver is
+    present. The latter names the extra for `cuda`, the newest CUDA version that the driver supports."""
     lacking = []
     if importlib.util.find_spec("numba") is None:
         text = f"Numba is not installed, so the CPU's kernels are not compiled: {install_command()}"
@@ -531,15 +542,14 @@ def runtime_warnings(nvidia: bool, cuda: int | None) -> list[MachineWarning]:
     return lacking
 
 
-# The maker's name for what its wheels of PyTorch drive, and the mark of these wheels in their version.
+# The name of each vendor's platform in PyTorch, and the mark in the version of the wheels for it.
 _TORCH = {"amd": ("ROCm", "+rocm"), "intel": ("XPU", "+xpu")}
 
 
 def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
-    """Warn of a discrete AMD or Intel GPU without the PyTorch that drives it, with the command that installs it.
-
-    Integrated GPUs are left out, because such a PyTorch may not drive them.
-    """
+    """Return a warning for each vendor (AMD, Intel) of a discrete GPU if the PyTorch that drives it is not
+    installed, with the command that installs it. Integrated GPUs are left out, because that PyTorch may not
+    drive them."""
     vendors = {
         gpu.vendor.value for gpu in gpus if gpu.kind.value == "discrete" and gpu.usable.value is not False
     } & _TORCH.keys()
@@ -555,7 +565,8 @@ def torch_warnings(gpus: Sequence[Gpu]) -> list[MachineWarning]:
 
 
 def _torch_version() -> str:
-    """Return the version of the installed PyTorch without importing it; "" if PyTorch is not installed."""
+    """Return the version of the installed PyTorch without importing it. Return "" if PyTorch is not
+    installed."""
     from importlib import metadata
 
     with contextlib.suppress(Exception):  # spoiled metadata is no reason to fail

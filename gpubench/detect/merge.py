@@ -1,8 +1,8 @@
-"""Records of many sources become devices: sorted by subject, then joined by uuid or by address, or by vendor and
-device id where a source tells neither; never by name.
+"""The merge of records from many sources into devices. The records are sorted by the kind of device, then
+joined by uuid or by address, or by vendor and device id if a source states neither; never by name.
 
-A device never holds two records of one enumeration, so identical GPUs stay two. The result does not depend on the order
-of the records.
+A device never has two records of one enumeration (list of a source), so identical GPUs remain two devices. The
+result does not depend on the order of the records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "c
 
 
 class MergedDevice:
-    """The records of one physical GPU during the merge."""
+    """The records of one physical GPU."""
 
     def __init__(self, lead: DeviceRecord) -> None:
         self.records = [lead]
@@ -50,7 +50,7 @@ class MergedDevice:
 
     @property
     def uuids(self) -> set[str]:
-        """Return the uuids of the records in comparable form."""
+        """The uuids of the records, in a comparable form."""
         return {uuid_key(r.uuid) for r in self.records if r.uuid is not None}
 
     @property
@@ -62,17 +62,17 @@ class MergedDevice:
         return cast("int | None", first_field(self.records, "device_id"))
 
     def listed_by(self, record: DeviceRecord) -> bool:
-        """Tell whether the record's enumeration already lists the device once for each of its functions."""
+        """Tell whether the enumeration of `record` already lists the device once for each of its functions."""
         functions = 1 + max(len(r.virtual) for r in self.records)
         return sum(r.enumeration == record.enumeration for r in self.records) >= functions
 
 
 class Merged(NamedTuple):
-    """The devices, and all records sorted by subject."""
+    """The devices, and all records sorted by the kind of device."""
 
-    devices: list[MergedDevice]  # in address order
-    sorted: Sorted  # all records by what they are about
-    warnings: list[MachineWarning]  # of records that fit nowhere
+    devices: list[MergedDevice]  # the devices, in the order of their addresses
+    sorted: Sorted  # all records, by the kind of device
+    warnings: list[MachineWarning]  # warnings about records that belong to no known device
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
@@ -110,14 +110,14 @@ def merge(records: Iterable[DeviceRecord]) -> Merged:
 
 
 def _physical(records: list[DeviceRecord]) -> list[DeviceRecord]:
-    """Replace the address of a virtual function by the address of its physical function."""
+    """Return the records with the address of a virtual function replaced by that of its physical function."""
     homes = {bdf: record.bdf for record in records for bdf in record.virtual}
     return [replace(r, bdf=homes[r.bdf]) if r.bdf in homes else r for r in records]
 
 
 def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
-    """Return the `gpus[].id` of a backend's device, or None if the document has no certain match. Metal gives neither
-    address nor ids, so its device is the only GPU that Metal lists."""
+    """Return the id in `gpus[]` of a backend's device. Return None if the match is not certain. Metal states
+    neither address nor ids, so its device is the GPU that Metal lists, if it is the only one."""
     own, bdf = uuid(identity.uuid), address(identity.pci)
     if gpu_id := find_gpu(machine, own, bdf, identity.vendor_id, identity.device_id):
         return gpu_id
@@ -128,8 +128,9 @@ def gpu_for(machine: Machine, identity: Identity, api: str = "") -> str | None:
 def find_gpu(
     machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
 ) -> str | None:
-    """Return the `gpus[].id` with this uuid, else address, else vendor and device id if only one GPU has them. Names
-    are never compared. None means no match."""
+    """Return the id in `gpus[]` of the GPU with this uuid (`own`), else with this address, else with these
+    vendor and device ids if only one GPU has them. Names are never compared. Return None if there is no
+    match."""
     for gpu in machine.gpus if own else ():
         names = (gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions))
         if any(uuid_key(name) == uuid_key(own or "") for name in names if name):
@@ -144,7 +145,7 @@ def find_gpu(
 
 
 def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
-    """Add a record with a uuid or an address to its device, or make a new device."""
+    """Add a record with a uuid or an address to its device, or make a new device of it."""
     free = [device for device in devices if not device.listed_by(record)]
     own = uuid_key(record.uuid) if record.uuid else None
     homes = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)] + [
@@ -159,7 +160,7 @@ def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
 
 
 def _other_uuid(device: MergedDevice, own: str | None) -> bool:
-    """Tell whether the device has a different uuid of the same form (each API family has its own form)."""
+    """Tell whether the device has a different uuid of the same form. (Each family of APIs has its own form.)"""
     return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
 
 
@@ -180,8 +181,8 @@ def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None
 
 
 def _attach_by_ids(devices: list[MergedDevice], record: DeviceRecord) -> bool:
-    """Add a record without address and uuid to a device with its ids that its enumeration does not list yet. Return
-    False if there is no such device."""
+    """Add a record without address and uuid to a device with the same ids that its enumeration does not list
+    yet. Return False if there is no such device."""
     ids = (vendor_of(record), record.device_id)
     if stands_for_virtio(record):  # it bears the ids of the host's GPU
         ids = VIRTIO_GPU
@@ -196,8 +197,8 @@ METAL = re.compile(r":metal(:|$)")
 
 
 def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: list[MachineWarning]) -> None:
-    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists elsewhere. Make a
-    device if Metal lists none; warn if it lists several."""
+    """Add a record of Metal, which has neither address nor ids, to the only GPU that Metal lists. If Metal
+    lists none, make a new device. If it lists several, add a warning."""
     listed = [device for device in devices if any(METAL.search(r.source) for r in device.records)]
     homes = [device for device in listed if not device.listed_by(record)]
     if len(homes) == len(listed) == 1:
@@ -211,9 +212,12 @@ def _attach_metal(devices: list[MergedDevice], record: DeviceRecord, warnings: l
 def _share_out(
     devices: list[MergedDevice], rivals: list[DeviceRecord], sorts: Sorted, warnings: list[MachineWarning]
 ) -> None:
-    """Assign records of one enumeration, vendor and kind to the devices that they fit. A device id is missing in the
-    record or in the device. If the devices are of several models, no record is tied to a device: each device gets an
-    anonymous record, or a warning names the records."""
+    """Assign records of one enumeration, vendor and kind to the devices that they fit. A device id is missing
+    in the records or in the devices.
+
+    If the devices are of several models, no record can be assigned to a certain device: each device gets an
+    anonymous record, or a warning names the records.
+    """
     homes = _homes(devices, rivals)
     fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
     others = [record for record in rivals if record not in fitting]
@@ -245,8 +249,8 @@ def _warn_of(record: DeviceRecord, what: str) -> MachineWarning:
 
 
 def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
-    """Return the devices that at least one record fits, in address order. If they differ in kind, keep those nearest to
-    the records' kind."""
+    """Return the devices that at least one of the records fits, in the order of their addresses. If they differ
+    in kind, only those nearest to the records' kind are returned."""
     fitting = [
         device for device in devices
         if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
@@ -256,8 +260,8 @@ def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[Merg
 
 
 def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
-    """Tell whether the record may be about the device: equal vendors, and no differing device id. A chip's GPU of
-    unknown vendor fits any record of an API."""
+    """Tell whether the record may be about the device: the vendors are equal, and the device ids do not differ.
+    A GPU of the device tree whose vendor is unknown fits any record of an API."""
     vendor = vendor_of(record)
     if device.vendor is None and device.records[0].source in _CHIP:  # its driver is in no list of ours
         return record.source not in _CHIP
@@ -265,7 +269,7 @@ def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
 
 
 def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
-    """Tell whether any record may go to any device, because all are of one model."""
+    """Tell whether any of the records may be assigned to any of the devices, because all are of one model."""
     models = {device.device_id for device in homes}
     if models != {None}:
         return len(models) == 1
@@ -276,15 +280,16 @@ def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> b
 
 
 def _anonymous(record: DeviceRecord) -> DeviceRecord:
-    """Return a record that says only that the API lists the device, without facts that may be about another device."""
+    """Return a record that only says that the API lists the device, without facts that may be about another
+    device."""
     return DeviceRecord(
         source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
     )
 
 
 def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
-    """Return 0 if record and device are both discrete (or both integrated), 2 if they disagree, 1 if unknown. Ties keep
-    address order."""
+    """Return 0 if record and device are both discrete or both integrated, 2 if they disagree, and 1 if a kind
+    is unknown."""
     kinds = {kind for r in device.records for kind in (r.adapter_type, r.value("kind"))}
     if record.adapter_type not in ("discrete", "integrated"):
         return 1
@@ -297,7 +302,8 @@ def _differ(own: object, other: object) -> bool:
 
 
 def _record_key(record: DeviceRecord) -> bytes:
-    """Return the whole record as one text, for an order that does not depend on the order of arrival."""
+    """Return the whole record as one text, for an order that does not depend on the order in which records
+    arrive."""
     return msgspec.json.encode(record_to_json(record) | {"partitions": record.partitions}, order="sorted")
 
 
@@ -320,15 +326,16 @@ def _ordinal(record: DeviceRecord) -> tuple[int, str]:
 
 
 def _device_rank(device: MergedDevice) -> tuple[object, ...]:
-    """Return the sort key: by address; devices without an address come last, by uuid, then by their first record."""
+    """Return the sort key of a device: its address; or its uuid and its first record, after all devices with an
+    address."""
     lead = device.records[0]
     return (device.bdf is None, device.bdf or (), sorted(device.uuids), _ordinal(lead), _record_key(lead))
 
 
 DeviceSort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel", APPLE: "apple"}
-_CHIP = ("drm", "platform")  # where a GPU without an address comes from: the device tree
-# Sources that list nothing but GPUs.
+_CHIP = ("drm", "platform")  # the sources of GPUs without a PCI address: the device tree
+# Sources that only list GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda", "hip")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast", re.I)
@@ -346,18 +353,18 @@ VIRTIO_GPU = (0x1AF4, 0x1050)
 
 
 class Sorted(NamedTuple):
-    """Records sorted by subject."""
+    """Records sorted by the kind of device."""
 
-    gpus: list[DeviceRecord]  # those of GPUs
-    partitions: list[DeviceRecord]  # of slices of GPUs
-    software: list[DeviceRecord]  # of renderers on the CPU
-    displays: dict[Address, list[DeviceRecord]]  # of adapters that only draw, by address
-    accelerators: dict[Address, list[DeviceRecord]]  # by address
+    gpus: list[DeviceRecord]  # the records of GPUs
+    partitions: list[DeviceRecord]  # the records of partitions of GPUs
+    software: list[DeviceRecord]  # the records of renderers on the CPU
+    displays: dict[Address, list[DeviceRecord]]  # the records of adapters that only show pictures, by address
+    accelerators: dict[Address, list[DeviceRecord]]  # the records of accelerators, by address
 
 
 def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
-    """Separate the GPUs from software renderers, partitions, displays and accelerators. Records of one address are
-    judged together."""
+    """Separate the GPUs from software renderers, partitions, display adapters and accelerators. The records of
+    one address are judged together."""
     sorts = Sorted([], [], [], {}, {})
     placed: dict[Address, list[DeviceRecord]] = {}
     proofs = Counter[tuple[str, str]]()
@@ -393,7 +400,7 @@ def is_software(record: DeviceRecord) -> bool:
 
 
 def is_layer(record: DeviceRecord) -> bool:
-    """Tell whether the driver stands on another API and lists that API's device a second time."""
+    """Tell whether the driver of the record uses another API and lists the device of that API a second time."""
     return bool(_LAYERED.search(_names(record)))
 
 
@@ -402,14 +409,14 @@ def _names(record: DeviceRecord) -> str:
 
 
 def proves_virtio(record: DeviceRecord) -> bool:
-    """Tell whether a Vulkan adapter stands for a virtio GPU and has computed. An adapter that runs on the host's CPU
-    never counts."""
+    """Tell whether the record is a Vulkan adapter that represents a virtio GPU and has computed. An adapter
+    that runs on the host's CPU never is."""
     return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
 
 
 def stands_for_virtio(record: DeviceRecord) -> bool:
-    """Tell whether the adapter belongs to the driver of virtio GPUs. It has the ids of the host's GPU, or virtio's
-    own."""
+    """Tell whether the adapter belongs to the driver of virtio GPUs. It has the ids of the host's GPU, or
+    virtio's own ids."""
     if is_software(record):
         return False
     return _is_virtio(record) or bool(re.search(r"venus|virtio", _names(record), re.I))
@@ -420,7 +427,8 @@ def _is_virtio(record: DeviceRecord) -> bool:
 
 
 def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
-    """Judge what kind of device one address is, from all its records. `passed` means that a virtio GPU has computed."""
+    """Return the kind of device at one address, from all its records. `passed` means that a virtio GPU has
+    computed."""
     vendor, device, pci_class = (first_field(records, name) for name in ("vendor_id", "device_id", "pci_class"))
     bound = any(r.value("driver.name") in GPU_DRIVERS for r in records)
     proven = any(r.source in _PROOF for r in records)
@@ -460,8 +468,8 @@ def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
 
 
 def vendor_of(record: DeviceRecord) -> int | None:
-    """Return the reported PCI vendor id, else the id found from the vendor's text. None means unknown, or a reported
-    number of 0x10000 or more, which is no PCI id."""
+    """Return the PCI vendor id that the record states, or the id for its vendor's name. Return None if it is
+    unknown, or if the record states a number from 0x10000 on, which is not a PCI id."""
     if record.vendor_id is not None:
         return record.vendor_id if record.vendor_id < 0x10000 else None
     text = record.vendor or ""

@@ -1,10 +1,10 @@
-"""PCI functions in sysfs and their names from pci.ids; DRM cards; and the GPUs of the device tree, which are on no PCI
-bus.
+"""PCI functions in sysfs and their names from pci.ids; DRM cards; and the GPUs of the device tree, which are on
+no PCI bus.
 
-A sleeping function is asked only for facts that the kernel answers from memory. No decision uses a name: one id covers
-several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or from a newer pci.ids of the
-described machine. Module names are not driver names. A card may be the display beside its GPU: an Adreno's card is
-bound to `msm_dpu`.
+A sleeping function is asked only for facts that the kernel has in memory. No decision depends on a name,
+because one id stands for several products. If no driver names a GPU, its name comes from gpubench's pci.ids, or
+from a newer pci.ids of the described machine. Names of modules are not names of drivers. A card may be the
+display beside its GPU: for example, an Adreno's card is bound to `msm_dpu`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpubench.detect.facts import (
 from gpubench.result.machine import NOT_PROBED, Fact, LinkPath
 
 PCI_DEVICES = "/sys/bus/pci/devices"
-# Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.
+# Drivers that are only bound to GPUs, with the vendor. The driver tells the vendor if no file does.
 DRIVER_VENDORS = {
     "nvidia": NVIDIA, "nouveau": NVIDIA, "nova": NVIDIA, "amdgpu": AMD, "radeon": AMD, "i915": INTEL,
     "xe": INTEL,
@@ -54,19 +54,20 @@ _MODALIAS = re.compile(
 
 
 class Function(NamedTuple):
-    """One PCI function: its folder and the facts read from it."""
+    """One PCI function: its folder and the facts that were read from it."""
 
-    folder: str  # from which it was read
-    bdf: Address | None  # None on no PCI bus
-    asleep: bool  # some files would wake it
-    record: DeviceRecord  # what it said
-    uevent: Mapping[str, str]  # its lines
+    folder: str  # the folder from which it was read
+    bdf: Address | None  # the PCI address; None: it is on no PCI bus
+    asleep: bool  # whether the function sleeps, so that reading some files would wake it
+    record: DeviceRecord  # the record of its facts
+    uevent: Mapping[str, str]  # the entries of its uevent file
 
 
 def read_functions(root: Root) -> list[Function] | None:
-    """Return display devices and accelerators of the bus in address order; None if the bus cannot be listed.
+    """Return the display devices and accelerators on the PCI bus, in the order of their addresses. Return None
+    if the bus cannot be listed.
 
-    The virtual functions of one device (SR-IOV) are listed in the record of its physical function.
+    The virtual functions of a device (SR-IOV) are listed in the record of its physical function.
     """
     names = root.names(PCI_DEVICES)
     if names is None:
@@ -89,9 +90,9 @@ def _place(function: Function) -> Address:
 
 
 def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
-    """Keep one function per device: the physical function, else the first.
+    """Keep one function for each device: the physical function, or the first one if it is missing.
 
-    In a guest a virtual function has no link to its physical function, so it is a device of its own.
+    In a guest, a virtual function has no link to its physical function, so it is a device of its own.
     """
     leads = []
     for physical, own in group_by(
@@ -104,7 +105,7 @@ def _without_virtual(root: Root, functions: list[Function]) -> list[Function]:
 
 
 def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
-    """Read all facts of one device folder. `source` names the enumeration."""
+    """Read all facts in the folder of a device. `source` is the source of the record."""
     state = root.fact(f"{folder}/power/runtime_status", matching("[a-z]{1,20}"))
     asleep = state.value in ASLEEP
     uevent = parse_uevent(root.read(f"{folder}/uevent"))
@@ -125,19 +126,19 @@ def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -
 
 
 def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
-    """Return the bound driver, by the link, else by uevent."""
+    """Return the name of the bound driver, by the link `driver` or by uevent."""
     name, other = root.link(f"{folder}/driver"), uevent.get("DRIVER")
     return make_fact(name or other or None, f"{folder}/uevent" if other and not name else f"{folder}/driver")
 
 
 class NumberPlaces(NamedTuple):
-    """The places where an id or the class is written."""
+    """The places at which an id or the class is written."""
 
-    file: str  # its own
-    form: str  # of its text in that file
-    key: str  # in uevent
-    key_form: str  # of the text behind the key
-    alias: tuple[str, ...]  # the groups of the modalias
+    file: str  # the name of its own file
+    form: str  # the pattern of the text in that file
+    key: str  # its key in uevent
+    key_form: str  # the pattern of the value of that key
+    alias: tuple[str, ...]  # its groups in the pattern of the modalias
 
 
 _HEX = "[0-9a-fA-F]"
@@ -159,7 +160,7 @@ def _hex(match: re.Match[str]) -> int:
 
 
 def _number(root: Root, folder: str, name: str) -> Fact[int]:
-    """Read an id, or the upper part of the class, from its own file, else from uevent, else from the modalias."""
+    """Return an id, or the upper part of the class, from its own file, from uevent, or from the modalias."""
     place = _NUMBERS[name]
     own = root.fact(f"{folder}/{place.file}", matching(place.form, _hex))
     if own.value is not None:
@@ -176,7 +177,7 @@ def _number(root: Root, folder: str, name: str) -> Fact[int]:
 
 
 def parse_uevent(reading: FileText) -> dict[str, str]:
-    """The lines `KEY=value` of a uevent file."""
+    """Return the entries `KEY=value` of a uevent file."""
     lines = (line.partition("=") for line in (reading.text or "").splitlines())
     return {key: value for key, equals, value in lines if equals}
 
@@ -226,13 +227,13 @@ _AWAKE_FILES = {
 
 # ---------------------------------------------------------------- paths between GPUs
 
-# The folders of a device are named, never entered, so no sleeping GPU wakes.
+# Only the names of a device's folders are used. The folders are not read, so that no sleeping GPU wakes.
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
-    """Add to each function its paths to the others. A path names the deepest bridge that both share, else the NUMA
-    node."""
+    """Return the functions with their paths to each other. A path names the deepest bridge that both share, or
+    else the NUMA node."""
     routes = {f.bdf: route(root, f.bdf) for f in functions if f.bdf is not None}
     if len(routes) < 2:
         return list(functions)
@@ -247,16 +248,16 @@ def with_pci_paths(root: Root, functions: Sequence[Function]) -> list[Function]:
 
 
 def route(root: Root, bdf: Address) -> list[str]:
-    """Return the host bridge and the bridges above a function. Empty if the folder is no link, as in some
-    recordings."""
+    """Return the names of the host bridge and the bridges above a function. The list is empty if the folder is
+    not a link, as in some recordings."""
     parts = (root.target(f"{PCI_DEVICES}/{bdf}") or "").split("/")
     start = next((place for place, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[start:-1]
 
 
 def _pci_path(own: Function, other: Function, here: list[str], there: list[str]) -> LinkPath:
-    """Return the path with the deepest part that two functions share: a switch, the host bridge, a NUMA node or the
-    system."""
+    """Return the path between two functions with the deepest part that they share: a switch, the host bridge, a
+    NUMA node or the system. `here` and `there` are their routes."""
     mine, others = (function.record.facts["numa_node"] for function in (own, other))
     kind = "pcie" if here[:1] == there[:1] else "host"
     if not here or not there:
@@ -276,21 +277,21 @@ def _pci_path(own: Function, other: Function, here: list[str], there: list[str])
 TABLE = Path(__file__).with_name("data") / "pci.ids.z"
 PLACES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 _DATE = re.compile(r"^#\s*Date:\s*(\d{4}-\d{2}-\d{2})", re.M)
-_HEAD = 4096  # the date stands in the first lines
+_HEAD = 4096  # the date is in this many first characters
 _LINE = re.compile(r"([0-9a-f]{4})  (\S.*)")
 
 
 class Book(NamedTuple):
-    """One pci.ids file."""
+    """The content of one pci.ids file."""
 
-    source: str  # what it calls itself
-    date: str  # "2026-10-24"
-    text: str  # all of it
+    source: str  # its path, or the name of gpubench's own table
+    date: str  # its date, such as "2026-10-24"
+    text: str  # its whole text
 
 
 def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | None:
-    """Return the name of a PCI id and the file that has it, for the machine below `root`. If `root` is None, only
-    gpubench's table is read."""
+    """Return the name of a PCI id and the file that contains it, for the machine below `root`. If `root` is
+    None, only gpubench's own table is used. Return None if the name is unknown."""
     for book in books(root):
         if book.source in PLACES:
             name = ids_names(book.text, vendor).get(device)
@@ -304,7 +305,8 @@ def name_of(root: Root | None, vendor: int, device: int) -> tuple[str, str] | No
 
 @functools.lru_cache(1)
 def books(root: Root | None) -> list[Book]:
-    """Return the machine's own pci.ids files that are newer than gpubench's table, newest first; then that table."""
+    """Return the machine's own pci.ids files that are newer than gpubench's table, newest first, and then that
+    table."""
     own = table()
     texts = {path: root.read(path).text or "" for path in PLACES} if root is not None else {}
     dated = [Book(path, ids_date(text) or "", text) for path, text in texts.items()]
@@ -313,7 +315,7 @@ def books(root: Root | None) -> list[Book]:
 
 
 def table() -> Book:
-    """Return the pci.ids that gpubench ships."""
+    """Return the pci.ids that is part of gpubench. It is empty if its file cannot be read."""
     try:
         text = zlib.decompress(TABLE.read_bytes()).decode()
         day = text[2 : text.index("\n")]
@@ -341,7 +343,8 @@ def ids_names(text: str, vendor: int) -> dict[int, str]:
 
 
 def excerpt(text: str, devices: Collection[tuple[int, int]]) -> str:
-    """Cut a pci.ids down to its date and the names of `devices`, for a recording."""
+    """Return a pci.ids reduced to its date and the names of `devices` (pairs of vendor and device id), for a
+    recording."""
     lines = [f"# Date: {ids_date(text)}"] if ids_date(text) else []
     for vendor in sorted({vendor for vendor, _ in devices}):
         names = ids_names(text, vendor)
@@ -357,14 +360,14 @@ PLATFORM_DEVICES = "/sys/bus/platform/devices"
 
 
 class Family(NamedTuple):
-    """A maker's GPUs that appear in device trees."""
+    """A vendor's GPUs that occur in device trees."""
 
-    drivers: str  # pattern of their drivers' names
-    compatible: str  # pattern of the tree's `compatible`
-    vendor_id: int | None  # PCI's or Vulkan's, as its APIs tell it
+    drivers: str  # the pattern of the names of their drivers
+    compatible: str  # the pattern of `compatible` in the device tree
+    vendor_id: int | None  # the PCI or Vulkan id of the vendor, as its APIs state it
 
 
-# At most one GPU of a family stands in a chip, however many of its devices and cards do.
+# A chip contains at most one GPU of a family, however many of its devices and cards are listed.
 _FAMILIES = (
     Family(r"asahi", r"apple,agx", APPLE),
     Family(r"nouveau|nvgpu|gk20a|g[mpva][0-9]+b|drm|tegra.*|nv_platform", r"nvidia,", NVIDIA),
@@ -375,14 +378,15 @@ _FAMILIES = (
     Family(r"etnaviv.*|galcore", r"vivante,", None),
     Family(r"sgpu", r"samsung,.*sgpu", None),
 )
-# Drivers of displays and frame buffers, which render nothing. Compiled on use: most machines have PCI cards alone.
+# Drivers of displays and frame buffers, which do not render. The pattern is compiled on use, because most
+# machines only have PCI cards.
 _DISPLAYS = (
     r"simple.*|(of|efi|vesa|vga)_?drm|vkms|vgem|evdi|udl|gud|bochs.*|cirrus.*|hyperv.*|virtio.*|vmwgfx|vboxvideo|qxl|ast|mgag200"
     r"|amdgpu_xcp.*|rockchip.*|sun[0-9]+i.*|meson.*|imx.*|mxsfb.*|lcdif.*|mediatek.*|exynos.*|hdlcd|komeda|mali_?dp|pl111.*|armada.*"
     r"|rcar.*|rz.*du|stm.*|sti.*|tidss|tilcdc.*|omapdrm|omapdss.*|zynqmp.*|xlnx.*|kirin.*|ade|ingenic.*|jz4740.*|aspeed.*|logicvc.*"
     r"|sprd.*|starfive.*|vs_drm|apple.*|adp|atmel.*|fsl_dcu.*|nwl.*|ssd13.*|ili9.*|st7.*|hx8357.*|panel.*|repaper|gm12u320"
 )
-# Buses that carry displays alone, in the modalias of a device.
+# Buses that only have displays, as prefixes of the modalias of a device.
 _DISPLAY_BUSES = (
     "usb:",
     "spi:",
@@ -401,14 +405,14 @@ _GPU_NODE = re.compile(
 class Card(NamedTuple):
     """A DRM device."""
 
-    folder: str  # its first node: /sys/class/drm/cardN, or renderDN where it has no card
-    function: Function  # what its device folder says
-    device: str  # the name of that folder
-    renders: bool  # it has a render node
+    folder: str  # the folder of its first node: /sys/class/drm/cardN, or renderDN without a card
+    function: Function  # the facts of its device folder
+    device: str  # the name of its device folder
+    renders: bool  # whether it has a render node
 
 
 def read_cards(root: Root) -> list[Card] | None:
-    """Return all DRM devices in the order of their nodes; None if the folder cannot be listed."""
+    """Return all DRM devices, in the order of their nodes. Return None if the folder cannot be listed."""
     names = root.names(CARDS)
     if names is None:
         return None
@@ -426,7 +430,8 @@ def read_cards(root: Root) -> list[Card] | None:
 
 
 def _device_name(root: Root, node: str) -> str | None:
-    """Return the folder name of the device behind a DRM node, or None if no link and no address shows it."""
+    """Return the name of the device folder behind a DRM node. Return None if neither a link nor an address
+    shows it."""
     path = root.target(f"{CARDS}/{node}") or ""
     if "/drm/" in path:
         return path.partition("/drm/")[0].rpartition("/")[2]
@@ -436,14 +441,15 @@ def _device_name(root: Root, node: str) -> str | None:
 
 
 class TreeGpus(NamedTuple):
-    """The GPUs on no PCI bus."""
+    """The GPUs that are on no PCI bus."""
 
-    records: list[tuple[DeviceRecord, Card | None]]  # with their cards
-    doubtful: bool  # a card may be a GPU: nothing tells
+    records: list[tuple[DeviceRecord, Card | None]]  # the records of the GPUs, with their cards
+    doubtful: bool  # whether a card may be a GPU, but no file says so
 
 
 def read_tree_gpus(root: Root, cards: list[Card]) -> TreeGpus:
-    """Return the GPUs of the device tree, found by their cards and by their platform devices, each family once."""
+    """Return the GPUs of the device tree, found by their cards and by their platform devices. Each family is
+    listed once."""
     gpus: list[tuple[DeviceRecord, Card | None]] = []
     families: set[Family] = set()
     seen: set[str] = set()
@@ -500,7 +506,8 @@ def _only_displays(driver: str | None, uevent: Mapping[str, str]) -> bool:
 
 
 def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> DeviceRecord:
-    """Make the record of a GPU without an address. A GPU of a known family shares the memory of its chip."""
+    """Return the record of a GPU without a PCI address. A GPU of a known family shares the memory of its
+    chip."""
     driver = record.facts["driver.name"]
     facts: dict[str, Fact[Any]] = {"driver.name": driver}
     if family is not None:
@@ -511,7 +518,7 @@ def _record(record: DeviceRecord, ordinal: int, family: Family | None) -> Device
 
 
 def read_display_state(root: Root, card: Card) -> Fact[bool]:
-    """Return whether a connector of the card reports a display."""
+    """Return the fact that tells whether a connector of the card reports a display."""
     if card.function.asleep:
         return NOT_PROBED
     prefix = card.folder.rpartition("/")[2] + "-"

@@ -1,6 +1,7 @@
-"""The document for people and scripts: a compact picture, Markdown, shell variables, or every fact with its source.
+"""The document for people and scripts: a compact overview, Markdown, shell variables, or every fact with its
+source.
 
-On a terminal memory is a bar. The picture needs neither colour nor width nor Unicode.
+On a terminal, memory is shown as a bar. The overview needs neither colours nor a wide terminal nor Unicode.
 """
 
 from __future__ import annotations
@@ -42,33 +43,34 @@ from gpubench.result.machine import Gpu, Machine, MeasuredBreakEven, NumaNode
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
 _YES, _NO = "✓", "✗"
-# What is usable, and what is not: by sign first, so that it is seen without colour.
+# The colours of usable and unusable devices. The signs distinguish them without colours, too.
 _TONES: dict[str, Tone] = {_YES: "good", _NO: "warn"}
 NARROWEST, WIDEST, BAR_CELLS = 40, 100, 20
 MOST_NODES = 8
-# pci.ids names the chip, and the maker elsewhere.
+# The names of vendors, because the names of devices in pci.ids do not contain them.
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
 
 class MachinePart(NamedTuple):
-    """A titled part of the picture."""
+    """A titled part of the overview."""
 
-    title: str  # in the first column
+    title: str  # the title, in the first column
     headline: str  # the first line
-    lines: list[str]  # below it
-    used: float | None = None  # how full its memory is, 0 to 1
-    good: bool = True  # nothing speaks against it
+    lines: list[str]  # the lines below it
+    used: float | None = None  # the used share of its memory, from 0 to 1
+    good: bool = True  # whether nothing speaks against its use
 
 
 def _part(
     title: str, headline: str, *lines: str | None, used: float | None = None, good: bool = True
 ) -> MachinePart:
-    """Make a part of its non-empty lines."""
+    """Return a part with the lines that are not empty."""
     return MachinePart(title, headline, [clean(line) for line in lines if line], used, good)
 
 
 def machine_line(machine: Machine) -> str:
-    """Describe the machine in one line: CPU model, usable of logical CPUs, RAM, each GPU with its memory."""
+    """Return a description of the machine in one line: CPU model, usable and logical CPUs, RAM, and each GPU
+    with its memory."""
     cpu = machine.cpu
     gpus = [f"{title(gpu)} ({_vram(gpu)})" for gpu in machine.gpus]
     parts = [
@@ -80,8 +82,8 @@ def machine_line(machine: Machine) -> str:
 
 
 def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False, explain: bool = False) -> str:
-    """Render the machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice comes first.
-    `explain` lists every fact instead of the sections."""
+    """Return the machine as `table`, `plain` text, `markdown` or `env` (shell variables). The recommendation
+    comes first. `explain` lists every fact instead of the overview."""
     if format == "env":
         return "\n".join(
             f"{key}={shlex.quote('' if value is None else str(value))}"
@@ -101,7 +103,7 @@ def render(machine: Machine, format: str, *, color: int = 0, ascii: bool = False
 
 
 def advice(machine: Machine) -> str:
-    """The recommended mode and its first reason, in words."""
+    """Return the recommended mode and its first reason as text."""
     recommended = machine.recommendation
     where = {"cpu": "on the CPU", "gpu": "on the GPU", "hybrid": "on CPU and GPU together"}[recommended.mode]
     which = f" (GPU {_chosen_numbers(machine)})" if _chosen_numbers(machine) and len(machine.gpus) > 1 else ""
@@ -114,7 +116,8 @@ def spell(text: str) -> str:
 
 
 def sections(machine: Machine) -> Iterator[MachinePart]:
-    """Yield the sections: mode, CPU, RAM, each GPU, GPU links, other devices, missing libraries."""
+    """Yield the parts of the overview: mode, CPU, RAM, each GPU, links between GPUs, other devices, missing
+    libraries."""
     yield _mode(machine)
     yield _cpu(machine)
     yield _ram(machine)
@@ -131,7 +134,7 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
 
 
 def _missing(machine: Machine) -> list[str]:
-    """Return the libraries that are not installed, with the commands that install them."""
+    """Return a line for each library that is not installed, with the command that installs it."""
     lacks = [warning.text for warning in machine.warnings if warning.code == "RUNTIME_MISSING"]
     for provider in machine.providers:
         hint = provider.hint or ""
@@ -143,8 +146,8 @@ def _missing(machine: Machine) -> list[str]:
 
 
 def explain_facts(machine: Machine) -> Iterator[str]:
-    """Yield a line for each fact: path, value or status, source, note, and the values of other sources. Then yield a
-    line for each reason."""
+    """Yield a line for each fact: its path, its value or status, its source, its note, and the values of other
+    sources. Then yield a line for each reason of the recommendation."""
     for path, node in _facts(msgspec.to_builtins(machine), ""):
         value = node["status"] if node["value"] is None else _short(node["value"])
         line = f"{path} = {value}" + ("" if node["status"] in ("ok", value) else f" ({node['status']})")
@@ -181,12 +184,12 @@ def title(gpu: Gpu) -> str:
 
 
 def gib(size: int | None) -> str:
-    """Bytes as GiB with one decimal."""
+    """Return a number of bytes in GiB, with one decimal. Return `unknown` for None."""
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
 def clean(text: str) -> str:
-    """Replace each unprintable character in the text of a device by `?`."""
+    """Return the text with `?` for each character that cannot be printed."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -219,7 +222,7 @@ def _cpu(machine: Machine) -> MachinePart:
 
 
 def _clock(now: int | None, highest: int | None, base: int | None = None) -> str | None:
-    """Return the known clocks in words."""
+    """Return the known clocks as text. Return None if none is known."""
     clocks = ((now, "now"), (base, "base"), (highest, "at most"))
     shown = [f"{hertz / 1e9:.2f} GHz {word}" for hertz, word in clocks if hertz]
     return f"clock {', '.join(shown)}" if shown else None
@@ -230,7 +233,7 @@ def _cache_size(size: int) -> str:
 
 
 def _blas_lines(machine: Machine) -> Iterator[str]:
-    """Yield a line for each BLAS with its threads, or a line on how to see them."""
+    """Yield a line for each BLAS with its number of threads, or a line that says how to see them."""
     cpu = machine.cpu
     for blas in cpu.blas.value or ():
         odd = f": {cpu.available.value} CPUs are usable!" if misfits(blas, cpu) else ""
@@ -257,12 +260,13 @@ def _ram(machine: Machine) -> MachinePart:
 
 
 def _fill_level(total: int | None, free: int | None) -> float | None:
-    """Return how full a memory is, from 0 to 1; None if unknown."""
+    """Return the used share of a memory, from 0 to 1. Return None if it is unknown."""
     return 1 - min(1.0, free / total) if total and free is not None else None
 
 
 def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    """Yield a line for each of the first NUMA nodes, with CPUs and memory; then the count if there are more."""
+    """Yield a line for each of the first NUMA nodes, with its CPUs and memory, and a line with the number of
+    nodes if there are more."""
     for node in nodes[:MOST_NODES]:
         cpus = node.cpus.value
         parts = (
@@ -276,7 +280,8 @@ def _numa_lines(nodes: Sequence[NumaNode]) -> Iterator[str]:
 
 
 def _gpus(machine: Machine) -> Iterator[MachinePart]:
-    """Yield one section per GPU, with its clock. Three or more GPUs that differ only in address share one section."""
+    """Yield one part for each GPU, with its clock. Three or more GPUs that differ only in their address share
+    one part."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
 
     def looks(entry: tuple[int, Gpu]) -> tuple[str, ...]:
@@ -305,8 +310,8 @@ def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None, *, now: bool) -> tuple[str, ...]:
-    """Return the known facts, then reasons against use, then the verdict. `now` adds the current clock, which differs
-    between GPUs of one section."""
+    """Return lines with the known facts, then the reasons against the use of the GPU, then the verdict. `now`
+    includes the present clock, which differs between GPUs that share a part."""
     driver, link, compute, power = gpu.driver, gpu.link, gpu.compute, gpu.power
     usable = gib(gpu.memory.usable_bytes.value)
     facts = (
@@ -364,12 +369,12 @@ def _mode(machine: Machine) -> MachinePart:
 
 
 def _chosen_numbers(machine: Machine) -> str:
-    """The numbers of the recommended GPUs."""
+    """Return the numbers of the recommended GPUs as text."""
     return _numbers(machine, machine.recommendation.device_ids)
 
 
 def _numbers(machine: Machine, ids: Sequence[str]) -> str:
-    """List the numbers of the GPUs with these ids."""
+    """Return the numbers of the GPUs with these ids, as a list such as "0-3"."""
     return list_form(place for place, gpu in enumerate(machine.gpus) if gpu.id in ids)
 
 
@@ -381,7 +386,8 @@ _REGIMES: dict[str, str] = {
 
 
 def quote(points: Sequence[MeasuredBreakEven]) -> list[str]:
-    """Return lines such as "matmul float32: GPU from n = 320 copied at every call", one per op, params and dtype."""
+    """Return a line for each op, params and dtype, such as "matmul float32: GPU from n = 320 copied at every
+    call"."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
         size = point.note or "at no size"
@@ -417,7 +423,7 @@ def _variables(machine: Machine) -> dict[str, object]:
 
 
 def draw(advice: str, parts: Sequence[MachinePart], *, color: int, ascii: bool, bars: bool) -> str:
-    """Draw the advice and the parts as text. `bars` draws memory as bars."""
+    """Return the recommendation and the parts as text. `bars` shows memory as bars."""
     import shutil
 
     ascii = ascii or not _unicode()
@@ -455,8 +461,8 @@ LEGEND = {
 
 
 def matrix(gpus: Sequence[Gpu]) -> list[str]:
-    """Return a small table, one row per GPU, with its path to each other GPU, and a legend. Empty if no path is
-    known."""
+    """Return the lines of a small table with the path from each GPU to each other one, and a last line with its
+    legend. The list is empty if no path is known."""
     words = [[_cell(gpu, other) for other in gpus] for gpu in gpus]
     shown = {word for line in words for word in line} - {"-", "?"}
     if not shown:

@@ -1,9 +1,10 @@
-"""/proc/cpuinfo in its many forms (x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC), and the control
-groups of this process (v1, v2 and mixed): quota, CPU set and memory limit over the whole ancestry.
+"""/proc/cpuinfo in its many forms (x86, Arm, POWER, s390x, RISC-V, LoongArch, MIPS, Alpha, SPARC), and the
+control groups of this process (v1, v2 and mixed): the quota, CPU set and memory limit of its group and all
+groups above.
 
-A name such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker, scope) and private
-parts, which belong to somebody. The document writes a private part as `*`, as in a shell pattern. A recording writes it
-as a number, everywhere the same number, so that the recording is still a consistent machine.
+A name such as `user-1000.slice` or `docker-4f0c...9a.scope` has public words (user, slice, docker, scope) and
+private parts, which identify a user or a container. The document has `*` for a private part. A recording has a
+number for it, the same number everywhere, so that the recording is still a consistent machine.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ _KEPT = (
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16", "sme",
     "vx", "vxe", "vxe2",
 )  # fmt: skip
-_X86_HOMONYMS = {"sme"}  # AMD encrypts memory under the name of Arm's matrix extension
+_X86_HOMONYMS = {"sme"}  # the flag of AMD's memory encryption has the name of Arm's matrix extension
 _IBM = r"POWER|PPC970|Cell"
-_POWER = rf"{_IBM}|PA6T|e[56]500"  # the 64-bit ones
+_POWER = rf"{_IBM}|PA6T|e[56]500"  # 64-bit POWER CPUs
 _FLAG_KEYS = ("flags", "features")
-# `Processor` names the CPU on old Arm kernels; `cpu` on POWER ("POWER9, altivec supported"), SPARC and PA-RISC.
+# The keys of the CPU's name. `Processor` is used by old Arm kernels, and `cpu` on POWER ("POWER9, altivec
+# supported"), SPARC and PA-RISC.
 _MODEL_KEYS = ("model name", "cpu model", "uarch", "cpu type", "c-sky cpu model", "processor")
 _ARM_MAKERS = {
     "0x41": "Arm", "0x42": "Broadcom", "0x43": "Cavium", "0x46": "Fujitsu", "0x48": "HiSilicon", "0x4e": "NVIDIA",
     "0x50": "APM", "0x51": "Qualcomm", "0x53": "Samsung", "0x56": "Marvell", "0x61": "Apple", "0x6d": "Microsoft",
     "0x70": "Phytium", "0xc0": "Ampere",
 }  # fmt: skip
-# The first line that fits tells the architecture: key, beginning of the value, name of uname.
+# The architecture is that of the first entry that fits: key, pattern of the value, name in uname.
 _ARCHITECTURES = (
     ("vendor_id", r"IBM/S390", "s390x"), ("flags", r".*\blm\b", "x86_64"), ("flags", r"", "i686"),
     ("cpu architecture", r"8|AArch64", "aarch64"), ("cpu architecture", r"7", "armv7l"),
@@ -47,18 +49,18 @@ _ARCHITECTURES = (
     ("cpu family", r"PA-RISC 2", "parisc64"), ("cpu family", r"PA-RISC", "parisc"),
     ("cpu", _POWER, "ppc64"), ("revision", r".*\(pvr ", "ppc"),
 )  # fmt: skip
-# Current clocks: x86 and LoongArch, s390x, POWER ("3425.000000MHz").
+# The keys of the present clock: x86 and LoongArch, s390x, POWER ("3425.000000MHz").
 _CLOCK_KEYS = ("cpu mhz", "cpu mhz dynamic", "clock")
 
 
 class CpuInfo(NamedTuple):
-    """The lines of the file, with keys in lower case, because kernels differ in spelling."""
+    """The lines of /proc/cpuinfo, with keys in lower case, because kernels differ in spelling."""
 
-    cpus: dict[int, dict[str, str]]  # the lines of each block, by its CPU number
+    cpus: dict[int, dict[str, str]]  # the lines of each block, by the number of its CPU
     common: dict[str, str]  # all other lines
 
     def any(self, key: str) -> str | None:
-        """Return the value of `key` in the first block that has it; placeholders do not count."""
+        """Return the value of `key` in the first block that has it, or None. Placeholders do not count."""
         return next(self.values(key), None)
 
     def values(self, key: str) -> Iterator[str]:
@@ -69,7 +71,7 @@ class CpuInfo(NamedTuple):
 
 
 def parse(text: str) -> CpuInfo:
-    """Parse the blocks of one /proc/cpuinfo. Raises ValueError if no line has the form `key : value`."""
+    """Parse the text of /proc/cpuinfo. Raises ValueError if no line has the form `key : value`."""
     cpus: dict[int, dict[str, str]] = {}
     common: dict[str, str] = {}
     block = common
@@ -95,7 +97,8 @@ def parse(text: str) -> CpuInfo:
 
 
 def arch(info: CpuInfo, version: str = "") -> str | None:
-    """Return the machine's architecture, from the form of the file; `version` is the text of /proc/version."""
+    """Return the architecture of the machine, from the form of the file. `version` is the text of
+    /proc/version. Return None if it is unknown."""
     for key, form, name in _ARCHITECTURES:
         if (value := info.any(key)) and re.match(form, value, re.I):
             return "ppc64le" if name == "ppc64" and "ppc64le" in version else name
@@ -103,7 +106,7 @@ def arch(info: CpuInfo, version: str = "") -> str | None:
 
 
 def model(info: CpuInfo) -> str | None:
-    """The name of the CPU as the kernel gives it."""
+    """Return the name of the CPU as the kernel reports it. Return None if it is unknown."""
     for key in _MODEL_KEYS:
         if value := info.any(key):
             return " ".join(value.split())
@@ -115,7 +118,8 @@ def model(info: CpuInfo) -> str | None:
 
 
 def vendor(info: CpuInfo) -> str | None:
-    """Return the maker: the kernel's name for it, else the name of Arm's implementer code, else a name by CPU model."""
+    """Return the manufacturer: the kernel's name for it, the name for Arm's implementer code, or the name for
+    the CPU model. Return None if it is unknown."""
     if value := info.any("vendor_id") or info.any("vendor"):
         return value
     if code := info.any("cpu implementer"):
@@ -126,9 +130,10 @@ def vendor(info: CpuInfo) -> str | None:
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:
-    """Return the flags that matter for speed and that all CPUs share, in a fixed order; None if no flags are listed.
+    """Return the flags that matter for speed and that all CPUs share, in a fixed order. Return None if no flags
+    are listed.
 
-    Blocks of CPUs outside `online` are left out, unless the file uses another numbering.
+    CPUs outside `online` are left out, unless the file uses another numbering.
     """
     numbered_alike = online is not None and online <= info.cpus.keys()
     common: set[str] | None = None
@@ -143,24 +148,26 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
 
 
 def keep_flags(flags: Iterable[str]) -> list[str]:
-    """Return the flags that matter for speed, in a fixed order. macOS calls the first AVX `avx1.0`."""
+    """Return the flags that matter for speed, in a fixed order. (On macOS the first AVX is called `avx1.0`.)"""
     spelled = {"avx" if flag == "avx1.0" else flag for flag in flags}
     return [flag for flag in _KEPT if flag in spelled]
 
 
 def parts(info: CpuInfo, online: frozenset[int]) -> dict[int, str]:
-    """Return Arm's `CPU part` of each online CPU ("0xd85"); empty if a CPU has none."""
+    """Return Arm's `CPU part` of each online CPU, such as "0xd85". The result is empty if a CPU has none."""
     table = {n: info.cpus.get(n, {}).get("cpu part", "").lower() for n in online}
     return table if all(re.fullmatch(r"0x[0-9a-f]{3}", part) for part in table.values()) else {}
 
 
 def drop_numbers(info: CpuInfo) -> CpuInfo:
-    """Renumber the blocks with negative numbers, because it is unknown which CPU each block describes."""
+    """Return the file with negative numbers for its blocks, because it is unknown which CPU each block
+    describes."""
     return info._replace(cpus={-1 - number: block for number, block in info.cpus.items()})
 
 
 def clock_hz(info: CpuInfo) -> int | None:
-    """The highest clock that the kernel shows for a CPU now, in hertz."""
+    """Return the highest clock that the file shows for a CPU at present, in hertz. Return None if it shows
+    none."""
     for key in _CLOCK_KEYS:
         shown = [re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?)(?: ?MHz)?", value) for value in info.values(key)]
         clocks = [round(float(match[1]) * 1e6) for match in shown if match]
@@ -174,9 +181,11 @@ def _field(line: str, name: str) -> str:
     return match[1] if match else ""
 
 
-# What v1 shows for "no limit" is the largest int64 that is whole pages, and pages have up to 64 KiB (POWER, Arm).
+# From this value on, a v1 limit means "no limit": the largest int64 in whole pages, which have up to 64 KiB
+# (POWER, Arm).
 NO_LIMIT = 2**63 - (1 << 16)
-# v2, v1, and v1 mounted without prefixes; the effective set before the one that was asked for.
+# Names of the files in v2, v1, and v1 mounted without prefixes. The effective set comes before the requested
+# one.
 _CPUS, _MEMS = (
     (f"cpuset.{kind}.effective", f"cpuset.effective_{kind}", f"effective_{kind}", f"cpuset.{kind}", kind)
     for kind in ("cpus", "mems")
@@ -185,9 +194,11 @@ MOUNTINFO, MOUNTS = "/proc/self/mountinfo", ("/proc/self/mounts", "/proc/mounts"
 OWN, CPUSET = "/proc/self/cgroup", "/proc/self/cpuset"
 CONTROLLERS = ("cpu", "cpuset", "memory")
 MOST_MOUNTS = 64
-# The kernel's bound of a path, and more groups within each other than anybody has: a longer path is spoiled.
+# The kernel's limit of a path's length, and more nested groups than anybody has. A longer path is a damaged
+# file.
 LONGEST_PATH, DEEPEST_PATH = 4096, 128
-# Of places and controllers; systemd's units and groups; runtimes, orchestrators, batch systems; files of a group.
+# The public words: places and controllers; systemd's units and groups; runtimes, orchestrators and batch
+# systems; the files of a group.
 _PUBLIC = """
     sys fs cgroup cgroups cgroup2 unified dev run proc mnt cpu cpuacct cpuset memory blkio io pids devices freezer
     hugetlb net cls prio perf event rdma misc systemd
@@ -202,32 +213,32 @@ _SEPARATOR = re.compile(r"([.,:@_\-])")
 
 
 class Mount(NamedTuple):
-    """A mounted hierarchy."""
+    """A mounted hierarchy of control groups."""
 
-    point: str  # where it is mounted
+    point: str  # the folder at which it is mounted
     root: str  # the group that is mounted there
     kind: str  # cgroup, cgroup2 or cpuset
-    controllers: frozenset[str]  # of v1
+    controllers: frozenset[str]  # the controllers of a v1 hierarchy
 
 
 class Level(NamedTuple):
-    """One control group on the way up to the mount point."""
+    """One control group between the process's own group and the mount point."""
 
-    folder: str  # its path
-    v2: bool  # which files to expect
+    folder: str  # its folder
+    v2: bool  # whether it has the files of v2
 
 
 class Groups(NamedTuple):
     """The groups from the process's own group up to the mount point, by controller."""
 
-    cpu: list[Level]  # for the quota
-    cpuset: list[Level]  # for CPUs and NUMA nodes
-    memory: list[Level]  # for the limits
-    unread: Mapping[str, str] = {}  # by controller the file that should tell the way, and cannot be read
+    cpu: list[Level]  # the groups with the quota
+    cpuset: list[Level]  # the groups with the sets of CPUs and NUMA nodes
+    memory: list[Level]  # the groups with the memory limits
+    unread: Mapping[str, str] = {}  # by controller: the damaged file that should name the groups
 
 
 def read_groups(root: Root) -> Groups:
-    """Find the process's own group in every hierarchy."""
+    """Return the process's own group in every hierarchy, and the groups above it."""
     tables = {path: root.read(path) for path in (MOUNTINFO, *MOUNTS)}
     mounts = next(
         (parsed for path, reading in tables.items() if (parsed := parse_table(path, reading.text or ""))), []
@@ -245,10 +256,8 @@ def read_groups(root: Root) -> Groups:
 
 
 def parse_table(path: str, text: str) -> list[Mount]:
-    """Parse the cgroup and cpuset lines of a table of mounts; other lines and spoiled lines are left out.
-
-    /proc/mounts does not name the mounted group.
-    """
+    """Return the mounts of control groups and cpusets in a table of mounts. Other lines and damaged lines are
+    left out. /proc/mounts does not name the mounted group, so it is taken to be the topmost one."""
     mounts = []
     for line in text.splitlines():
         place, dash, right = line.partition(" - ")
@@ -261,7 +270,7 @@ def parse_table(path: str, text: str) -> list[Mount]:
 
 
 def parse_own(text: str) -> dict[str, str]:
-    """Return the path of the process's own group by controller; the key "" is the v2 hierarchy."""
+    """Return the path of the process's own group by controller. The key "" is the v2 hierarchy."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         parts = line.split(":", 2)
@@ -272,7 +281,8 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
-    """Return the CPUs that may be used on average: the smallest quota of the ancestry."""
+    """Return the number of CPUs that may be used on average: the smallest quota of the group and all groups
+    above it."""
     if "cpu" in groups.unread:
         return missing("invalid", groups.unread["cpu"])
     facts = [
@@ -288,19 +298,19 @@ def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """Return the NUMA nodes of the nearest group that names any."""
+    """Return the NUMA nodes that the nearest group names."""
     return _public(_nearest(root, groups, _MEMS))
 
 
 class MemoryBounds(NamedTuple):
-    """The bounds of memory over the ancestry, in bytes."""
+    """The memory limits of the group and all groups above it, in bytes."""
 
     limit: Fact[int]  # the smallest limit
-    room: Fact[int]  # the smallest of limit - (used - cache that can be dropped)
+    room: Fact[int]  # the smallest rest: limit - (used memory - cache that can be dropped)
 
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
-    """Return the memory limits over the ancestry, in bytes."""
+    """Return the memory limits of the group and all groups above it."""
     if "memory" in groups.unread:
         return MemoryBounds(*[missing("invalid", groups.unread["memory"])] * 2)
     limits, rooms = [], []
@@ -317,19 +327,20 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
 
 
 def _public(fact: Fact[Any]) -> Fact[Any]:
-    """Mask users and containers in the fact's source, because documents are passed on."""
+    """Return the fact with users and containers masked in its source, because documents are passed on."""
     folder, slash, name = (fact.source or "").rpartition("/")
     return msgspec.structs.replace(fact, source=mask(folder) + slash + name) if fact.source else fact
 
 
 def _least(facts: Iterable[Fact[Any]]) -> Fact[Any]:
-    """Return the fact with the smallest value; absent if no fact has a value."""
+    """Return the fact with the smallest value. It is absent if no fact has a value."""
     stated = [fact for fact in facts if fact.value is not None]
     return min(stated, key=lambda fact: cast("float", fact.value), default=missing("absent"))
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Parse "150000 100000" (microseconds a period) into CPUs; None for "max". Raises ValueError."""
+    """Parse "150000 100000" (microseconds per period) into a number of CPUs. Return None for "max". Raises
+    ValueError."""
     amount, period = text.split()
     if amount == "max":
         size(period)
@@ -390,7 +401,7 @@ def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
 
 
 def is_table(text: str | None) -> bool:
-    """Tell whether every line has the form of a mount. An empty table counts as one."""
+    """Tell whether every line has the form of a mount. An empty table has it, too."""
     return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 
 
@@ -402,8 +413,8 @@ def plausible(path: str) -> bool:
 def _lost_way(
     mounts: list[Mount], own: dict[str, str], groups: FileText, cpuset: FileText, controller: str
 ) -> str | None:
-    """Return the spoiled file that should name the own group below a mount of `controller`. None means that the group
-    is known."""
+    """Return the damaged file that should name the own group below a mount of `controller`. Return None if the
+    group is known."""
     for mount in mounts:
         v2 = mount.kind == "cgroup2"
         if not (v2 or controller in mount.controllers) or ("" if v2 else controller) in own:
@@ -419,7 +430,8 @@ def _lost_way(
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:
-    """Yield the own group first and the mount point last, for each hierarchy that carries `controller`."""
+    """Yield the groups of each hierarchy that has `controller`, from the process's own group up to the mount
+    point."""
     for mount in mounts[:MOST_MOUNTS]:
         v2 = mount.kind == "cgroup2"
         if not v2 and controller not in mount.controllers:
@@ -435,27 +447,29 @@ def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, cont
 
 
 def _below(path: str, root: str) -> str:
-    """Return `path` relative to the mounted group; "" for the mount point itself and for paths outside of it."""
+    """Return `path` relative to the mounted group. Return "" for the mount point itself and for paths outside
+    of it."""
     path, root = path.rstrip("/"), root.rstrip("/")
     inside = path.startswith("/") and f"{path}/".startswith(f"{root}/")
     return path[len(root) :] if inside and plausible(path) and ".." not in path.split("/") else ""
 
 
 class Numbers(dict[str, int]):
-    """Private parts in order of appearance; equal parts get equal numbers."""
+    """The numbers of private parts, in the order of their appearance. Equal parts have equal numbers."""
 
     def rename(self, path: str) -> str:
-        """Replace each private part of `path` by its number."""
+        """Return `path` with a number for each private part."""
         return _replace_private(path, lambda part: str(self.setdefault(part, len(self) + 1)))
 
 
 def mask(path: str) -> str:
-    """Replace each private part of `path` by `*`."""
+    """Return `path` with `*` for each private part."""
     return _replace_private(path, lambda _part: "*")
 
 
 def _replace_private(path: str, change: Callable[[str], str]) -> str:
-    """Replace each private run in the names of the path. A run is a sequence of parts that are no public words."""
+    """Return `path` with `change` applied to each private run in its names. A run is a sequence of parts that
+    are not public words."""
 
     def replace(public: bool, run: str) -> str:
         core = run.strip("/.,:@_-")  # separators at the ends of a run join it to public words

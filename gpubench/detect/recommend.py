@@ -1,6 +1,6 @@
-"""The best mode: by the static rule, or by measured results once this machine has any.
+"""The recommended mode: by a fixed rule, or by measured results of this machine if there are any.
 
-`analysis.winners` reads a result; this module turns the result into a mode.
+`analysis.winners` turns a result into evidence, and this module turns the evidence into a mode.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from gpubench.result.machine import (
 if TYPE_CHECKING:
     from gpubench.result.run import Run  # costs start-up, and only measured results need it
 
-# What a run tells of the mode, or why it tells nothing.
+# Returns the evidence of a run for a mode, or the reason why there is none.
 Reader = Callable[["Run"], Measured | str]
 GIB = 1 << 30
-# A 4 GiB card reports 4080 MiB, and ECC takes a sixteenth: sizes are nominal.
+# Sizes are nominal: a 4 GiB card reports 4080 MiB, and ECC takes a sixteenth of the memory.
 NOMINAL = 15 / 16
-# About the size from which integrated AMD GPUs have been found worth using (ollama's default admits these).
+# The number of units from which on integrated AMD GPUs have been found worth using (ollama's default admits
+# these).
 PROVEN_UNITS = 32
-MOST_FILES = 20  # of this machine; older ones say nothing that these do not
+MOST_FILES = 20  # the newest files of this machine that are read
 ALWAYS = "transfer-always"
-# What the static rule rests on, and the codes that tell a size.
+# The codes of reasons that only rest on the size of the memory.
 _BY_SIZE = ("VRAM_GE_4GIB", "VRAM_2_TO_4GIB", "VRAM_LT_2GIB")
 UNMEASURED = "By VRAM alone, nothing was measured: `gpubench run`."
 UNDECIDED = "By VRAM alone, as what was measured does not decide."
 
 
 def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
-    """Return mode, devices and reasons by the static rule; `override` is the mode that the user chose."""
+    """Return mode, devices and reasons by the fixed rule. `override` is the mode that the user chose."""
     late = {provider.name for provider in machine.providers if provider.status == "timeout"}
     objections = [(gpu, _objection(gpu, late)) for gpu in machine.gpus]
     rejected = [(gpu, code) for gpu, code in objections if code is not None]
@@ -88,14 +89,15 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
 
 
 def verify(advice: Recommendation, checked: AbstractSet[str | None]) -> Recommendation:
-    """Return the advice with confidence `verified` if a checked kernel ran on every listed device."""
+    """Return the recommendation with the confidence `verified` if a checked kernel ran on every recommended
+    device. `checked` holds the ids of the devices on which one ran."""
     if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
         return replace(advice, confidence="verified")
     return advice
 
 
 def at_least(size: int, gib: int) -> bool:
-    """Tell whether a device of `size` bytes counts as a device of `gib` GiB."""
+    """Tell whether a device with `size` bytes counts as a device with `gib` GiB."""
     return size >= gib * GIB * NOMINAL
 
 
@@ -103,12 +105,12 @@ def _size(gpu: Gpu) -> int:
     return gpu.memory.usable_bytes.value or 0
 
 
-# The probes that tell whether a vendor's GPU can be recommended. Where one is late the GPU stands in files alone.
+# The probes that show whether a vendor's GPU can be recommended. If one is late, only files describe the GPU.
 _SOURCES = {"nvidia": frozenset({"nvml", "cuda"}), "amd": frozenset({"drm"}), "intel": frozenset({"drm"})}
 
 
 def _objection(gpu: Gpu, late: AbstractSet[str]) -> str | None:
-    """Return the code of the first rule that excludes the GPU, or None for a candidate."""
+    """Return the code of the first reason against the GPU. Return None if it is a candidate."""
     if gpu.usable.value is False:
         return gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     vendor = gpu.vendor.value or ""
@@ -151,17 +153,19 @@ def _no_gpu(machine: Machine) -> Reason:
 
 
 class Verdict(NamedTuple):
-    """The mode that the measurements give."""
+    """The mode that follows from the measurements."""
 
     mode: Mode  # where to compute
-    code: str  # of the reason
-    gpu_share: float | None = None  # where the mode is hybrid by a split
+    code: str  # the code of the reason
+    gpu_share: float | None = None  # the GPU's share, if the mode is hybrid because of a split
 
 
 def apply_results(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
-    """Return the recommendation by the newest result below `results` that is of this machine and decides the mode.
+    """Return the recommendation by the newest result below `results` that is from this machine and decides the
+    mode.
 
-    Newer results that do not decide add notes. If no result decides, `advice` is returned with these notes.
+    Newer results that do not decide it add notes. If no result decides it, `advice` is returned with these
+    notes. `read` returns the evidence of a run.
     """
     usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
     if not usable:
@@ -209,9 +213,7 @@ def decide(
     machine: Machine, advice: Recommendation, evidence: Measured, gpus: Sequence[str]
 ) -> Recommendation | None:
     """Return `advice` with the mode that `evidence` gives. The devices are `gpus`, or none if the mode is cpu.
-
-    Returns None if the evidence does not decide the mode.
-    """
+    Return None if the evidence does not decide the mode."""
     verdict = judge(evidence, advice.mode)
     if verdict is None:
         return None
@@ -227,9 +229,11 @@ def decide(
 
 
 def judge(evidence: Measured, static: Mode) -> Verdict | None:
-    """Return the measured mode, or None if the evidence does not decide it. `static` is the mode without measurements.
+    """Return the mode that the evidence gives. Return None if it does not decide the mode. `static` is the mode
+    by the fixed rule.
 
-    Queued calls decide nothing: a user who queues many calls and waits once knows it, and most programs do not.
+    Queued calls do not count, because most programs do not queue many calls and wait once, and the users who do
+    know it.
     """
     best = _best_split(evidence.splits)
     if best is not None:
@@ -249,7 +253,7 @@ def judge(evidence: Measured, static: Mode) -> Verdict | None:
     return None
 
 
-# Reasons against a split that tell nothing of its worth.
+# Reasons against a split that do not show whether it pays.
 _UNSURE = ("noise", "selected-in-sample", "throttled", "software")
 
 
@@ -267,12 +271,12 @@ def _situations(evidence: Measured) -> dict[str, MeasuredSituation]:
 
 
 def _from_host(regimes: Container[str]) -> str:
-    """Return the regime of data in host memory: copied, or in place if only in place was measured."""
+    """Return the regime of calls on data in host memory: copied, or in place if only in place was measured."""
     return MAPPED if MAPPED in regimes and ALWAYS not in regimes else ALWAYS
 
 
 def _winners(evidence: Measured) -> dict[str, str | None]:
-    """Return the winner of each measured regime."""
+    """Return the winner in each measured regime, by its id."""
     return {regime: situation.winner for regime, situation in _situations(evidence).items()}
 
 
@@ -296,8 +300,8 @@ def _verdict_words(evidence: Measured, verdict: Verdict) -> str:
 
 
 def _both_situations(evidence: Measured) -> str:
-    """Describe both regimes: `GPU for data that stays there; the CPU for calls that copy, but for matmul from 820 x
-    820`."""
+    """Return a description of both regimes, such as `GPU for data that stays there; the CPU for calls that
+    copy, but for matmul from 820 x 820`."""
     measured, winners = _situations(evidence), _winners(evidence)
     host = _from_host(measured)
     regimes = [regime for regime in (WAITED, host) if regime in measured]
@@ -340,7 +344,7 @@ _NONE_WAITED = "no call that is waited for was measured with the data on the GPU
 
 
 def _say_what_is_missing(evidence: Measured) -> str:
-    """Say what is missing in a file that compares a CPU with a GPU but does not decide the mode."""
+    """Return the reason why a file that compares a CPU with a GPU does not decide the mode."""
     waited = _situations(evidence).get(WAITED)
     if waited is not None and waited.note:
         return f"of calls that are waited for, with the data on the GPU, {waited.note}"
@@ -355,8 +359,8 @@ def _say_what_is_missing(evidence: Measured) -> str:
 
 
 def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
-    """Return the note on a file of this machine with another driver, or on a file of another machine that the user
-    named. None for other files."""
+    """Return a note on a file of this machine with another driver, or on a file of another machine that the
+    user `named`. Return None for other files."""
     if likeness.same and likeness.drivers:
         what = "; ".join(dict.fromkeys(likeness.drivers.values()))
         text = f"{path.name} was measured with another driver ({what}): measure again with `gpubench run`."
@@ -369,8 +373,8 @@ def _foreign(path: Path, likeness: Likeness, *, named: bool) -> Reason | None:
 
 
 def _lacking(head: Run) -> str | None:
-    """Say why a run cannot decide the mode, if its head shows that already; the body is then not read. Else return
-    None."""
+    """Return the reason why a run cannot decide the mode, if its head shows one. The rest of the file is then
+    not read. Return None if it shows none."""
     kinds, regimes = {device.kind for device in head.devices}, set(head.selection.regimes)
     if not {"cpu", "gpu"} <= kinds:
         return "it compares no GPU with a CPU"
@@ -389,7 +393,8 @@ def _read(path: Path, read: Reader) -> Measured | str:
 
 
 def about(code: str, gpu: Gpu) -> str:
-    """Explain the code and its remedy, with the variable or the device node of this GPU."""
+    """Return an explanation of the code and the remedy, with the environment variable or the device node of
+    this GPU."""
     node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
     if code == "HIDDEN_BY_ENV" and variable:
         return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
@@ -401,6 +406,7 @@ def about(code: str, gpu: Gpu) -> str:
 
 
 def is_relevant(provider: Provider, machine: Machine) -> bool:
-    """Return False if NVML found no driver and there is no NVIDIA GPU, because NVML may be asked without evidence."""
+    """Tell whether the provider concerns this machine. NVML may be probed without evidence, so it does not if
+    it found no driver and there is no NVIDIA GPU."""
     no_driver = (provider.name, provider.status) == ("nvml", "absent") and provider.error_code != "ImportError"
     return not no_driver or any(gpu.vendor.value == "nvidia" for gpu in machine.gpus)

@@ -1,6 +1,6 @@
-"""Recordings: exactly the files that detection reads, saved as a machine for `--sysroot`.
+"""Recordings: the files that detection reads, saved as a machine for `--sysroot`.
 
-Serial numbers, names of hosts and users, and everything that is not read are left out.
+Serial numbers, names of hosts and users, and everything that detection does not read are left out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from gpubench.result.machine import NOT_PROBED
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
 _NVIDIA_KEPT = ("Model", "GPU UUID", "Device Minor")
 _FIRST = (OWN, CPUSET, MOUNTINFO, *MOUNTS)
-_SPOILED = "?"  # stands for a line that is none: reading it must fail as before
+_SPOILED = "?"  # stands for a damaged line, so that reading it fails as before
 
 
 def save_recording(target: Path, sysroot: Path | None) -> None:
-    """Record this machine, or the machine under `sysroot`. `target` is a folder, or an archive if it ends in .tar.gz.
-
-    Raises InputError if `target` exists already or cannot be written.
-    """
+    """Record this machine, or the machine below `sysroot`. `target` is a folder, or an archive if it ends in
+    .tar.gz. Raises InputError if `target` already exists or cannot be written."""
     trace = TouchedFiles({}, {}, {}, set())
     root = Root(str(sysroot or "/"), trace)
     files = read_files(root, NOT_PROBED)
@@ -54,7 +52,7 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
 
 
 def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) -> None:
-    """Record the machine's own pci.ids files, cut down to the names of its devices."""
+    """Add the machine's own pci.ids files to the trace, reduced to the names of its devices."""
     before = set(trace.files)
     books(root)
     devices = {
@@ -65,7 +63,7 @@ def _record_names(root: Root, trace: TouchedFiles, records: list[DeviceRecord]) 
 
 
 def folders(trace: TouchedFiles) -> list[str]:
-    """Return the listed folders, and their entries that are counted by name."""
+    """Return the folders that were listed, and their entries that detection counts by name."""
     paths = set(trace.folders)
     for folder, names in trace.folders.items():
         paths |= {f"{folder}/{name}" for name in names if _COUNTED.fullmatch(name)}
@@ -88,9 +86,9 @@ def _pack(stream: IO[bytes], trace: TouchedFiles) -> None:
 
 
 def clean(trace: TouchedFiles) -> TouchedFiles:
-    """Return the same files with numbers in place of names of users, pods and containers."""
+    """Return the same files with numbers instead of the names of users, pods and containers."""
     numbers = Numbers()
-    # The first ones fix the numbers.
+    # The first files determine the numbers.
     order = sorted(trace.files, key=lambda path: (_FIRST.index(path) if path in _FIRST else len(_FIRST), path))
     texts = {path: clean_text(path, trace.files[path], numbers) for path in order}
     mounts = [mount for path in (MOUNTINFO, *MOUNTS) for mount in parse_table(path, trace.files.get(path, ""))]
@@ -114,7 +112,7 @@ def clean(trace: TouchedFiles) -> TouchedFiles:
 
 
 def clean_text(path: str, text: str, numbers: Numbers) -> str:
-    """Return the part of a file that detection reads."""
+    """Return the part of a file's text that detection reads. `numbers` replaces private names."""
     if path == "/proc/version":
         words = re.match(r"Linux version \S+", text)
         hints = [word for word in ("microsoft", "ppc64le") if word in text.lower()]
@@ -142,8 +140,8 @@ def _own_line(line: str, numbers: Numbers) -> str:
 
 
 def _table(path: str, text: str, numbers: Numbers) -> str:
-    """Rewrite a table of mounts: only the control groups' lines, with the options that count. A spoiled table stays
-    spoiled."""
+    """Return a table of mounts with only the lines of control groups and the options that matter. A damaged
+    table remains damaged."""
     lines = [] if proc.is_table(text) else [_SPOILED]
     for mount in parse_table(path, text):
         point, root = (_escape(numbers.rename(part)) for part in (mount.point, mount.root))

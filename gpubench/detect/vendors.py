@@ -1,4 +1,5 @@
-"""Facts from each vendor's own files: the device folders of amdgpu and Intel's drivers, NVIDIA's /proc, AMD's KFD."""
+"""Facts from the files of each vendor: the device folders of amdgpu and Intel's drivers, NVIDIA's /proc, AMD's
+KFD."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ GIB = 1 << 30
 
 
 def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
-    """Read the files of amdgpu in a device folder; only the memory totals while the GPU sleeps."""
+    """Return the facts in the device folder of an AMD GPU. If it is `asleep`, only the memory totals are
+    read."""
     facts = root.facts(folder, _AMD_TOTALS) | root.facts(folder, _AMD_AWAKE, asleep=asleep)
     vram = facts["memory.dedicated_bytes"]
     facts["memory.free_bytes"] = _free(vram, facts["memory.free_bytes"])
@@ -43,18 +45,15 @@ def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
 
 
 def clock(text: str, mark: str = "") -> int | None:
-    """Return the highest clock, in hertz, of a table of lines such as "1: 2371Mhz *". Only lines that end in `mark`
-    count.
-
-    Raises ValueError for a line of another form.
-    """
+    """Return the highest clock in hertz in a table of lines such as "1: 2371Mhz *". Only lines that end in
+    `mark` count. Return None if there is none. Raises ValueError for a line of another form."""
     step = matching(r"\w: *(\d{1,5})[Mm][Hh][Zz] *\*?", lambda match: int(match[1]) * 1_000_000)
     steps = [(step(line.strip()), line.rstrip()) for line in text.splitlines() or [""]]
     return max((hertz for hertz, line in steps if line.endswith(mark)), default=0) or None
 
 
 def _running(root: Root, folder: str, limit: str, default: str) -> dict[str, Fact[Any]]:
-    """Read the power limits, in watts, from the device's own sensors."""
+    """Return the power limits in watts from the sensors of the device."""
     sensors = [f"{folder}/hwmon/{name}" for name in root.names_like(f"{folder}/hwmon", r"hwmon\d{1,4}")]
     files = {"power.limit_w": limit, "power.default_limit_w": default}
     return {
@@ -87,8 +86,9 @@ _AMD_AWAKE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
-    """Return discrete if the card reports a board or a maker of memory, integrated for a small carve-out beside a large
-    window on RAM. Else the kind is missing."""
+    """Return the kind of an AMD GPU: discrete if the card reports a board or a manufacturer of its memory,
+    integrated if a small memory of its own is beside a large part of RAM that it can map. Else the kind is
+    missing."""
     for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
         if root.read(f"{folder}/{name}").text:
             return make_fact("discrete", f"{folder}/{name}")
@@ -106,8 +106,8 @@ def _free(total: Fact[int], used: Fact[int]) -> Fact[int]:
     return make_fact(rest, used.source) if rest >= 0 else missing("invalid", used.source)
 
 
-# The first two digits of the device ids of Intel's GPUs: those of a processor or chipset, and those of cards. An id is
-# Intel's word for one product; an address is what a hypervisor or a slot makes of it.
+# The first two digits of the device ids of Intel's GPUs: of processors or chipsets, and of cards. An id
+# identifies a product, but an address depends on the hypervisor or the slot.
 _INTEGRATED_IDS = frozenset(bytes.fromhex(
     "00 01 04 08 0a 0c 0d 0f 11 16 19 1a 22 25 27 29 2a 2e 31 35 3e 41 45 46 4c 4e 59 5a 64 71 7d 81 87 8a 98 9a 9b a0"
     "a7 b0 b6 d7 fd"
@@ -118,8 +118,8 @@ _DISCRETE_IDS = frozenset(bytes.fromhex("02 0b 12 49 4f 56 67 78 e2"))
 def intel_facts(
     root: Root, function: Function, card: str | None, hypervisor: Fact[str]
 ) -> dict[str, Fact[Any]]:
-    """Read the facts of one device folder. i915 keeps the local memory in `card`, its /sys/class/drm/cardN, which is
-    also drm/cardN in the device folder."""
+    """Return the facts of one Intel GPU. i915 has the size of the local memory in `card`, its folder
+    /sys/class/drm/cardN, which is also drm/cardN in the device folder."""
     folder = function.folder
     local = NOT_PROBED
     running: dict[str, Fact[Any]] = {}
@@ -147,8 +147,8 @@ def intel_facts(
 
 
 def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> Fact[str]:
-    """Return the kind: by memory of its own, else by id, else, on a real machine, by the address of the processor's GPU
-    on bus 0."""
+    """Return the kind of an Intel GPU: by memory of its own, by its id, or, on a real machine, by the address
+    of the processor's GPU on bus 0."""
     if local.value is not None:
         return make_fact("discrete", local.source)
     device_id = function.record.device_id
@@ -163,7 +163,7 @@ def _intel_kind(function: Function, local: Fact[int], hypervisor: Fact[str]) -> 
 
 
 def _tiles(root: Root, folder: str) -> Fact[int]:
-    """Return the sum over the tiles of xe; missing if a tile's size is missing."""
+    """Return the sum of the memory of the tiles of xe. It is missing if the size of a tile is missing."""
     tiles = root.names_like(folder, r"tile\d{1,2}")
     facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
     if not facts or all(fact.status == "absent" for fact in facts):
@@ -171,13 +171,15 @@ def _tiles(root: Root, folder: str) -> Fact[int]:
     return _sum(facts, f"{folder}/tile*/physical_vram_size_bytes")
 
 
-# Unified memory has a second proof: the firmware names the chip (a discrete card may refuse its size too).
+# Chips whose GPU shares the CPU's memory, by the name in the firmware. It is the second proof, because a
+# discrete card may refuse to state its size, too.
 _SOC = re.compile(r"GB10|DGX[ _]Spark|Tegra|Jetson|Thor\b|Orin", re.I)
 NVIDIA_FOLDER = "/proc/driver/nvidia"
 
 
 def read_gpus(root: Root) -> list[DeviceRecord] | None:
-    """Return one record per folder of /proc/driver/nvidia/gpus; None if the folders cannot be listed."""
+    """Return one record for each folder of /proc/driver/nvidia/gpus. Return None if the folders cannot be
+    listed."""
     names = root.names(f"{NVIDIA_FOLDER}/gpus")
     if names is None:
         return None
@@ -186,7 +188,7 @@ def read_gpus(root: Root) -> list[DeviceRecord] | None:
 
 
 def driver_version(text: str) -> str:
-    """Parse "535.183.01" from the NVRM line. Raises ValueError."""
+    """Return the driver version, such as "535.183.01", in the NVRM line. Raises ValueError."""
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     if not match:
         raise ValueError("no version")
@@ -203,7 +205,8 @@ def parse_information(text: str) -> dict[str, str]:
 
 
 def parse_numa(text: str) -> tuple[int, int] | None:
-    """Return NUMA node and bytes; None if the memory is no node. Raises ValueError."""
+    """Return the NUMA node and the bytes of GPU memory. Return None if the memory is not a node. Raises
+    ValueError."""
     table = parse_information(text)
     node = matching(r"-?\d{1,5}", lambda match: int(match[0]))(table.get("Node", ""))
     if node < 0:
@@ -212,14 +215,16 @@ def parse_numa(text: str) -> tuple[int, int] | None:
 
 
 def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
-    """Return the kind: discrete, or not_probed if the chip's GPU may share the memory of the CPU."""
+    """Return the kind of an NVIDIA GPU: discrete, or not_probed if it may share the memory of the CPU. `soc` is
+    the chip that the firmware names."""
     if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": make_fact("discrete", function.folder)}
 
 
 def find_soc(root: Root, platform: Platform) -> Fact[str]:
-    """Return the chip that the firmware names, if its GPU shares the CPU's memory; else absent."""
+    """Return the chip that the firmware names, if its GPU shares the CPU's memory. The fact is absent for other
+    machines."""
     tree = root.fact("/proc/device-tree/model", lambda text: text if _SOC.search(text) else None)
     product = platform.dmi_product
     if tree.value is None and product.value is not None and _SOC.search(product.value):
@@ -230,14 +235,15 @@ def find_soc(root: Root, platform: Platform) -> Fact[str]:
 class NumaNodes(NamedTuple):
     """The NUMA nodes that hold GPU memory."""
 
-    known: frozenset[int]  # their numbers
-    unread: Fact[int] | None  # what a GPU says that cannot tell its node
+    known: frozenset[int]  # the numbers of the nodes
+    unread: Fact[int] | None  # the fact of a GPU whose node cannot be read
 
 
 def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
-    """Return the nodes of the files `numa_status`.
+    """Return the nodes in the files `numa_status` of the GPUs.
 
-    The driver writes a file for each GPU or for none. If only some files are missing, they count as spoiled.
+    The driver writes such a file for each GPU or for none. If only some of the files are missing, they count as
+    damaged.
     """
     facts = [record.facts["memory.numa_node"] for record in records or ()]
     nodes = frozenset(fact.value for fact in facts if fact.value is not None)
@@ -271,25 +277,26 @@ def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 _HEAPS = (1, 2)  # frame buffer, public and private
 _LINK_KINDS = {2: "pcie", 11: "xgmi"}
-# Bits of the flags of a link.
+# The bits in the flags of a link.
 _NO_ATOMICS, _NO_PEER_ACCESS = 0b1100, 0b10000
 
 
 class KfdNode(NamedTuple):
     """One node of AMD's KFD topology."""
 
-    number: int  # in the topology
+    number: int  # its number in the topology
     said: Fact[dict[str, int]]  # its properties
-    memory: Fact[int]  # the sum of its banks in bytes
+    memory: Fact[int]  # the sum of its memory banks, in bytes
 
     @property
     def table(self) -> dict[str, int]:
-        """Return the properties; empty if they cannot be read."""
+        """The properties. Empty if they cannot be read."""
         return self.said.value or {}
 
     @property
     def address(self) -> Address:
-        """Return the address with function 0, because the low digits are a partition number in partitioned modes."""
+        """The PCI address with function 0, because in partitioned modes the function is the number of a
+        partition."""
         location = self.table.get("location_id", 0)
         return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
 
@@ -299,7 +306,7 @@ class KfdNode(NamedTuple):
 
     @property
     def gpu(self) -> tuple[str, object]:
-        """Return the key that the nodes of one GPU share."""
+        """A key that is equal for all nodes of one GPU."""
         unique = self.table.get("unique_id", 0)
         return ("uuid", unique) if unique else ("address", self.address)
 
@@ -313,7 +320,7 @@ class KfdNode(NamedTuple):
 
 
 def read_kfd(root: Root) -> list[DeviceRecord] | None:
-    """Return one record per physical GPU; None if there is no KFD topology."""
+    """Return one record for each physical GPU. Return None if there is no KFD topology."""
     names = root.names(KFD_NODES)
     if names is None:
         return None
@@ -339,8 +346,12 @@ def read_kfd(root: Root) -> list[DeviceRecord] | None:
 
 
 def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
-    """Return the GPUs of which an unreadable node may be a partition. The nodes of one GPU follow each other, and the
-    neighbours' partition numbers show whether a partition is missing there. Empty if the node is no partition."""
+    """Return the keys of the GPUs of which an unreadable node may be a partition. The set is empty if it cannot
+    be one.
+
+    The nodes of one GPU follow each other, and the partition numbers of the neighbours show whether a partition
+    is missing there.
+    """
     below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
     above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
     if below and above and below.gpu == above.gpu:
@@ -355,8 +366,8 @@ def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
 
 
 def _unread(node: KfdNode) -> DeviceRecord:
-    """Make the record of a GPU whose properties cannot be read. Other files say that it is a GPU, and how much memory
-    it has."""
+    """Return the record of a GPU whose properties cannot be read. Other files show that it is a GPU, and the
+    size of its memory."""
     facts: dict[str, Fact[Any]] = {
         "driver.name": make_fact("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
         "memory.dedicated_bytes": node.memory,
@@ -365,7 +376,8 @@ def _unread(node: KfdNode) -> DeviceRecord:
 
 
 def properties(text: str) -> dict[str, int]:
-    """Parse lines `name number` of a properties file. Raises ValueError for an empty file or a line of another form."""
+    """Parse the lines `name number` of a properties file. Raises ValueError for an empty file or a line of
+    another form."""
     lines = [line.split() for line in text.splitlines()]
     if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
         raise ValueError("not a properties file")
@@ -373,12 +385,13 @@ def properties(text: str) -> dict[str, int]:
 
 
 def gfx(version: int) -> str | None:
-    """Convert 90402 to "gfx942": major in decimal, minor and stepping in hex."""
+    """Return the name of a gfx version, such as "gfx942" for 90402: major in decimal, minor and stepping in
+    hexadecimal. Return None for 0."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
 
 
 def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
-    """Make the record of one GPU; at least one of its nodes is readable."""
+    """Return the record of one GPU from its nodes, at least one of which is readable."""
     nodes = sorted(nodes, key=lambda node: node.number)
     lead = next(node for node in nodes if node.table)
     table, source = lead.table, lead.said.source
@@ -407,7 +420,8 @@ def _record(nodes: list[KfdNode], paths: tuple[LinkPath, ...]) -> DeviceRecord:
 
 
 def _sum(facts: Sequence[Fact[int]], source: str | None) -> Fact[int]:
-    """Add the values; missing if a value is missing, because a partial sum would be a wrong size."""
+    """Return the sum of the values. It is missing if a value is missing, because a partial sum would be a wrong
+    size."""
     unknown = [fact for fact in facts if fact.value is None]
     return first(*unknown) if unknown else make_fact(sum(fact.value or 0 for fact in facts), source)
 
@@ -424,7 +438,8 @@ def _banks(root: Root, folder: str) -> Fact[int]:
 
 
 def _paths(root: Root, groups: Sequence[Sequence[KfdNode]]) -> list[tuple[LinkPath, ...]]:
-    """Return the paths of each GPU, given the nodes of each GPU; partitions of one GPU have no paths to each other."""
+    """Return the paths of each GPU. `groups` holds the nodes of each GPU. Partitions of one GPU have no paths
+    to each other."""
     owner = {node.number: place for place, nodes in enumerate(groups) for node in nodes}
     paths_of: list[dict[int, LinkPath]] = [{} for _ in groups]
     for place, nodes in enumerate(groups):

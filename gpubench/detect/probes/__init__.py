@@ -1,5 +1,5 @@
-"""Probes that load native libraries. Each probe runs in its own child process, because such libraries have hung whole
-machines."""
+"""Probes of native libraries. Each probe runs in a child process of its own, because such libraries have hung
+whole machines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from gpubench.base.installation import install_command
 from gpubench.result.machine import Status
 
 T = TypeVar("T")
-# A fact as `records.parse_record` reads it.
+# A fact as `facts.parse_record` reads it.
 FactJson = dict[str, Any]
 
 
 class ProbeFailure(Exception):
-    """A missing or refusing library; `status` and `error_code` go into the provider's entry."""
+    """A library is missing or refuses to work. The probe's provider in the document gets `status`, `error_code`
+    and `hint`."""
 
     def __init__(self, status: Status, error_code: str, hint: str) -> None:
         super().__init__(hint)
@@ -27,10 +28,8 @@ class ProbeFailure(Exception):
 
 @contextlib.contextmanager
 def require(what: str, extra: str = "") -> Iterator[None]:
-    """Run the imports of a probe. If an import fails, raise ProbeFailure with the command that installs the package.
-
-    A half-installed wheel raises OSError and worse.
-    """
+    """Run the imports of a probe in this context. If one fails, raise ProbeFailure with the command that
+    installs the package. A partly installed wheel may raise OSError or any other exception."""
     try:
         yield
     except Exception as error:
@@ -39,7 +38,7 @@ def require(what: str, extra: str = "") -> Iterator[None]:
 
 
 def fact(value: Any, status: Status = "unsupported") -> FactJson:
-    """Return the fact of a value; `status` says why there is no value."""
+    """Return the fact of a value as JSON. `status` is the status if the value is None."""
     return {"value": value, "status": status if value is None else "ok"}
 
 
@@ -50,10 +49,11 @@ def ask_each(
     describe: Callable[[int, T], dict[str, Any]],
     check: Callable[[T], bool] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of all devices before and after the check of each device: a kernel on a sick device may never
-    return.
+    """Yield the answer with the records of all devices before the check of each device, and once more at the
+    end. So the records are not lost if a kernel on a broken device never returns.
 
-    A device that cannot be described hides no other device; the hint names it by `name` and number.
+    If a device cannot be described, the other devices are still listed, and the hint names the device by `name`
+    and number.
     """
     described, lost = [], []
     for number, device in enumerate(devices):

@@ -1,10 +1,10 @@
-"""Probes of native libraries and drivers: CUDA or HIP through CuPy, the adapters of wgpu, the render nodes of AMD and
-Intel, the BLAS that NumPy loads, and py-cpuinfo where there is no /proc/cpuinfo.
+"""Probes of native libraries and drivers: CUDA or HIP through CuPy, the adapters of wgpu, the render nodes of
+AMD and Intel, the BLAS that NumPy loads, and py-cpuinfo on systems without /proc/cpuinfo.
 
 CuPy creates a context and obeys CUDA_VISIBLE_DEVICES. Opening a render node wakes its GPU.
 
-`python -m gpubench.detect.probes.libraries NAME [OPTIONS]` writes JSON objects as its messages, whatever a library
-prints.
+`python -m gpubench.detect.probes.libraries NAME [OPTIONS]` writes JSON objects as messages, which are not mixed
+with the output of a library.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CACHES = (
     ("l1_data_cache_size", 1, "data"), ("l1_instruction_cache_size", 1, "instruction"), ("l2_cache_size", 2, "unified"),
     ("l3_cache_size", 3, "unified"),
 )  # fmt: skip
-# Powers of 1024, by the first letter behind the number: "256 KB", "8 MiB".
+# Powers of 1024, by the first letter of the unit: "256 KB", "8 MiB".
 _UNITS = {"k": 1, "m": 2, "g": 3}
 
 
 def probe_blas() -> dict[str, Any]:
-    """Return `blas`: one entry per library, as threadpoolctl names it."""
+    """Return the answer with `blas`: one entry for each BLAS library, as threadpoolctl describes it."""
     with require("numpy and threadpoolctl are not installed"):
         import numpy  # noqa: F401
         from threadpoolctl import threadpool_info
@@ -44,10 +44,8 @@ def probe_blas() -> dict[str, Any]:
 
 
 def probe_cpuinfo() -> dict[str, Any]:
-    """Return `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each level of cache in bytes.
-
-    py-cpuinfo sleeps a second and forks.
-    """
+    """Return the answer with `cpu`: model, vendor, flags, the advertised clock in hertz, and the size of each
+    cache level in bytes. py-cpuinfo sleeps for a second and forks."""
     with require("py-cpuinfo is not installed"):
         from cpuinfo import get_cpu_info
     info = get_cpu_info()
@@ -64,14 +62,15 @@ def probe_cpuinfo() -> dict[str, Any]:
 
 
 def _hertz(clock: Any) -> int | None:
-    """Return the whole hertz of `hz_advertised`, a pair of whole hertz and decimals; None if there are none."""
+    """Return the whole hertz of `hz_advertised`, a pair of whole hertz and decimals. Return None if there are
+    none."""
     whole = clock[0] if isinstance(clock, list | tuple) and clock else None
     return whole if isinstance(whole, int) and whole > 0 else None
 
 
 def _bytes(size: Any) -> int | None:
-    """Convert a cache size to bytes. py-cpuinfo gives a number of bytes or a text such as "256 KB", depending on the
-    system."""
+    """Convert a cache size to bytes. Depending on the system, py-cpuinfo gives a number of bytes or a text such
+    as "256 KB". Return None for anything else."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size if size > 0 else None
     number, _, unit = size.strip().partition(" ") if isinstance(size, str) else ("", "", "")
@@ -86,7 +85,8 @@ _NO_DEVICE, _OLD_DRIVER = 100, 35
 
 
 def probe_cuda(cupy: Any = None, check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the records, then again after the check of each device: a kernel on a sick device may never return."""
+    """Yield the answers of `ask_each` for the devices that CuPy lists. Raises ProbeFailure if CuPy or its
+    driver does not work."""
     cupy = cupy or _library()
     runtime = cupy.cuda.runtime
     try:
@@ -142,7 +142,7 @@ def _text(raw: object) -> str:
 
 
 def _too_old(cupy: Any, capability: int) -> bool:
-    """Tell whether CuPy's compiler no longer serves the device, by the compiler's own list."""
+    """Tell whether CuPy's compiler no longer supports the device, by the compiler's own list."""
     try:
         served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
     except Exception as error:  # a CuPy or CUDA without the call says nothing
@@ -152,7 +152,7 @@ def _too_old(cupy: Any, capability: int) -> bool:
 
 
 def _check_cuda(cupy: Any, index: int) -> bool:
-    """Compute 2 x + 1 over 0..999 and compare it element by element on the host."""
+    """Compute 2 x + 1 for 0..999 on the device, and tell whether every element is right."""
     try:
         with cupy.cuda.Device(index):
             got = (cupy.arange(1000, dtype=cupy.float32) * 2 + 1).tolist()
@@ -178,7 +178,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def probe_wgpu(check: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the records, then again after the check of each adapter: a driver may hang or end the process."""
+    """Yield the answers of `ask_each` for the adapters of wgpu. Raises ProbeFailure if wgpu is not
+    installed."""
     with require("wgpu is not installed, or does not load"):
         import wgpu
     adapters = wgpu.gpu.enumerate_adapters_sync()
@@ -206,7 +207,7 @@ def _adapter(ordinal: int, adapter: Any) -> dict[str, Any]:
 
 
 def _check_adapter(adapter: Any) -> bool:
-    """Compute 2 x + 1 over 0..999 and compare it element by element on the host."""
+    """Compute 2 x + 1 for 0..999 on the adapter, and tell whether every element is right."""
     import array
 
     import wgpu
@@ -249,8 +250,12 @@ _MOST_BYTES = 1 << 16
 
 
 def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, Any]:
-    """Return one record per render node; `nodes` gives name, address and driver of each. The nodes are asked side by
-    side. A node that refuses, or does not answer within `limit_s`, gets no record and is named in the hint."""
+    """Return the answer with one record for each render node. `nodes` holds the name, address and driver of
+    each node, and all are queried side by side.
+
+    A node that refuses, or does not answer within `limit_s`, has no record and is named in the hint. Raises
+    ProbeFailure if all nodes refuse.
+    """
     try:
         import fcntl
     except ImportError as error:
@@ -282,7 +287,7 @@ def probe_drm(nodes: list[dict[str, str]], limit_s: float = 20.0) -> dict[str, A
 
 
 def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
-    """Ask one node. Raises OSError, struct.error and KeyError."""
+    """Query one render node and return its record. Raises OSError, struct.error and KeyError."""
     handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
     try:
         asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
@@ -292,7 +297,8 @@ def _record(ioctl: Any, node: dict[str, str]) -> dict[str, Any]:
 
 
 def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
-    """Return the facts of struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises struct.error."""
+    """Return the facts in struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises
+    struct.error."""
     units, flags = struct.unpack_from("=I", info, 48)[0], struct.unpack_from("=Q", info, 136)[0]
     vram = struct.unpack_from("=Q", memory, 0)[0]
     fused = bool(flags & _AMD_FUSION)
@@ -303,12 +309,12 @@ def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
 
 
 def request(direction: int, number: int, size: int) -> int:
-    """The ioctl number of a DRM command."""
+    """Return the ioctl number of a DRM command."""
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
 
 
 def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Ask amdgpu with two queries of DRM_IOCTL_AMDGPU_INFO."""
+    """Return the facts of an AMD GPU, by two queries of DRM_IOCTL_AMDGPU_INFO. Raises OSError."""
 
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
@@ -320,7 +326,7 @@ def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Ask i915 with DRM_IOCTL_I915_QUERY."""
+    """Return the facts of an Intel GPU with the driver i915, by DRM_IOCTL_I915_QUERY. Raises OSError."""
 
     def query(length: int, target: int) -> int:
         item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, length, 0, target))
@@ -331,7 +337,7 @@ def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
-    """Ask xe with DRM_IOCTL_XE_DEVICE_QUERY."""
+    """Return the facts of an Intel GPU with the driver xe, by DRM_IOCTL_XE_DEVICE_QUERY. Raises OSError."""
 
     def query(length: int, target: int) -> int:
         command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, length, target))
@@ -342,7 +348,8 @@ def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
 
 
 def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, Any]:
-    """Return the facts of the memory regions of an Intel driver. The first query has length 0 and returns the length.
+    """Return the facts of the memory regions of an Intel driver. `query` takes the length and the address of a
+    buffer; with length 0 it returns the length that is needed. `header` is the size of the header in bytes.
 
     Raises OSError for an impossible length, and struct.error for a truncated answer.
     """
@@ -362,16 +369,16 @@ def _region_facts(query: Callable[[int, int], int], header: int) -> dict[str, An
 
 # ---------------------------------------------------------------- Windows' registry
 
-# Windows' registry keeps memory and driver version for each driver of a display adapter. The entry of a card that was
-# taken out stays: an entry describes a GPU that a library lists, and is none by itself.
+# The Windows registry has the memory and the driver version for each driver of a display adapter. The entry of
+# a removed card remains, so an entry only describes a GPU that a library lists.
 _ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _IDS = re.compile(r"PCI\\VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", re.IGNORECASE)
 _SIZE = "HardwareInformation.qwMemorySize"
 
 
 def read_registry() -> dict[tuple[int | None, int | None], dict[str, FactJson]]:
-    """Return the facts of each model by vendor and device id. Where two entries of a model differ in a fact, the fact
-    is dropped."""
+    """Return the facts of each model by vendor and device id. If two entries of a model differ in a fact, the
+    fact is left out."""
     entries: dict[tuple[int | None, int | None], dict[str, FactJson]] = {}
     for values in _adapters():
         match = _IDS.match(str(values.get("MatchingDeviceId", "")))
@@ -395,7 +402,7 @@ def _registry_facts(values: Mapping[str, Any]) -> dict[str, FactJson]:
 
 
 def _adapters() -> Iterator[dict[str, Any]]:
-    """Yield the values of each adapter's entry by name."""
+    """Yield the values of each adapter's entry in the registry, by name."""
     try:
         import winreg
     except ImportError:
@@ -420,10 +427,11 @@ def _adapters() -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one probe. OPTIONS is a JSON object of keyword arguments.
+    """Run the probe whose name is the first argument. The second argument is a JSON object of keyword
+    arguments.
 
-    A probe of several devices writes several messages. Each message replaces the previous one; a `partial` message
-    counts only if no other follows.
+    A probe of several devices writes several messages, each of which replaces the one before. A `partial`
+    message counts only if no other follows.
     """
     messages = Messages()
     name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}

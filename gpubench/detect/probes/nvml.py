@@ -1,6 +1,6 @@
-"""NVML: identity, links, state and users of NVIDIA GPUs, without creating a context.
+"""NVML: identity, links, state and users of NVIDIA GPUs. No context is created.
 
-Each field is read on its own: a field that a card does not report costs no other field.
+Each field is read on its own, so that a field that a card does not report costs no other field.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gpubench.detect.probes import FactJson, ProbeFailure, fact, require
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
            9: "absent", 12: "absent", 6: "absent", 15: "crashed", 16: "crashed"}  # fmt: skip
-# Errors that are about a GPU as a whole: no permission for it, it is lost, it has to be reset. Of a single field, no
-# permission is none for the field.
+# Errors that concern a GPU as a whole: no permission for it, it is lost, it has to be reset. If a single field
+# has no permission, only that field is missing.
 _LOST = {15: "GPU_LOST", 16: "GPU_LOST"}
 _WHY_NOT = {4: "NO_PERMISSION", **_LOST}
 _HINTS = {
@@ -28,7 +28,7 @@ _HINTS = {
     18: "reboot, or reload the NVIDIA kernel module: it differs from the library",
 }
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
-# Bits of nvmlClocksEventReasons, in the words of nvidia-smi.
+# The bits of nvmlClocksEventReasons, with the names that nvidia-smi uses.
 _THROTTLE = {
     0x2: "applications_clocks", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake", 0x100: "display_clocks",
@@ -38,26 +38,26 @@ _MIG_ON, _ATS = 1, 2
 
 
 class GpuTarget(Protocol):
-    """A device under the driver's own names."""
+    """A device that NVML is to find."""
 
     @property
     def device_id(self) -> str:
-        """Return the device's id in the run."""
+        """The id of the device in the run."""
 
     @property
     def uuid(self) -> str | None:
-        """Return the GPU's uuid, with or without dashes and prefix."""
+        """The uuid of the GPU, with or without dashes and prefix."""
 
     @property
     def pci(self) -> str | None:
-        """Return the device's PCI address."""
+        """The PCI address of the device."""
 
 
 GpuReader = Callable[[], Mapping[str, Any]]
 
 
 class Handle:
-    """The object that NVML calls refer to: a GPU, a MIG instance, or the system if `first` is empty."""
+    """The first arguments of NVML calls: a GPU, a MIG instance, or nothing for calls about the system."""
 
     def __init__(self, nvml: Any, *first: Any) -> None:
         self.nvml = nvml
@@ -65,7 +65,8 @@ class Handle:
         self.errors: dict[int, Exception] = {}  # by NVML's code
 
     def ask(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> FactJson:
-        """Return the fact of one call: `read` turns the answer into a value, an error gives the status."""
+        """Return the fact of one NVML call. `read` turns the answer into a value, and an error gives the
+        status."""
         try:
             answer = getattr(self.nvml, name)(*self.first, *more)
             return fact(None if answer is None else read(answer))
@@ -77,7 +78,7 @@ class Handle:
             return fact(None)
 
     def value(self, name: str, *more: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Return the value of `ask`; None after an error."""
+        """Return the value of `ask`. Return None after an error."""
         return self.ask(name, *more, read=read)["value"]
 
     @property
@@ -86,25 +87,26 @@ class Handle:
 
     @property
     def bdf(self) -> str | None:
-        """Return the PCI address as NVML writes it."""
+        """The PCI address as NVML writes it."""
         return text(getattr(self.value("nvmlDeviceGetPciInfo"), "busId", None))
 
     @property
     def partitioned(self) -> bool:
-        """Tell whether the GPU is cut into MIG instances."""
+        """Whether the GPU is divided into MIG instances."""
         return bool(self.value("nvmlDeviceGetMigMode", read=lambda mode: mode[0] == _MIG_ON))
 
 
 def text(value: Any) -> str | None:
-    """Decode bytes, which older bindings return, to text."""
+    """Return bytes, which older bindings return, as text. Other values are returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the records after each GPU, then all of them with their links: a call on a sick GPU may never return.
+    """Yield the records found so far after each GPU, because a call on a broken GPU may never return, and at
+    the end all records with their links.
 
-    `addresses`: PCI addresses of the GPUs that files show bound to the driver. A GPU that NVML counts but cannot reach
-    has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start.
+    `addresses` holds the PCI addresses of the GPUs that files show bound to the driver. A GPU that NVML counts
+    but cannot reach has the reason in its `why_not`. Raises ProbeFailure if NVML cannot start.
     """
     nvml = nvml or library()
     try:
@@ -143,7 +145,7 @@ def probe_nvml(nvml: Any = None, addresses: Sequence[str] = ()) -> Iterator[dict
 
 
 def library() -> Any:
-    """Return the NVML binding. Raises ProbeFailure if it is not installed."""
+    """Return the module of the NVML binding. Raises ProbeFailure if it is not installed."""
     # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
     with contextlib.suppress(OSError):
         ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
@@ -153,8 +155,8 @@ def library() -> Any:
 
 
 def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
-    """Start NVML; return the GPUs by index, and the errors of GPUs that refuse a handle. Raises the error that keeps
-    NVML from starting."""
+    """Start NVML. Return the GPUs by index, and the errors of the GPUs without a handle, by index. Raises the
+    error that keeps NVML from starting."""
     nvml.nvmlInit()
     handles: dict[int, Handle] = {}
     refused: dict[int, Exception] = {}
@@ -167,7 +169,7 @@ def _start(nvml: Any) -> tuple[dict[int, Handle], dict[int, Exception]]:
 
 
 def _unreachable(index: int, error: Exception) -> dict[str, Any]:
-    """Make the record of a GPU that NVML counts but cannot reach."""
+    """Return the record of a GPU that NVML counts but cannot reach."""
     code = getattr(error, "value", -1)
     size = {"value": None, "status": _STATUS.get(code, "invalid"), "note": str(error)}
     return {
@@ -178,7 +180,7 @@ def _unreachable(index: int, error: Exception) -> dict[str, Any]:
 
 
 def _place(records: Sequence[dict[str, Any]], addresses: Sequence[str]) -> None:
-    """Give the unused addresses to the records without address and uuid, if both are equal in number."""
+    """Assign the unused addresses to the records without address and uuid, if their numbers are equal."""
     reached = {address(record["bdf"]) for record in records}
     free = [bdf for bdf in addresses if address(bdf) not in reached]
     nameless = [record for record in records if not record["bdf"] and not record["uuid"]]
@@ -196,7 +198,7 @@ def _watts(milliwatts: int) -> float:
 
 
 def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
-    """Make the record of one GPU. Raises the driver's error if it gives neither uuid nor address."""
+    """Return the record of one GPU. Raises the driver's error if it gives neither uuid nor address."""
     ask, nvml = handle.ask, handle.nvml
     pci = handle.value("nvmlDeviceGetPciInfo")
     record = {
@@ -230,8 +232,8 @@ def _device(handle: Handle, index: int, driver: str | None) -> dict[str, Any]:
 
 
 def _memory(handle: Handle) -> dict[str, Any]:
-    """Return total, free and reserved bytes of the v2 call. The older call has no `reserved`. A total of 0 counts as
-    missing."""
+    """Return total, free and reserved bytes, by the v2 call or, without `reserved`, by the older call. A total
+    of 0 counts as missing."""
     version = getattr(handle.nvml, "nvmlMemory_v2", None)
     total = fact(None)
     if version is not None:
@@ -249,7 +251,7 @@ def _memory(handle: Handle) -> dict[str, Any]:
 
 
 def throttle_words(handle: Handle) -> list[str]:
-    """Return the reasons why the clocks are held down, in the words of nvidia-smi."""
+    """Return the reasons why the clocks are lowered at present, with the names that nvidia-smi uses."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         mask = handle.value(name)
         if isinstance(mask, int):
@@ -258,7 +260,7 @@ def throttle_words(handle: Handle) -> list[str]:
 
 
 def _instances(handle: Handle, parent: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the MIG instances; memory comes from the instance's own handle."""
+    """Return the records of the MIG instances of a GPU. The memory is that of the instance."""
     records = []
     count = handle.value("nvmlDeviceGetMaxMigDeviceCount") if handle.partitioned else 0
     for index in range(count or 0):
@@ -287,15 +289,15 @@ _LINK_MBPS = 90  # the field NVLINK_SPEED_MBPS_COMMON
 class CardLinks(NamedTuple):
     """The active links of one GPU."""
 
-    to: Mapping[Address, int]  # how many end at each address
-    to_switch: int  # how many end at switches
-    version: FactJson  # of NVLink
+    to: Mapping[Address, int]  # the number of links to each address
+    to_switch: int  # the number of links to switches
+    version: FactJson  # the version of NVLink
     mbps: int | None  # the rate of one link
-    asked: FactJson  # the state of the first link, with the reason where none is reported
+    asked: FactJson  # the state of the first link, or the reason why it is unknown
 
 
 def _links(handle: Handle) -> CardLinks:
-    """Ask each link of a GPU once."""
+    """Return the active links of a GPU. Each link is queried once."""
     to: dict[Address, int] = {}
     switched, version, first_state = 0, fact(None, "absent"), fact(None, "absent")
     for link in range(MOST_LINKS):
@@ -319,7 +321,8 @@ def _links(handle: Handle) -> CardLinks:
 
 
 def _paths(handles: Iterable[Handle]) -> Mapping[Address, list[dict[str, Any]]]:
-    """Return the paths of each GPU to the others, by address. GPUs that are cut into MIG instances have none."""
+    """Return the paths from each GPU to the others, by its address. GPUs that are divided into MIG instances
+    have none."""
     placed = {
         at: (handle, _links(handle))
         for handle in handles
@@ -355,13 +358,14 @@ def _path(own: Handle, mine: CardLinks, peer: Handle, yours: CardLinks, to: Addr
 
 
 def gpu_readers(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
-    """Return, for each device that NVML finds, a function that reads its current state. `absent` receives the reason
-    for each other device."""
+    """Return, by device id, a function that reads the present state of the GPU. For each device that NVML does
+    not find, the reason is stored in `absent`."""
     return {name: partial(_read_gpu, handle) for name, handle in _find_handles(targets, absent, nvml).items()}
 
 
 def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: Any) -> dict[str, Handle]:
-    """Return the handle of each device that NVML finds. `absent` receives the reason for each other device."""
+    """Return the handles of the devices that NVML finds, by device id. For each other device, the reason is
+    stored in `absent`."""
     handles: dict[int, Handle] = {}
     try:
         handles, refused = _start(nvml or library())
@@ -381,7 +385,8 @@ def _find_handles(targets: Iterable[GpuTarget], absent: dict[str, str], nvml: An
 
 
 def _is_target(handle: Handle, target: GpuTarget) -> bool:
-    """Compare by uuid or by address, never by name. A partition's uuid matches no GPU; its address does."""
+    """Tell whether the handle is the target, by uuid or by address, never by name. The uuid of a partition
+    matches no GPU, but its address does."""
     own = handle.uuid
     if own and target.uuid and uuid_key(own) == uuid_key(target.uuid):
         return True
@@ -403,11 +408,12 @@ def _read_gpu(handle: Handle) -> dict[str, Any]:
 
 
 def gpu_users(targets: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
-    """Count, by device id, the processes that compute on the GPU, the processes that only draw, and the bytes in use.
+    """Return, by device id, the number of processes that compute on the GPU, the number of processes that only
+    draw, and the used bytes.
 
-    NVML lists no processes of other containers, but counts their memory. A GPU that is cut into partitions is left out,
-    because users of another partition do not disturb. Memory that the GPU shares with the system counts as 0, because
-    it also holds the system's files.
+    NVML does not list processes of other containers, but counts their memory. A GPU that is divided into
+    partitions is left out, because users of another partition do not disturb. Memory that the GPU shares with
+    the system counts as 0, because it also holds the system's files.
     """
     users = {}
     for name, handle in _find_handles(targets, {}, nvml).items():
