@@ -1,6 +1,7 @@
 """Golden reports: `python -m tests.golden` writes them anew; look at the difference before committing it."""
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,22 @@ CASES += [("tools", name) for name in TOOL_SUFFIXES]
 CASES += [(screen, "plain") for screen in ANSWERS] + [("answer-suite", "markdown")]
 NETWORK_CASES = [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
 NETWORK_CASES += [("assignment", name) for name in ("plain", "markdown", "json", "csv")]
+
+
+# What a wing's own samples draw: their `TEXTS`, by file of the folder `golden` beside them.
+WINGS = [
+    name
+    for name in ("tests.unit.multi.samples", "tests.unit.fleet.samples")
+    if importlib.util.find_spec(name.rpartition(".")[0])
+]
+
+
+def wing_texts() -> dict[Path, Callable[[], str]]:
+    modules = [importlib.import_module(name) for name in WINGS]
+    return {
+        Path(str(module.__file__)).with_name("golden") / name: text
+        for module in modules for name, text in module.TEXTS.items()
+    }  # fmt: skip
 
 
 def path(run: str, format: str) -> Path:

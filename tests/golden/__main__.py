@@ -1,9 +1,12 @@
 """Write the golden reports and the digests of programs anew."""
 
-from tests.golden import CASES, NETWORK_CASES, path, programs, text, write_small
+from tests.golden import CASES, NETWORK_CASES, path, programs, text, wing_texts, write_small
 
 for run, name in (*CASES, *NETWORK_CASES):
     path(run, name).write_text(text(run, name), encoding="utf-8", newline="\n")
     print(path(run, name).name)
+for file, draw in wing_texts().items():
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(draw(), encoding="utf-8", newline="\n")
 write_small()
 programs.write()

@@ -223,6 +223,22 @@ def test_both_sides_choose_their_kernels_on_their_own_copies(session, assigned, 
     assert np.array_equal(tuned[1][1].array, value.array)
 
 
+@pytest.mark.parametrize(("kept", "written", "copied"), [(False, False, 1), (False, True, 2), (True, False, 2)])
+def test_a_state_is_copied_once_somebody_wrote_it_or_where_the_op_keeps_it(assigned, kept, written, copied):
+    read, state = (assigned.allocate((3,), "float32") for _ in range(2))
+    for value in (read, state):
+        assigned.upload(value, np.ones(3, np.float32))
+        value.uploaded = False
+    assigned.keeps_state = kept
+    case = Case("add", "vector", {"n": 3}, "float32", "tuned", "resident-waited", DEVICE)
+    launch = two_sides.StageLaunch(kernels.load("add"), case, (read, state), state)
+    segment = two_sides.Segment(assigned, "g")
+    segment.add(launch, state, {id(state)} if written else set())
+    segment()
+    assert ([read.places, state.places].count("cg"), state.places) == (1, "g")
+    assert np.array_equal(state.device.array, [2, 2, 2]) == (copied == 2)
+
+
 @pytest.mark.parametrize(("limit_s", "rounds"), [(60, 15), (2, 2), (1.5, 1), (0.5, 1)])
 def test_a_prediction_rests_on_rounds_after_one_to_warm_up(session, tmp_path, monkeypatch, limit_s, rounds):
     """A round takes a second; both chains run before it, and what flows is copied."""
