@@ -1,8 +1,9 @@
-"""The built-in ops. Each file holds a group that shares code; its `OPS` are the declarations.
+"""The built-in ops. Each file declares a group of ops that share code, in its tuple `OPS`.
 
-Listing the ops imports nothing: their names stand in the files as literals. Other packages add ops through the
-entry-point group `gpubench.ops`. A child process tries such an op before it is imported, so that an op that breaks,
-hangs or exits harms nothing else. Every package above this may read declarations; kernels use `base` alone.
+Listing the ops imports nothing, because their names are literals in the files. Other packages add ops through
+the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported, so that an
+op that breaks, hangs or exits harms nothing else. Every package may read the declarations; the code of kernels
+uses only `base`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gpubench.base.plugins import wings
 if TYPE_CHECKING:
     from gpubench.kernels.contract.op import Op
 
-# The calls of a session that are timed by themselves, and compute nothing.
+# The overheads: calls of a session that are timed although they compute nothing.
 OVERHEADS = {
     "open": "import the library and open the device, in a fresh process",
     "launch": "enqueue an empty launch, without waiting",
@@ -31,15 +32,15 @@ OVERHEADS = {
     "download": "n bytes to the host: library into ordinary memory, tuned pinned or mapped",
 }
 
-# Functions of a user's own as ops, once they were described: by file and id.
+# The user's functions as ops, by file and by id.
 _own: dict[str, dict[str, Op]] = {}
 
 _ROOT = Path(__file__).parents[1]
-# The fields of a declaration that a listing shows: literals, one behind the other.
+# The fields of a declaration that a listing shows. They are literals that follow each other.
 _DECLARED = re.compile(r'\bname="(\w+)",\s+group="(\w+)",\s+summary="([^"]*)"')
 
-# The groups in the order of listings and reports; one of another package comes after these. Those in the second line
-# are measured on request: `--ops all` leaves them out.
+# The groups in the order of listings and reports; groups of other packages come last. Those in ON_REQUEST are
+# measured only on request, so `--ops all` leaves them out.
 _USUAL = ("vector", "math", "reduction", "matrix", "activation", "derivative")
 ON_REQUEST = ("layers", "network", "overhead", "collective")
 
@@ -47,13 +48,14 @@ ON_REQUEST = ("layers", "network", "overhead", "collective")
 class ListedOp(NamedTuple):
     """An op's line in a listing."""
 
-    group: str  # heading that it stands under
+    group: str  # heading of its group
     summary: str  # the op in one sentence
 
 
 @cache
 def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
-    """Return, by name, the module that declares each op of a package of gpubench, and the op's line in a listing."""
+    """Return, by the name of an op, the module that declares it and its line in a listing. `package`: a folder
+    of gpubench."""
     files = (_ROOT / package).glob("*.py")
     return {
         name: (f"gpubench.{package}.{path.stem}", ListedOp(group, summary))
@@ -64,14 +66,14 @@ def _declarations(package: str = "kernels") -> dict[str, tuple[str, ListedOp]]:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the names of the built-in ops and of the wings' ops, sorted. Nothing is imported."""
+    """Return the sorted names of the built-in ops and of the ops of wings, without importing anything."""
     return tuple(sorted((*_declarations(), *OVERHEADS, *wings.brought("ops"))))
 
 
 @cache
 def listing() -> dict[str, ListedOp]:
-    """Return the lines of the built-in ops and of the usable ops of wings, by name. Lines of ops that gpubench declares
-    are literals, read from the text of the files without an import."""
+    """Return the lines of the built-in ops and of the usable ops of wings, by name. The lines are read from the
+    text of the files, without an import, except for ops that wings make."""
     entries = {name: ListedOp("overhead", summary) for name, summary in OVERHEADS.items()}
     packages = {place.split(".")[1] for place in wings.brought("ops").values()}
     for package in ("kernels", *packages):
@@ -85,17 +87,18 @@ def listing() -> dict[str, ListedOp]:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Return the names of all listed ops that compute something; overheads do not."""
+    """Return the names of all listed ops that compute something, which overheads do not."""
     return tuple(name for name in listing() if load(name).overhead is None)
 
 
 def usual() -> tuple[str, ...]:
-    """Return the names of the ops that `all` stands for: every group except those measured only on request."""
+    """Return the names of the ops that `all` stands for: all groups except those that are measured only on
+    request."""
     return tuple(name for name, op in listing().items() if op.group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
-    """Return the op `name`: a built-in op, a user's function, or else an op of an installed package that passed a
+    """Return the op `name`: a built-in op, a user's function, or an op of an installed package that passed its
     trial.
 
     Raises KeyError if there is none, and BadPlugin if the op is broken.
@@ -111,7 +114,7 @@ def load(name: str) -> Op:
 
 
 def add_functions(source: str, ops: Sequence[Op]) -> None:
-    """Make the functions of a user's file known to `load`. They replace the earlier functions of that file."""
+    """Make the functions of a user's file known to `load`. They replace earlier functions of the same file."""
     _own[source] = {op.name: op for op in ops}
 
 
@@ -121,8 +124,8 @@ def own() -> dict[str, Op]:
 
 
 def load_all(requested: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
-    """Return the ops of these names, and the error of each op that is broken. Raises KeyError for a name that no op
-    has."""
+    """Return the ops of these names, and the error of each op that is broken. Raises KeyError if there is no op
+    of a name."""
     ops: dict[str, Op] = {}
     broken: dict[str, BadPlugin] = {}
     others = [name for name in requested if name not in names() and name not in own()]
@@ -160,7 +163,8 @@ def _built_in(name: str) -> Op:
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the names of the listed ops by group: groups in listing order, names sorted."""
+    """Return the names of the listed ops by group. Groups are in the order of listings, and names are
+    sorted."""
     members: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name, op in listing().items():
         members.setdefault(op.group, []).append(name)
@@ -168,23 +172,25 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def foreign() -> tuple[str, ...]:
-    """Return the names of the ops of installed packages, sorted. Their modules are not imported. Takes 30 to 60 ms."""
+    """Return the sorted names of the ops of installed packages, without importing their modules. This takes 30
+    to 60 ms."""
     from gpubench.base import plugins
 
     return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def find_namesakes() -> dict[str, BadPlugin]:
-    """Return, by name, why an op of an installed package cannot be used: another op or package has that name too."""
+    """Return an error for each op of an installed package that cannot be used, because another op has its
+    name."""
     from gpubench.base import plugins
 
     return plugins.find_namesakes(plugins.OPS, names())
 
 
 def elementwise(**declaration: Any) -> Op:
-    """Return an op whose output i depends on element i of each input. Packages declare their own ops with it.
+    """Return an op whose output i depends only on element i of each input. Packages declare their ops with it.
 
-    The keywords are those of `templates/elementwise.py`, which docs/extending.md explains.
+    The keywords are those of `templates/elementwise.py`; docs/extending.md explains them.
     """
     from gpubench.kernels.templates import elementwise as template
 
@@ -192,7 +198,7 @@ def elementwise(**declaration: Any) -> Op:
 
 
 def reduction(**declaration: Any) -> Op:
-    """Return an op that folds n elements to one number. The keywords are those of `templates/reduce.py`."""
+    """Return an op that reduces n elements to one number. The keywords are those of `templates/reduce.py`."""
     from gpubench.kernels.templates import reduce as template
 
     return template.reduction(**declaration)

@@ -1,12 +1,14 @@
-"""attention: softmax(q k^T / sqrt(e), causal) v for each head, the core of a transformer, without an n x n array.
+"""attention: softmax(q k^T / sqrt(e), causal) v for each head, the core of a transformer, without an n x n
+array.
 
-A row of qkv holds the query, the key and the value of one token, each cut into heads of e elements, as the projection
-before it writes them. A token attends to itself and to the tokens before it: half of the n x n scores. Source of the
-fused implementations: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv
-1805.02867.
+A row of qkv holds the query, the key and the value of one token, each divided into heads of e elements, as the
+projection before it writes them. A token attends to itself and to the tokens before it, which is half of the n
+x n scores. Source of the fused implementations: Dao and others, arXiv 2205.14135; of the running maximum:
+Milakov and Gimelshein, arXiv 1805.02867.
 
-- CPU: compiled, four queries at once; keys in blocks, with each element's values side by side.
-- CUDA and WGSL: a thread holds queries and their results in registers and goes through the keys, `templates/attention`.
+- CPU: compiled, four queries at a time; keys are in blocks in which the values of each element are adjacent.
+- CUDA and WGSL: a thread holds queries and their results in registers and goes through the keys
+  (`templates/attention`).
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ from gpubench.kernels.templates.attention import (
 from gpubench.kernels.templates.cpu import SLOW_HALVES, compiled_kernel, numba_candidates, numba_prelude
 
 _HEADS = 8
-# Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
+# Least and most rows of the float64 reference at a time, and numbers of a block, of which a core's cache holds
+# two.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 
 
 def _flops(params: Params) -> int:
-    """Count the operations of the half that is needed: two products, and five operations for each score (subtract, exp,
-    add, divide, maximum)."""
+    """Return the operations for the half of the scores that is needed: two products, and five operations for
+    each score (subtract, exp, add, divide, maximum)."""
     of = by_heads(params)
     return (4 * of.width + 5 * of.heads) * of.pairs
 
@@ -55,7 +58,8 @@ def _expr(xp: Array, qkv: Array, heads: int = _HEADS, tokens: int | None = None)
 
 
 def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return the rows of v, added up with the weights of each query. A block of weights stays in the caches."""
+    """Return, for each query, the sum of the rows of v with the weights of this query. A block of weights stays
+    in the caches."""
     out, most = xp.empty_like(v), max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // len(v)))
     for rows, seen, weights in weights_by_blocks(xp, q, k, most):
         out[rows] = weights @ v[seen]
@@ -63,8 +67,8 @@ def _weigh(xp: Array, q: Array, k: Array, v: Array) -> Array:
 
 
 def _scale(xp: Array, q: Array, k: Array, v: Array) -> Array:
-    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)). A score has the error of an inner product, which moves the
-    weights."""
+    """Return (sum p |v|) (1 + |q| max |k| / sqrt(e)). A score has the error of an inner product, which changes
+    the weights."""
     lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
     slack = 1 + lengths * xp.max(longest) / math.sqrt(q.shape[-1])
     return _weigh(xp, q, k, xp.abs(v)) * slack[:, None]
@@ -79,12 +83,12 @@ def _with_heads(build: Callable[[Heads, str, Limits], Any]) -> Callable[[Params,
 
 _KEYS = 256
 _QUERIES = 4
-_WORK = 8  # elements of an elementwise op that a pair of tokens costs as much as, for the number of threads
+_WORK = 8  # a pair of tokens costs as much as this many elements of an elementwise op
 
 
 def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates for each number of threads worth a trial: one pass copies keys and values, the next takes
-    the queries."""
+    """Return a candidate for each number of threads that is worth a trial. One pass copies keys and values, and
+    the next one computes the queries."""
     blocks, size = ceil_div(of.n, _KEYS), max(4, ITEMSIZE[dtype])
     heads, pairs = of.sequences * of.heads, ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
@@ -107,8 +111,8 @@ def _compile(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def _four(line: str, indentation: int) -> str:
-    """Repeat the line for each of the four queries: its name Q, its `row` in qkv, and the places of its scores and of
-    its sum."""
+    """Return the line for each of the four queries. Its fields are the query's name `q`, its `row` in qkv, and
+    the places of its scores and of its sum."""
     queries = (("a", "q", "", ""), ("b", "r1", "KEYS + ", "E + "), ("c", "r2", "2 * KEYS + ", "2 * E + "),
                ("e", "r3", "3 * KEYS + ", "3 * E + "))  # fmt: skip
     return "\n".join(

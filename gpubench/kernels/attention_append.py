@@ -1,15 +1,16 @@
-"""The attention of one new token over a cache of keys and values. The launch first appends the token's own key and
-value to the cache; `cache_append` appends those of a whole prompt.
+"""attention_append: the attention of one new token over a cache of keys and values. The launch first appends
+the token's own key and value to the cache. `cache_append` appends those of a whole prompt.
 
-The position of the token stays on the device, where tokens are made. Rows of the cache behind it are not read. Bound by
-memory.
+The position of the token stays on the device, where tokens are made. Rows of the cache after it are not read.
+The op is bound by memory.
 
-- CPU: two products by NumPy, all heads at once.
-- CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the scores;
-  where keys are few, several threads share a key. Then teams of threads, each as wide as a value, add up the values
-  of their own keys, with a running maximum and a running sum. At the end the teams merge. A step takes two barriers,
-  so with few keys the time is the latency of memory, one access after the other. The group reads its head's new key
-  and value from the input and writes them to the cache as well: no other group reads them in this launch.
+- CPU: two products by NumPy, for all heads at once.
+- CUDA and WGSL: a group for each head goes through the keys in steps. In each step its threads compute the
+  scores; if there are few keys, several threads share a key. Then teams of threads, each as wide as a value,
+  add up the values of their own keys, with a running maximum and a running sum. At the end the teams merge
+  their results. A step takes two barriers, so with few keys the time is the latency of memory, one access after
+  the other. The group reads its head's new key and value from the input and also writes them to the cache; no
+  other group reads them in this launch.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ def _cache(params: Params) -> Shape:
 
 
 def _traffic(params: Params, dtype: Dtype) -> int:
-    """Count the rows read from the cache, a query, a result, the key and value written to the cache, and the
-    position."""
+    """Return the bytes of the rows read from the cache, of a query, a result, the key and value written to the
+    cache, and the position."""
     return (2 * params["n"] + 4) * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 
 def _cut(xp: Array, qkv: Array, position: Array, cache: Array, heads: int) -> tuple[Array, Array, Array]:
-    """Return the query, and the keys and values of the tokens that it sees, as heads x n x e. All are views."""
+    """Return the query, and the keys and values of the tokens that it sees, as views of heads x n x e."""
     seen, width = int(position[0]) + 1, cache.shape[1] // 2
     shape = (seen, heads, width // heads)
     k, v = (xp.moveaxis(xp.reshape(cache[:seen, i * width : (i + 1) * width], shape), 0, 1) for i in range(2))
@@ -102,7 +103,7 @@ def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HE
 
 
 def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> tuple[Array, Array]:
-    """Read all rows of the cache and mask those behind the token: its position stays on the device."""
+    """Read all rows of the cache and mask those after the token, because its position stays on the device."""
     cache.index_copy_(0, position.long(), qkv[:, qkv.shape[1] // 3 :])
     room, width = cache.shape[0], cache.shape[1] // 2
     k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
@@ -140,14 +141,14 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 # ---------------------------------------------------------------- groups of threads
 
 
-_THREADS = 256  # of a head; as many elements as it may have
+_THREADS = 256  # threads for each head, and the most elements of a head
 
 
 class _Group(NamedTuple):
-    """The way in which the threads of a group share a head."""
+    """How the threads of a group share a head."""
 
-    units: int  # loads of a row of the cache
-    shares: int  # threads that make the score of a key
+    units: int  # loads for a head's key or value in a row of the cache
+    shares: int  # threads that compute the score of one key
 
     @property
     def teams(self) -> int:
@@ -161,8 +162,8 @@ class _Group(NamedTuple):
 
 
 def _group(of: Heads, width: int, room: int) -> _Group:
-    """Choose how many threads share a key: one, or more where all keys fit into one step. They read the key together,
-    `width` elements at once. Raises Unsupported if a head has more elements than a group has threads."""
+    """Choose how many threads share a key: one, or more if all keys fit into one step. Together they read the
+    key, `width` elements per load. Raises Unsupported if a head has more elements than a group has threads."""
     if of.e > _THREADS:
         why = f"a head of {of.e} elements exceeds a group of {_THREADS} threads"
         raise Unsupported(why, reason="limit")
@@ -411,8 +412,8 @@ def _cache_append_fits(params: Params) -> str | None:
 
 
 def _cache_append_traffic(params: Params, dtype: Dtype) -> int:
-    """Count the appended keys and values twice, as read and as written, and the start. The rows already in the cache
-    are not moved."""
+    """Return the bytes of the appended keys and values, read and written, and of the start. The rows already in
+    the cache are not moved."""
     return 4 * params["n"] * _width(params) * ITEMSIZE[dtype] + ITEMSIZE["int32"]
 
 

@@ -1,13 +1,15 @@
-"""attention_grad: the gradient of `attention` by its queries, keys and values, without an n x n array in memory.
+"""attention_grad: the gradient of `attention` with respect to its queries, keys and values, without an n x n
+array.
 
-Let p be the weights of a query and g the gradient of its result. With dp = g v^T and ds = p (dp - sum(p dp)), the
-gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao and others,
-arXiv 2205.14135.
+Let p be the weights of a query and g the gradient of its result. With dp = g v^T and ds = p (dp - sum(p dp)),
+the gradients are dq = ds k / sqrt(e), dk = ds^T q / sqrt(e) and dv = p^T g. Source, also of the two passes: Dao
+and others, arXiv 2205.14135.
 
-- CPU: blocks of queries of a head, by BLAS; each thread takes heads.
-- CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score, the sum of
-  the powers and sum(p dp). The second pass goes over the keys. It computes the weights again from these numbers and
-  writes dk and dv. No two threads write the same element. On CUDA eight threads share a query or a key.
+- CPU: blocks of queries of a head, by BLAS; each thread takes whole heads.
+- CUDA and WGSL: the first pass goes over the queries. It writes dq, and for each query the largest score, the
+  sum of the powers and sum(p dp). The second pass goes over the keys. It computes the weights again from these
+  numbers and writes dk and dv. No two threads write the same element. On CUDA eight threads share a query or a
+  key.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ from gpubench.kernels.templates.attention import (
 from gpubench.kernels.templates.cpu import SLOW_HALVES, Blocks, Launch
 
 _HEADS, _ROWS = 8, 256
-_STATISTICS = 3  # of a query: its largest score, one over the sum of the powers, sum(p dp)
+_STATISTICS = 3  # numbers of a query: its largest score, one over the sum of the powers, sum(p dp)
 
 
 def _flops(params: Params) -> int:
-    """Count five products of each pair of tokens, and eleven operations on its score."""
+    """Return the operations: five products for each pair of tokens, and eleven operations on its score."""
     of = by_heads(params)
     return (10 * of.width + 11 * of.heads) * of.pairs
 
@@ -74,7 +76,7 @@ def _torch(torch: Any, qkv: Any, dout: Any, heads: int = _HEADS, tokens: int | N
 
 
 def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return dq, dk and dv of one head, block by block of its queries."""
+    """Return dq, dk and dv of one head, computed by blocks of its queries."""
     by = 1 / math.sqrt(q.shape[1])
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for rows, seen, p in weights_by_blocks(np, q, k, _ROWS):
@@ -88,8 +90,8 @@ def _gradient(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, A
 
 
 def _bound(np: Any, q: Array, k: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Return the sums of the absolute terms of dq, dk and dv. A score has the error of an inner product, which moves
-    the weights; dp has the error of another inner product."""
+    """Return the sums of the absolute terms of dq, dk and dv. A score has the error of an inner product, which
+    changes the weights, and dp has the error of another inner product."""
     by = 1 / math.sqrt(q.shape[1])
     lengths = [np.sqrt(np.sum(x * x, axis=1)) for x in (q, k, v, g)]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
@@ -270,7 +272,7 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _wgsl_sources(of: Heads, storage: Storage) -> tuple[str, str]:
-    """Return the text of the pass over the queries and the text of the pass over the keys."""
+    """Return the texts of the pass over the queries and of the pass over the keys."""
     units = of.e // storage.width
     parts, across = units * storage.parts, of.heads * units
     kind, by = f"array<{storage.part}, {parts}>", repr(1 / math.sqrt(of.e))

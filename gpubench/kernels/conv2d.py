@@ -1,11 +1,13 @@
-"""conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel, in the order image, channel, y, x.
+"""conv2d: the convolution of n images with filters of 3 x 3, padded by one pixel, in the order image, channel,
+y, x.
 
-As a product: the filters, each a row of 9 C numbers, times the patches of an image, each a column of 9 C numbers for a
-pixel.
+As a matrix product it is: the filters, each a row of 9 C numbers, times the patches of an image, each a column
+of 9 C numbers for a pixel.
 
-- CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after band.
-- CUDA: Winograd's products (templates/winograd). Few images take a tiled product, whose blocks read each patch from
-  the image itself.
+- CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after
+  band.
+- CUDA: Winograd's products (templates/winograd). Few images take a tiled product, whose blocks read each patch
+  from the image itself.
 - WGSL: Winograd's products too, or the register-blocked matmul, which reads each patch from the image itself.
 """
 
@@ -24,7 +26,7 @@ from gpubench.kernels.templates.matmul.register import Patches
 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
 _TAPS = tuple((dy, dx) for dy in range(3) for dx in range(3))
-_BAND = 256 * 1024  # elements of the patches of a band: they have to be in cache still
+_BAND = 256 * 1024  # most elements of the patches of a band, so that they stay in cache
 _TOGETHER = 4  # images of the float64 reference at a time
 
 
@@ -49,7 +51,8 @@ def _out(params: Params) -> Shape:
 
 
 def _flops(params: Params) -> int:
-    """Count the taps inside the image. Along a side of S pixels they are 3 S - 2 of 3 S."""
+    """Return the operations of the taps inside the image. Along a side of S pixels these are 3 S - 2 of 3 S
+    taps."""
     channels, filters, side = _sides(params)
     return 2 * params["n"] * filters * channels * (3 * side - 2) ** 2
 
@@ -62,7 +65,7 @@ def _shift(xp: Array, x: Array) -> list[Array]:
 
 
 def _expr(xp: Array, x: Array, w: Array) -> Array:
-    """Add nine products, one for each tap."""
+    """Return the sum of nine products, one for each tap."""
     n, channels, side, _ = x.shape
     out = 0
     for (dy, dx), image in zip(_TAPS, _shift(xp, x), strict=True):
@@ -71,7 +74,8 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, w: Array) -> Array:
-    """Compute a few images at a time. They stay in the caches, which halves the time."""
+    """Return the result, computed for a few images at a time, which stay in the caches. This halves the
+    time."""
     starts = range(0, len(x), _TOGETHER)
     return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
@@ -86,7 +90,7 @@ def _scale(xp: Array, x: Array, w: Array) -> Array:
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch over bands of rows. Halves are computed in float32."""
+    """Return a launch that computes bands of rows. Halves are computed in float32."""
     channels, filters, side = _sides(params)
     rows = max(1, min(side, _BAND // (9 * channels * side)))
     scratch = ThreadScratch(np)
@@ -130,10 +134,10 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 
 
 class _Tile(NamedTuple):
-    """The work of a block: some pixels by some filters."""
+    """The work of a block of threads: some pixels by some filters."""
 
-    pixels: int  # pixels of a block, one a thread of a group while it loads
-    lanes: int  # filters and pixels that a thread multiplies; its square is the filters of a block
+    pixels: int  # pixels of a block; while loading, each thread of a group has one
+    lanes: int  # filters, and pixels, of a thread; its square is the number of filters of a block
     groups: int  # groups of threads that share the channels
 
     @property
@@ -145,31 +149,32 @@ class _Tile(NamedTuple):
         return ceil_div(params["n"] * side * side, self.pixels), ceil_div(filters, self.filters), 1
 
 
-_TILES_BESIDE = 2  # candidates of WGSL beside Winograd's products
-# When images are few, blocks are, and each must be short.
+_TILES_BESIDE = 2  # further candidates of WGSL if Winograd's products are the default
+# With few images there are few blocks, and each must be short.
 _MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """Choose the tile. In float64 the sums of more groups would not fit into a block's memory."""
+    """Choose the tile. In float64 the sums of more groups would not fit into the memory of a block."""
     if dtype == "float64":
         return _DOUBLE
     return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
 
 
 def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
-    """Tell whether the grid has a block for at least every second multiprocessor."""
+    """Return whether the grid has at least one block for every two multiprocessors."""
     return 2 * grid[0] * grid[1] >= multiprocessors(limits)
 
 
 def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
-    """Tell whether Winograd's products pay. Never in float64: their sums would not fit."""
+    """Return whether Winograd's products are worth it. In float64 they never are, since their sums would not
+    fit."""
     _, filters, side = _sides(params)
     return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build Winograd's two launches or one tiled launch. Raises Unsupported beyond CUDA's largest grid."""
+    """Build Winograd's two launches, or one tiled launch. Raises Unsupported beyond CUDA's largest grid."""
     n, (channels, filters, side) = params["n"], _sides(params)
     if _by_winograd(params, dtype, limits):
         return winograd.cuda_program(n, channels, filters, side, dtype, limits)
@@ -311,9 +316,9 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return Winograd's products as the default if the device can hold a group and there are many groups, else the
-    tiles alone. On an H200, from 8 images on, Winograd's products took 0.55 to 0.75 of the best tile's time, so only a
-    few tiles are tried beside them."""
+    """Return the candidates. Winograd's products are the default if the device can hold a group and there are
+    enough groups; otherwise the candidates are only the tiles. On an H200, from 8 images on, Winograd's
+    products took 0.55 to 0.75 of the best tile's time, so only a few tiles are tried in addition."""
     products = wgsl.candidates(_product(params, dtype), limits)
     if limits.software or not (_by_winograd(params, dtype, limits) and winograd.fits(limits)):
         return products

@@ -1,24 +1,25 @@
-"""Products of a layer: n rows times a matrix of weights, and the epilogue applied to the result before it is read.
+"""Products of a layer: n rows times a matrix of weights, and the epilogue applied to the result before it is
+read.
 
-- CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and activation
-  while the rows are in its cache. On two cores this takes half the time of the plain expression. Few rows go through
-  BLAS at once, on its own threads.
-- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. For few rows
-  one launch does everything.
-- WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results. Few rows have their own
-  kernel.
+- CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and
+  activation while the rows are in its cache. On two cores this takes half the time of the plain expression. Few
+  rows go through BLAS at once, on its own threads.
+- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. For
+  few rows one launch does everything.
+- WGSL: the register-blocked matmul, whose threads apply the epilogue to their own results. Few rows have their
+  own kernel.
 
-Rows may be normed first, out = f(layernorm(x) w + b), as a transformer does before each part. The norm of a few rows
-takes less time than a launch of its own.
+Rows may be normed first, out = f(layernorm(x) w + b), as a transformer does before each of its parts. The norm
+of a few rows takes less time than a launch of its own.
 
-- CPU: the compiled norm writes an array that is kept; then the layer as above.
-- CUDA: few rows take one launch, whose blocks each compute the norm of the rows that they multiply. Others take the
-  kernel of layernorm, cuBLAS and a pass over the result.
-- WGSL: the candidates of a linear layer. The candidate for few rows computes the norm in each group; the others read
-  it from a dispatch before them.
+- CPU: the compiled norm writes to an array that is kept; then the layer is computed as above.
+- CUDA: few rows take one launch, whose blocks each compute the norm of the rows that they multiply. More rows
+  take the kernel of layernorm, cuBLAS and a pass over the result.
+- WGSL: the candidates of a linear layer. The candidate for few rows computes the norm in each group; the others
+  read it from an earlier dispatch.
 
-norm_linear_last computes the logits of the last of n tokens, which are all that a model needs to continue a text. It
-uses the kernels for few rows.
+norm_linear_last computes the logits of only the last of n tokens, which are all that a model needs to continue
+a text. It uses the kernels for few rows.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ from gpubench.kernels.templates.rows import wgsl as wgsl_rows
 
 _WIDTH = 256
 _OPTIONS = {"k": f"columns of the input ({_WIDTH})", "m": f"columns of the result ({_WIDTH})"}
-# Rows of a slab: fewer make every product of BLAS read the weights too often, more leave its cache.
+# Least rows and most elements of a slab. With fewer rows BLAS reads the weights too often, more do not fit its
+# cache.
 _FEWEST_ROWS, _SLAB = 128, 256 * 1024
 
 
@@ -86,19 +88,19 @@ def across(params: Params) -> Shape:
 
 
 def scale_of_sum(xp: Array, x: Array, w: Array, *added: Array) -> Array:
-    """Return the scale of x w + b + ..."""
+    """Return the scale of the sum x w + b + ..., for the tolerance."""
     return sum((xp.abs(other) for other in added), norms(xp, x, w))
 
 
 def linear(
     *, epilogue: Epilogue, turned: bool = False, expr: Callable[..., Array] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs after x
-    and w.
+    """Return the op that multiplies rows x by weights w and applies `epilogue`, whose operands are the inputs
+    after x and w.
 
-    `turned`: the rows are gradients dy, and the weights are stored m x k, as in the layer whose backward pass this is.
-    `expr` replaces the array expression that the epilogue's formula gives. `declared` are the op's name, group,
-    summary, `library` and `tolerance`.
+    `turned`: the rows are gradients dy, and the weights are stored m x k, as in the layer whose backward pass
+    this is. `expr` replaces the array expression that the epilogue's formula gives. `declared`: the op's name,
+    group, summary, `library` and `tolerance`.
     """
     x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
@@ -147,8 +149,8 @@ def _flops(per_element: int, params: Params) -> int:
 
 
 def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch over slabs of rows on all threads, or over all rows at once. Halves are computed in float32 and
-    rounded once, in the result."""
+    """Return a launch that computes slabs of rows on all threads, or all rows at once. Halves are computed in
+    float32, and only the result is rounded."""
     scratch, finish = ThreadScratch(np), epilogue.in_place
 
     def launch(inputs: Sequence[Array], output: Array) -> None:
@@ -190,7 +192,7 @@ def build_cpu(epilogue: Epilogue, turned: bool, np: Any, blocks: Blocks, params:
 
 
 def slab_rows(n: int, widest: int, threads: int) -> int:
-    """Return the rows of a slab: all n rows if each thread would get too few."""
+    """Return the number of rows of a slab. It is n if each thread would get too few rows."""
     if n < threads * _FEWEST_ROWS or threads == 1:
         return n
     longest = max(_FEWEST_ROWS, _SLAB // widest)
@@ -204,7 +206,7 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
 def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Build one launch for few rows; for more, cuBLAS and a pass over the result."""
+    """Build one launch for few rows, or else cuBLAS and a pass over the result."""
     n, m, k = sides(params)
     if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
         return CudaProgram((few,))
@@ -214,14 +216,14 @@ def build_cuda(
 def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
-    """Return the product that WGSL computes."""
+    """Return the product that the WGSL kernels compute."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)
 
 
 def _gelu_scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
-    """Return gelu's slope times the scale of z, plus eight times the scale of gelu: gelu alone is allowed eight times
-    the units of a product."""
+    """Return the largest slope of gelu times the scale of z, plus eight times the scale of gelu, because gelu
+    alone is allowed eight times the units of a product."""
     return GELU_SLOPE * scale_of_sum(xp, x, w, b) + 8 * gelu_scale(xp, x @ w + b)
 
 
@@ -234,8 +236,8 @@ def _turned_scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
 
 _NORM = kernels.load("layernorm")
 _ROW = row_formula(_NORM.name, _NORM.inputs, layernorm)
-_NORM_FLOPS = 7  # of an element
-_NORMED = "normed"  # the rows between the norm and the product, where it is no single launch
+_NORM_FLOPS = 7  # operations of the norm for each element
+_NORMED = "normed"  # name of the array between the norm and the product, if they are two launches
 _NAMES = (_NORMED, "w")
 
 
@@ -244,8 +246,8 @@ def _across(params: Params) -> Shape:
 
 
 def norm_linear(*, plain: Op, epilogue: Epilogue, slope: float = 1.0, **declared: Any) -> Op:
-    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the largest
-    slope of the epilogue: the norm's error grows by that factor at most."""
+    """Return the op that applies the linear layer `plain`, with this epilogue, to layernorm(x). `slope` is the
+    largest slope of the epilogue, by which the error of the norm grows at most."""
     x, *weights = plain.inputs
     normed = (
         Operand("x", rows_in, "normal"),
@@ -283,8 +285,8 @@ def _normed_flops(plain: Op, params: Params) -> int:
 
 
 def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Array, *weights: Array) -> Array:
-    """Return the layer's own scale plus the scale of the norm's error after the product. Both have the same number of
-    units."""
+    """Return the scale of the layer, plus the scale of the norm's error after the product. Both have the same
+    number of units."""
     own, of_rows = plain.tolerance.scale, _NORM.tolerance.scale
     assert own is not None
     assert of_rows is not None
@@ -297,7 +299,8 @@ def _normed_scale(plain: Op, slope: float, xp: Array, x: Array, g: Array, c: Arr
 
 
 def _compile(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return a candidate for each number of threads of the compiled norm. NumPy computes the layer after it."""
+    """Return a candidate for each number of threads of the compiled norm. NumPy computes the layer after the
+    norm."""
 
     def build(norm: Candidate) -> Any:
         return msgspec.structs.replace(norm.build(), behind=layer, between={_NORMED: rows_in(params)})
@@ -331,7 +334,7 @@ def _normed_cuda(epilogue: Epilogue, params: Params, dtype: str, limits: Limits)
 
 
 def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates of the layer. Raises Unsupported."""
+    """Return the candidates of the layer, with the norm. Raises Unsupported."""
     product(("x", "w"), False, epilogue, params, dtype).require(limits)
     layers = wgsl.candidates(product(_NAMES, False, epilogue, params, dtype), limits)
     return tuple(
@@ -340,8 +343,8 @@ def _candidates(epilogue: Epilogue, params: Params, dtype: str, limits: Limits) 
 
 
 def _wgsl(epilogue: Epilogue, params: Params, dtype: str, limits: Limits, of: Candidate) -> WgslProgram:
-    """Build one dispatch for few rows, in which each group computes the norm; else the norm's passes and then the
-    layer's."""
+    """Build one dispatch in which each group computes the norm, if the candidate is that for few rows;
+    otherwise the dispatches of the norm and then those of the layer."""
     if of.name == few_rows.NAME:
         program = few_rows.wgsl_program(_weighted_rows(epilogue, params, dtype), limits)
         if program is not None:
@@ -367,7 +370,7 @@ def _last_flops(params: Params) -> int:
 
 
 def _last_traffic(params: Params, dtype: Dtype) -> int:
-    """Count the last row, its norm's weights, the matrix and the logits."""
+    """Return the bytes of the last row, the weights of its norm, the matrix and the logits."""
     width, vocabulary = _head(params)
     return ITEMSIZE[dtype] * (3 * width + width * vocabulary + vocabulary)
 
@@ -381,7 +384,7 @@ def _last_torch(torch: Any, x: Array, g: Array, c: Array, w: Array) -> Array:
 
 
 def _last_scale(xp: Array, x: Array, g: Array, c: Array, w: Array) -> Array:
-    """Return the scale of a product whose row elements have the error of their norm."""
+    """Return the scale of a product whose rows have the error of their norm."""
     of_row = _NORM.tolerance.scale
     assert of_row is not None
     return norms(xp, of_row(xp, x[-1:], g, c), w)
@@ -403,7 +406,7 @@ def _last_row(params: Params, dtype: str) -> few_rows.WeightedRows:
 
 
 def _require_row(step: Any, params: Params) -> Any:
-    """Return the step. Raises Unsupported if it is None, because a row does not fit into a group."""
+    """Return the step. Raises Unsupported if it is None, because then a row does not fit into a group."""
     if step is None:
         raise Unsupported(f"a group does not hold a row of {_head(params)[0]} elements", reason="limit")
     return step

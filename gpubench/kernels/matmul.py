@@ -1,21 +1,22 @@
 """matmul: C = A B, the op in which a GPU's arithmetic counts: 2 n^3 operations on 3 n^2 elements.
 
-A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batch`, A and B have one more axis in front:
-that many separate products in one launch. With `ta` or `tb` that matrix is stored transposed, as a backward pass needs
-it.
+A is n x n, or `m` x `k` with B `k` x n if these params are given. With `batch`, A and B have one more axis in
+front: that many separate products in one launch. With `ta` or `tb` that matrix is stored transposed, as a
+backward pass needs it.
 
-gemv: out = A x, a matrix times a vector. Every element of A is read once, so it is bound by memory.
+gemv: out = A x, a matrix times a vector. Every element of A is read once, so it is bound by memory. A is n x n,
+or `m` x n if the param `m` is given.
 
-A is n x n, or `m` x n where a param `m` is given.
-
-- CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no threads.
-- CUDA: A is read once in 128-bit accesses, x stays in the caches. The threads of a row stride through it. In half
-  precision each thread works on four long rows at once, so that it unpacks x once for all four. Short rows share a
-  warp. Where rows are too few to fill the device, each row is cut into parts, and a second launch adds these up in a
-  fixed order.
-- WGSL: neighbouring threads share a row. A thread works on several rows and reads the vector once for all of them. The
-  threads of a row depend on its length: up to 256 for a long row, several short rows in a group. Where rows are too
-  few to fill the device, a row is cut into chunks, and a second pass adds them up.
+- CPU: BLAS. Halves are multiplied as float32, in blocks of rows, by einsum, which takes no lock and starts no
+  threads.
+- CUDA: A is read once in 128-bit accesses, and x stays in the caches. The threads of a row stride through it.
+  In half precision each thread works on four long rows at once, so that it unpacks x once for all four. Short
+  rows share a warp. If there are too few rows to fill the device, each row is divided into parts, and a second
+  launch adds these up in a fixed order.
+- WGSL: neighbouring threads share a row. A thread works on several rows and reads the vector once for all of
+  them. The number of threads of a row depends on its length: up to 256 for a long row, while several short rows
+  share a group. If there are too few rows to fill the device, a row is divided into chunks, and a second pass
+  adds them up.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ from gpubench.kernels.templates.elementwise import vector_shape
 from gpubench.kernels.templates.matmul import wgsl
 
 _TURNS = ("ta", "tb")
-_BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
+_BLOCK = 256 * 1024  # halves that one thread converts at a time, so that they stay in cache
 
 
 def sides(params: Params) -> tuple[int, int, int]:
@@ -109,14 +110,14 @@ def _fits(params: Params) -> str | None:
 
 
 def _split(params: Params) -> Split:
-    """Cut A and C by rows, or a batch by whole products."""
+    """Divide A and C by rows, or a batch by whole products."""
     if "batch" in params:
         return Split({"a": 0, "b": 0}, counted_by("batch"))
     return Split({"a": 1 if params.get("ta") else 0}, counted_by("m"))
 
 
 def _rows(xp: Array, a: Array, b: Array, ta: int, tb: int) -> tuple[Array, Array]:
-    """Return views of A and B in the orientation in which they are multiplied."""
+    """Return views of A and B, transposed if they are stored transposed."""
     return xp.moveaxis(a, -1, -2) if ta else a, xp.moveaxis(b, -1, -2) if tb else b
 
 
@@ -131,10 +132,10 @@ def _torch(torch: Any, a: Any, b: Any, ta: int = 0, tb: int = 0, out: Any = None
 
 
 def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
-    """Return the root of a sum of squares: the norms of row and column, and the error that k roundings of partial sums
-    add, which counts where few terms are large or all have one sign. The mean square of a rounding is (u sum)^2 / 3.
-    Averaged over all orders, k roundings add k/18 of the squared terms and k/9 of the squared sum; the latter is the
-    squared sum of the means plus the squared terms."""
+    """Return the root of a sum of squares: the norms of row and column, and the error that k roundings of
+    partial sums add, which matters if few terms are large or all have one sign. The mean square of a rounding
+    is (u sum)^2 / 3. Averaged over all orders, k roundings add k/18 of the squared terms and k/9 of the squared
+    sum; the latter is the squared sum of the means plus the squared terms."""
     x, w = _rows(xp, a, b, ta, tb)
     k = x.shape[-1]
     squares_x, squares_w = xp.sum(x * x, axis=-1, keepdims=True), xp.sum(w * w, axis=-2, keepdims=True)
@@ -154,22 +155,23 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build the library's own call, which writes into an existing array. A stage of a workload uses it."""
+    """Build a call of cuBLAS that writes into an existing array. A stage of a workload uses it."""
     m, n, k = sides(params)
     ta, tb = (bool(params.get(name)) for name in _TURNS)
     return CudaProgram((CudaProduct("a", "b", "out", m, n, k, ta, tb, params.get("batch", 1)),))
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. BLAS called from
-    several threads at once competes for its own threads: gemv drops from 25 to 1.2 GB/s on two cores."""
+    """Return a launch of BLAS, which reads a transposed matrix in place and uses all cores by itself. If
+    several threads call BLAS at the same time, they compete for its threads: gemv drops from 25 to 1.2 GB/s on
+    two cores."""
     ta, tb = (params.get(name, 0) for name in _TURNS)
     return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
 
 
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that multiplies halves as float32 by BLAS on its own threads. NumPy's own product of halves is a
-    plain loop."""
+    """Return a launch that multiplies halves as float32, by BLAS on its own threads. NumPy's own product of
+    halves is a plain loop."""
 
     ta, tb = (params.get(name, 0) for name in _TURNS)
 
@@ -198,7 +200,7 @@ def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> No
 
 
 def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch of gemv on halves, in float32 and in blocks of rows."""
+    """Return a launch of gemv on halves, which computes blocks of rows in float32."""
     scratch = ThreadScratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
@@ -221,18 +223,18 @@ def build_cpu_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 _THREADS = 256
 _MOST_PARTS = 1024  # blocks along a row; CUDA's limit of the grid in y is 65,535
-_UNITS_A_LANE = 2  # loads that a thread makes of a row before more threads pay, in WGSL too
-_UNITS_A_PART = 4  # and of a part of a row, before more parts pay
+_UNITS_A_LANE = 2  # least loads of a row for each thread, in WGSL too
+_UNITS_A_PART = 4  # least loads of a part of a row for each thread
 _BLOCKS_A_MULTIPROCESSOR = 8
 
 
 class CudaGemv(msgspec.Struct, frozen=True):
-    """The assignment of rows to threads."""
+    """How rows are assigned to threads."""
 
-    width: int  # elements of a load: 16 bytes, or the largest part of that which divides the row
+    width: int  # elements of a load: 16 bytes, or the largest part of them that divides the row
     lanes: int  # threads that share a row
-    rows: int  # rows that they work on at once
-    parts: int  # parts into which each row is cut
+    rows: int  # rows that a thread works on at once
+    parts: int  # parts into which each row is divided
 
     @property
     def block_rows(self) -> int:
@@ -240,8 +242,8 @@ class CudaGemv(msgspec.Struct, frozen=True):
 
 
 def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Build out = A x for A of m x n, row by row, as one launch or two. Raises Unsupported for more rows than a grid
-    holds."""
+    """Build out = A x for A of m x n, as one launch, or as two if rows are divided into parts. Raises
+    Unsupported for more rows than a grid holds."""
     layout = cuda_layout(m, n, dtype, limits)
     blocks = (ceil_div(m, layout.block_rows), layout.parts, 1)
     whole = layout.parts == 1
@@ -255,10 +257,10 @@ def build_cuda(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
-    """Choose the layout: one row for a thread and two loads for a row, in enough parts to give the device eight blocks
-    for each multiprocessor.
+    """Choose the layout: one row per thread and two loads of a row, with enough parts to give each
+    multiprocessor eight blocks.
 
-    A thread takes four rows where that pays: for long rows in half precision or in loads of less than 16 bytes.
+    A thread takes four rows for long rows in half precision or with loads of less than 16 bytes.
     """
     width = math.gcd(n, lanes(dtype))
     units = n // width
@@ -273,7 +275,7 @@ def cuda_layout(m: int, n: int, dtype: str, limits: Limits) -> CudaGemv:
 
 
 def _cuda_source(layout: CudaGemv, dtype: str) -> str:
-    """Return the translation unit of the first launch. It depends on the layout only."""
+    """Return the translation unit of the first launch. It depends only on the layout."""
     whole = layout.parts == 1
     return f"""const int THREADS = {_THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
 const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
@@ -282,7 +284,8 @@ __device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" 
 {_KERNEL}"""
 
 
-# Row r of a thread lies THREADS / ROW_THREADS rows behind row r - 1: rows of one load are neighbours.
+# Row r of a thread lies THREADS / ROW_THREADS rows after row r - 1, so that the rows of one load are
+# neighbours.
 _KERNEL = """
 struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
 
@@ -360,13 +363,13 @@ extern "C" __global__ void gpubench_gemv_add(
 
 # ---------------------------------------------------------------- WGSL
 
-_ROWS = 4  # of a thread: x is read once for all of them
+_ROWS = 4  # rows of a thread, for which x is read once
 _FULL_GROUPS = 8  # per multiprocessor
 _MOST_CHUNKS = 1024
 
 
 class WgslGemv(msgspec.Struct, frozen=True):
-    """The way in which the threads of a group share rows."""
+    """How the threads of a group share rows."""
 
     threads: int  # threads of a group
     lanes: int  # threads that share a row
@@ -378,8 +381,8 @@ class WgslGemv(msgspec.Struct, frozen=True):
 
 
 def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build out = A x for A of m x n: one dispatch, or two for few rows. Raises Unsupported if the dtype or an array
-    exceeds the device's limits."""
+    """Build out = A x for A of m x n as one dispatch, or as two for few rows. Raises Unsupported if the dtype
+    or an array exceeds the device's limits."""
     require_storage(dtype, limits)
     size = ITEMSIZE[dtype]
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
@@ -404,7 +407,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
-    """Choose the threads of a row by its length. A thread takes one row where rows are few."""
+    """Choose the number of threads of a row by its length. A thread takes one row if there are few rows."""
     threads = group_threads(limits)
     lanes = min(power_of_two_at_least(ceil_div(units, _UNITS_A_LANE)), threads)
     rows = _ROWS if ceil_div(m, threads // lanes * _ROWS) >= 2 * multiprocessors(limits) else 1
@@ -413,7 +416,7 @@ def wgsl_layout(m: int, units: int, limits: Limits) -> WgslGemv:
 
 def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, int]:
     """Return (units of a chunk, chunks of a row). A row has several chunks if whole rows would leave the device
-    idle."""
+    partly idle."""
     groups = ceil_div(m, layout.group_rows)
     most = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)
     longest = units // (layout.lanes * _UNITS_A_LANE)
@@ -423,8 +426,8 @@ def chunks(m: int, units: int, layout: WgslGemv, limits: Limits) -> tuple[int, i
 
 
 def _wgsl_source(storage: Storage, result: str, layout: WgslGemv, *, weighted: bool = True) -> str:
-    """Return the text of one pass: chunk z of row r goes to out_[r * chunks + z]. Without weights the pass adds up the
-    rows of A."""
+    """Return the text of one pass, in which chunk z of row r goes to out_[r * chunks + z]. `weighted`: multiply
+    by x; otherwise add up the rows of A."""
     names = ("a_", "x_") if weighted else ("a_",)
     sums = f"var<workgroup> sums: array<{storage.real}, {layout.threads * layout.rows}>;"
     return shader(
@@ -484,7 +487,7 @@ def _gemv_flops(params: Params) -> int:
 
 
 def _gemv_scale(xp: Array, a: Array, x: Array) -> Array:
-    """Return the norms of the rows of A times the norm of x."""
+    """Return the norms of the rows of A, times the norm of x."""
     return xp.sqrt(xp.sum(a * a, axis=1)) * xp.sqrt(xp.sum(x * x))
 
 

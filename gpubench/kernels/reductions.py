@@ -1,9 +1,10 @@
-"""sum_rows: the sum of n rows, which is the gradient of a bias. Every element is read once, so it is bound by memory.
+"""sum, max, and sum_rows: the sum of n rows, which is the gradient of a bias. Every element is read once, so
+these ops are bound by memory. For sum_rows:
 
 - CPU: BLAS, as a vector of ones times the matrix; halves are added in float32, block by block.
-- CUDA and WGSL: neighbouring threads take neighbouring columns, so that every load of a group is one piece of memory.
-  Eight lanes of a group share a column and add up at the end. Where columns are too few to fill the device, the rows
-  are cut into chunks, and a second pass adds these up in a fixed order.
+- CUDA and WGSL: neighbouring threads take neighbouring columns, so that every load of a group is one piece of
+  memory. Eight lanes of a group share a column and add up at the end. If there are too few columns to fill the
+  device, the rows are divided into chunks, and a second pass adds these up in a fixed order.
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ def sides(params: Params) -> Shape:
 
 
 def _expr(xp: Array, x: Array) -> Array:
-    """Add the rows. Halves are added in float32, because NumPy would add them in half precision."""
+    """Return the sum of the rows. Halves are added in float32, because NumPy would add them in half
+    precision."""
     if x.dtype == xp.float16:
         return xp.sum(x, axis=0, dtype=xp.float32).astype(x.dtype)
     return xp.sum(x, axis=0)
 
 
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Return a launch that multiplies ones by the matrix. Halves are added in blocks, whose sums are added in
-    float32."""
+    """Return a launch that multiplies a vector of ones by the matrix. Halves are added in blocks, whose sums
+    are added in float32."""
     ones: dict[Any, Array] = {}
     scratch = ThreadScratch(np)
 
@@ -86,12 +88,12 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
 # ---------------------------------------------------------------- GPU
 
 _ACROSS, _DOWN = 32, 8  # threads of a group along a row, and along a column
-_FEWEST_ROWS = 4  # that a thread adds, before more groups pay
+_FEWEST_ROWS = 4  # least rows that a thread adds
 _GROUPS_A_MULTIPROCESSOR = 8
 
 
 class RowChunks(msgspec.Struct, frozen=True):
-    """The cut of a matrix into chunks of rows."""
+    """How a matrix is divided into chunks of rows."""
 
     across: int  # groups along a row
     chunks: int  # chunks of rows
@@ -99,8 +101,8 @@ class RowChunks(msgspec.Struct, frozen=True):
 
 
 def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
-    """Cut the rows into enough chunks for eight groups on each multiprocessor, but with at least four rows for each
-    thread."""
+    """Divide the rows into enough chunks for eight groups on each multiprocessor, but with at least four rows
+    for each thread."""
     across = ceil_div(columns, _ACROSS)
     most = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
     rows = ceil_div(n, max(1, min(most, n // (_DOWN * _FEWEST_ROWS))))
@@ -108,7 +110,8 @@ def cut_rows(n: int, columns: int, limits: Limits) -> RowChunks:
 
 
 def _kernel(x: str, out: str) -> GpuText:
-    """Return the kernel that adds up chunks of rows. Partial sums are reals."""
+    """Return the kernel that adds up chunks of rows. `x` and `out` are "stored" or "real" (for partial
+    sums)."""
     read, write = {"stored": "wide({})", "real": "{}"}[x], {"stored": "narrow({})", "real": "{}"}[out]
     return GpuText(
         "sum_rows", {"x": x, "out": out}, ("out",), "rows columns chunk", f"""
@@ -134,7 +137,7 @@ def _kernel(x: str, out: str) -> GpuText:
 
 
 def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tuple[Any, ...]:
-    """Return the passes, each made by `step(kernel, grid, sizes, renamed buffers)`."""
+    """Return the passes. Each is made by `step(kernel, grid, sizes, renamed buffers)`."""
     grid = (cut.across, cut.chunks, 1)
     if cut.chunks == 1:
         return (step(_kernel("stored", "stored"), grid, (n, columns, cut.rows), {}),)
@@ -146,7 +149,7 @@ def _steps(step: Callable[..., Any], n: int, columns: int, cut: RowChunks) -> tu
 
 
 def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """Build one launch, or two where rows are cut into chunks."""
+    """Build one launch, or two if rows are divided into chunks."""
     n, columns = sides(params)
     cut = cut_rows(n, columns, limits)
     steps = _steps(lambda kernel, *how: kernel.cuda_pass(dtype, *how), n, columns, cut)
@@ -155,7 +158,7 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    """Build one dispatch, or two where rows are cut into chunks. Raises Unsupported for a dtype or a matrix that
+    """Build one dispatch, or two if rows are divided into chunks. Raises Unsupported if the dtype or the matrix
     exceeds the device's limits."""
     require_storage(dtype, limits, threads=_ACROSS * _DOWN)
     n, columns = sides(params)

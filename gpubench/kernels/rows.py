@@ -1,8 +1,8 @@
 """Ops along rows: softmax and layernorm with their derivatives, rmsnorm, cross_entropy and argmax.
 
-A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits, log(sum exp z)
-- z[label], and the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both, because the loss
-already computes the terms of the gradient.
+A row that stays on chip is read once and written once. cross_entropy is the loss of each row of logits, log(sum
+exp z) - z[label], and the gradient of the mean loss, (softmax z - [label]) / n. One pass computes both, because
+the loss already computes the terms of the gradient.
 
 - CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
 - CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.
@@ -58,7 +58,7 @@ def _softmax_formula(m: Any, x: Any) -> Any:
 
 
 def _softmax_scale(xp: Array, y: Array, dy: Array) -> Array:
-    """Return |y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
+    """Return |y| (|dy| + sum |y dy|). The terms of the sum may cancel, and so may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
 
 
@@ -84,7 +84,8 @@ def _layernorm_grad_g(m: Any, x: Any, dy: Any) -> Any:
 
 
 def _unit_scale(xp: Array, x: Array) -> tuple[Array, Array]:
-    """Return the deviation of each row, and (|x| + mean |x|) / deviation. Subtracting the mean may cancel."""
+    """Return the deviation of each row, and (|x| + mean |x|) / deviation, because subtracting the mean may
+    cancel."""
     rest = x - xp.mean(x, axis=-1, keepdims=True)
     deviation = xp.sqrt(xp.mean(rest * rest, axis=-1, keepdims=True) + EPSILON)
     return deviation, (xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)) / deviation
@@ -104,7 +105,7 @@ def _layernorm_grad_torch(torch: Any, x: Any, dy: Any, g: Any) -> Any:
 
 
 _CLASSES = 10
-_STEP = 256  # by which a division cannot round
+_STEP = 256  # a power of two, so that a division by it does not round
 _LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
 
 
@@ -148,7 +149,7 @@ def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
 
 
 def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
-    """Return (softmax + [label]) / n: at the label the difference may cancel."""
+    """Return (softmax + [label]) / n, because the difference at the label may cancel."""
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     shares = powers / xp.sum(powers, axis=-1, keepdims=True)
     return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]
@@ -168,7 +169,7 @@ def _compile(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...
     return numba_candidates(4 * n * classes, limits, program, streamed=False)
 
 
-# Halves compute each exponential twice: one that was rounded to a half could not be scaled.
+# For halves each exponential is computed twice, because one that was rounded to a half could not be scaled.
 _NUMBA = """import math
 
 {prelude}
@@ -301,7 +302,7 @@ def _fold(joined: str) -> str:
 _argmax_CLASSES = 2048
 _argmax_BLOCK = 256 * 1024  # elements that one thread takes at a time
 _argmax_THREADS, _argmax_LANES = 256, 32  # of a group, and of a row; a warp
-_argmax_FEW = 128  # rows that leave most of a device idle unless a whole group takes each
+_argmax_FEW = 128  # most rows of which a whole group takes each, so that the device is not idle
 
 
 def _argmax_rows(params: Params) -> Shape:

@@ -1,17 +1,18 @@
-"""From text to ids and back by byte-pair encoding, and from ids to rows of a table.
+"""Text to token ids and back by byte-pair encoding, and token ids to rows of a table.
 
-This module has the vocabulary, the text, and a twenty-line encoder that gives the ids of `tiktoken` and is the
-reference for it. A word is a run of letters, digits or other signs with the blank before it, or a run of white space.
-Within a word, the two neighbours whose joined bytes have the lowest rank are joined first (Sennrich and others, arXiv
-1508.07909). scripts/train_vocabulary.py made the frozen files. A rank stands beside its bytes in base64, as in
-tiktoken's files.
+This module has the vocabulary, the text, and a twenty-line encoder that gives the same ids as `tiktoken` and is
+the reference for it. A word is a run of letters, digits or other signs with the blank before it, or a run of
+white space. Within a word, the two neighbours whose joined bytes have the lowest rank are joined first
+(Sennrich and others, arXiv 1508.07909). scripts/train_vocabulary.py made the files. In the file of ranks, each
+line has an entry in base64 and its rank, as in tiktoken's files.
 
-Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read: `traffic`
-counts the expected number of distinct rows. Where the tokens follow earlier tokens, their positions begin at `start`,
-which stays on the device, where tokens are made.
+Embeddings: out = table[ids] + positions, bound by memory. Only the requested rows of the table are read:
+`traffic` counts the expected number of distinct rows. If the tokens follow earlier ones, their positions begin
+at `start`, which stays on the device, where tokens are made.
 
-- CPU: NumPy's `take` into the output, block by block, and the positions added while the block is in cache.
-- CUDA and WGSL: a thread moves 16 bytes of a row, or one element where a row is no multiple of 16 bytes.
+- CPU: NumPy's `take` into the output, block by block; the positions are added while the block is in cache.
+- CUDA and WGSL: a thread moves 16 bytes of a row, or one element if the length of a row is no multiple of 16
+  bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _WORD = re.compile(PATTERN.encode())
 
 
 def words(text: bytes) -> list[bytes]:
-    """Cut the text into words. Joined, they are the text again."""
+    """Return the words of the text. Joined, they are the text again."""
     return _WORD.findall(text)
 
 
@@ -73,7 +74,7 @@ def ranks() -> dict[bytes, int]:
 
 
 def join_pair(parts: Sequence[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
-    """Return the parts after joining each occurrence of the pair, from the left."""
+    """Return the parts after joining each occurrence of the pair, from left to right."""
     joined: list[bytes] = []
     i = 0
     while i < len(parts):
@@ -101,7 +102,7 @@ def encode(text: bytes) -> list[int]:
 
 
 def decode(ids: Sequence[int]) -> bytes:
-    """Return the text of the ids: the inverse of `encode`."""
+    """Return the text of the ids, which is the inverse of `encode`."""
     entries = list(ranks())
     return b"".join(entries[number] for number in ids)
 
@@ -112,16 +113,16 @@ def _text() -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The shortest beginning of the repeated text that ends with a whole word and has at least the requested number of
-    tokens."""
+    """The shortest beginning of the repeated text that ends with a whole word and has at least the requested
+    number of tokens."""
 
-    size: int  # its bytes
-    beside: int  # bytes of the tokens that its last word has beside
+    size: int  # number of its bytes
+    beside: int  # bytes of the tokens of its last word that exceed the requested number
 
 
 @cache
 def beginning(count: int) -> Beginning:
-    """Return the beginning that has at least `count` tokens."""
+    """Return the beginning of the text that has at least `count` tokens."""
     text = _text()
     times, rest = 0, count
     if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
@@ -140,13 +141,13 @@ def beginning(count: int) -> Beginning:
 
 
 def text_bytes(count: int) -> int:
-    """Return the bytes of `beginning(count)`."""
+    """Return the number of bytes of `beginning(count)`."""
     return beginning(count).size
 
 
 @cache
 def _tokens() -> int:
-    """Count the tokens of the whole text."""
+    """Return the number of tokens of the whole text."""
     return sum(len(_ids(word)) for word in words(_text()))
 
 
@@ -163,7 +164,8 @@ def ids_of(count: int) -> list[int]:
 
 @cache
 def encoder() -> Any:
-    """Return tiktoken's encoder of this vocabulary. tiktoken would download the vocabularies that it names."""
+    """Return tiktoken's encoder with our vocabulary. The vocabularies that tiktoken knows by name would have to
+    be downloaded."""
     import tiktoken
 
     return tiktoken.Encoding("gpubench", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens={})
@@ -207,8 +209,8 @@ def _sequence(params: Params) -> Shape:
 
 
 def _append_traffic(params: Params, dtype: Dtype) -> int:
-    """Count the appended ids twice, as read and as written, and the start before and after. The ids already there are
-    not moved."""
+    """Return the bytes of the appended ids, read and written, and of the start before and after. The ids that
+    are already there are not moved."""
     return (2 * params["n"] + 2) * ITEMSIZE["int32"]
 
 
@@ -282,7 +284,8 @@ def _context(params: Params) -> int:
 
 
 def embedding(*, started: bool = False, **declared: Any) -> Op:
-    """Return the op that embeds n ids. With `started` there are `context` positions, which are read from `start` on."""
+    """Return the op that embeds n ids. With `started` there are `context` positions, which are read from
+    `start` on."""
     first = Operand(
         "start", lambda params: (1,), Ids(lambda params: _context(params) - params["n"] + 1), dtype="int32"
     )
@@ -321,7 +324,7 @@ def _positions(started: bool, params: Params) -> Shape:
 
 
 def _embedding_traffic(params: Params, dtype: Dtype) -> int:
-    """Count ids, positions, the output, and each distinct row of the table once."""
+    """Return the bytes of the ids, the positions, the output, and each distinct row of the table once."""
     n, entries = params["n"], _vocabulary(params)
     distinct = entries * (1 - (1 - 1 / entries) ** n)
     return round(ITEMSIZE[dtype] * _width(params) * (2 * n + distinct)) + ITEMSIZE["int32"] * n

@@ -1,15 +1,16 @@
-"""Element by element: arithmetic on vectors (and their dot product), activations and their derivatives, the updates of
-training. All are bound by memory. `copy` only moves data: it is the peak for all others.
+"""Element by element: arithmetic on vectors (and their dot product), activations and their derivatives, and the
+updates of training. All are bound by memory. `copy` only moves data, so its rate is the peak for all others.
 
-The library implementation of `chain` pays one temporary array, its tuned implementation is a single pass. The divisor
-of `div` is drawn from a normal distribution, where an exact 0 is rarer than among uniform values. A power is exp(y log
-x): twenty times the work of a product. A power with a known integer exponent is a few products. The compiled kernels
-make as few of them as squaring allows; array libraries use the general power, except for a square.
+The library implementation of `chain` needs one temporary array, and its tuned implementation is a single pass.
+The divisor of `div` is drawn from a normal distribution, in which an exact 0 is rarer than among uniform
+values. A power is exp(y log x), twenty times the work of a product. A power with a known integer exponent is a
+few products: the compiled kernels need as few of them as squaring allows, and array libraries use the general
+power, except for a square.
 
 The formulas of the derivatives equal the definitions, but neither overflow nor cancel.
 
-An update writes an array of its own, so a launch changes none of its inputs. Adam (Kingma and Ba, arXiv 1412.6980) is
-three ops, one for each array it makes, as a user of an array library writes it.
+An update writes to an array of its own, so that a launch does not change its inputs. Adam (Kingma and Ba, arXiv
+1412.6980) is three ops, one for each array that it computes, as users of an array library write it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gpubench.kernels.templates.elementwise import (
 )
 from gpubench.kernels.templates.reduce import reduction
 
-_A = 2.5  # exact in every dtype, and no power of two: the product has to be rounded
+_A = 2.5  # exact in every dtype, and no power of two, so that the product has to be rounded
 
 
 def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
@@ -39,7 +40,7 @@ def _dot_scale(xp: Array, x: Array, y: Array) -> Array:
     return xp.sqrt(x @ x) * xp.sqrt(y @ y)
 
 
-_LARGEST_POWER = 16  # beyond it the compiled kernels take the general power too
+_LARGEST_POWER = 16  # for larger exponents the compiled kernels use the general power, too
 
 
 def _has_products(params: Params) -> str | None:
@@ -50,7 +51,7 @@ def _has_products(params: Params) -> str | None:
 
 
 def _count_products(params: Params) -> int:
-    """Count the products of a power by squaring."""
+    """Return the number of products of a power by squaring."""
     exponent = params.get("exponent", 3)
     return exponent.bit_length() - 1 + exponent.bit_count() - 1
 
@@ -70,7 +71,7 @@ def _sigmoid_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _sigmoid_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return |dy| s (1 + s): for large x the two terms cancel."""
+    """Return |dy| s (1 + s), because for large x the two terms cancel."""
     s = _sigmoid(xp, x)
     return xp.abs(dy) * s * (1 + s)
 
@@ -91,7 +92,7 @@ def _tanh_expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _tanh_scale(xp: Array, x: Array, dy: Array) -> Array:
-    """Return |dy| (1 + tanh^2): for large |x| the two terms cancel."""
+    """Return |dy| (1 + tanh^2), because for large |x| the two terms cancel."""
     return xp.abs(dy) * (1 + xp.tanh(x) ** 2)
 
 
@@ -139,7 +140,7 @@ def _gelu_torch(torch: Any, x: Any, dy: Any, out: Any = None) -> Any:
 
 SGD_RATE, ADAM_RATE = 0.125, 0.015625
 MEAN_DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.999, 1e-8
-# Numbers near those of a training that is under way: float16 has no squares below 2^-14 in full precision.
+# Mean squares as in the middle of a training. float16 has no numbers below 2^-14 in full precision.
 SQUARES = Range(2.0**-14, 2.0**-12)
 
 
@@ -165,7 +166,7 @@ def _adam_spread(xp: Array, w: Array, mean: Array, v: Array, step: int) -> Array
 
 
 def _torch(name: str) -> dict[str, Callable[..., Any]]:
-    """Return the library call of PyTorch's function `name`, with the inputs in order."""
+    """Return the entry of `library` for PyTorch's function `name`, which takes the inputs in order."""
     return {"torch": lambda torch, *inputs, out=None: getattr(torch, name)(*inputs, out=out)}
 
 

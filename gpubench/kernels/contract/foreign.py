@@ -1,7 +1,8 @@
-"""Ops of other packages: tried in a child process, examined, and only then imported by the program.
+"""Ops of other packages. They are imported and examined in a child process first, and only then imported by the
+program.
 
-The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object. Everything that the
-package prints goes to stderr, and the parent sees how the process ends.
+The child process is `python -m gpubench.kernels.contract.foreign NAME`. It sends one JSON object. Everything
+that the package prints goes to stderr, and the parent sees how the process ends.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from gpubench.base.errors import BadPlugin
 from gpubench.base.plugins import PluginError, containment
 from gpubench.kernels.contract.op import Defect, Op, Params
 
-# How long a package may take to be imported: an array library that nobody used before takes several seconds.
+# Most seconds of importing a package. An array library that is imported for the first time takes several
+# seconds.
 TRIAL_S = 20.0
 _NAME, _PARAM = re.compile(r"[a-z0-9_]+"), re.compile(r"[a-z_]+")
-_PROBE = 64  # a size at which every cost has to be there, beside those of the op's ladder
-# What is wrong with an op, by its name; nothing is wrong with an empty text.
+_PROBE = 64  # a size at which every cost has to be defined, in addition to the sizes of the op's ladder
+# By the name of an op, what is wrong with it; an empty text if its trial passed.
 _trials: dict[str, str] = {}
 
 
@@ -43,7 +45,7 @@ def entry(name: str) -> EntryPoint:
 
 @cache
 def load(name: str) -> Op:
-    """Return the op after its trial. Raises KeyError if there is none, BadPlugin if it is broken."""
+    """Return the op after its trial. Raises KeyError if there is none, and BadPlugin if it is broken."""
     point = entry(name)
     try_out([name])
     if _trials[name]:
@@ -56,12 +58,14 @@ def load(name: str) -> Op:
 
 @cache
 def load_without_trial(name: str) -> Op:
-    """Import and examine the op in this process. Raises KeyError if there is none, PluginError if it is broken."""
+    """Import and examine the op in this process. Raises KeyError if there is none, and PluginError if it is
+    broken."""
     return examine(plugins.load(entry(name)), name)
 
 
 def try_out(names: Iterable[str]) -> None:
-    """Import each op that has had no trial yet in a child process of its own, all side by side."""
+    """Import each op that has had no trial yet in a child process of its own, all at the same time, and
+    remember the results."""
     new = []
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name):
@@ -79,7 +83,7 @@ def try_out(names: Iterable[str]) -> None:
 
 
 def _result(ended: processes.Ended) -> str:
-    """Return why the trial failed. An empty text means that it passed."""
+    """Return why the trial failed, or an empty text if it passed."""
     if ended.status is None:
         return f"its import did not end within {TRIAL_S:g} s"
     try:
@@ -103,14 +107,16 @@ def _bad(name: str, point: EntryPoint, why: str) -> BadPlugin:
 
 @cache
 def _declaration() -> type[msgspec.Struct]:
-    """Return a struct with the fields of an Op, to check a declaration against their types."""
+    """Return a struct type with the fields of an Op, which is used to check a declaration against their
+    types."""
     hints = {name: kind for name, kind in get_type_hints(Op).items() if name in Op.__struct_fields__}
     hints["split"] = Any  # a union that msgspec does not check
     return msgspec.defstruct("Op", list(hints.items()))
 
 
 def examine(op: object, name: str) -> Op:
-    """Return the object of the entry point `name` if it is an op that can be listed and planned. Raises PluginError."""
+    """Return the object of the entry point `name`, if it is an op that can be listed and planned. Raises
+    PluginError if not."""
     if not isinstance(op, Op):
         raise PluginError(f"it is no Op but of the type {type(op).__name__}")
     try:
@@ -138,13 +144,14 @@ def examine(op: object, name: str) -> Op:
 
 
 def guard(op: Op) -> Op:
-    """Return the op with a `fits` that also reports where another function of the op breaks. A plan calls `fits` before
-    the others."""
+    """Return the op with another `fits`, which also finds params at which another function of the op breaks. A
+    plan calls `fits` before the other functions."""
     return msgspec.structs.replace(op, fits=lambda params: _unfit(op, params))
 
 
 def _unfit(op: Op, params: Params) -> str | None:
-    """Return the answer of `op.fits`, or a Defect if a function of the op raises or returns something invalid."""
+    """Return `op.fits(params)`, or a Defect if a function of the op raises an error or returns something
+    invalid."""
     what = "fits"
     try:
         unfit = op.fits(params)
@@ -183,7 +190,7 @@ def _describe_error(what: str, error: BaseException, params: Params) -> Defect:
 
 
 def _broken(name: str) -> str:
-    """Return why an op is broken, in one sentence. An empty text means that it is not."""
+    """Return why an op is broken, in one sentence, or an empty text if it is not."""
     threads, before = threading.enumerate(), containment.lasting_state()
     try:
         load_without_trial(name)

@@ -1,6 +1,7 @@
 """Kernels as data: everything that a backend needs to build and launch one implementation of an op.
 
-A CUDA or WGSL kernel is a pure function of params, dtype and limits. It imports nothing and needs no GPU.
+The `build` of a CUDA or WGSL kernel is a pure function of params, dtype and limits. It imports nothing and
+needs no GPU.
 """
 
 from __future__ import annotations
@@ -12,28 +13,29 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of a device. Kernels choose tiles from these numbers, never from a vendor's name."""
+    """The limits and features of a device. Kernels choose tiles by these numbers, never by a vendor's name."""
 
-    max_buffer_bytes: int  # of one allocation
-    max_binding_bytes: int  # of what one kernel sees of a buffer
-    max_workgroup_bytes: int = 16384  # shared by the threads of a group
-    max_workgroup_threads: int = 256  # of a group
-    max_groups_per_dimension: int = 65535  # of a launch
-    multiprocessors: int | None = None  # None: not told
-    float16: bool = False  # it computes with them
-    float64: bool = False  # it computes with them
-    software: bool = False  # a program on the CPU acts it out
-    binding_alignment: int = 256  # of the offset of a binding, in bytes
+    max_buffer_bytes: int  # most bytes of one allocation
+    max_binding_bytes: int  # most bytes of a buffer that one binding covers
+    max_workgroup_bytes: int = 16384  # most bytes that the threads of a group share
+    max_workgroup_threads: int = 256  # most threads of a group
+    max_groups_per_dimension: int = 65535  # most groups of a launch in each dimension
+    multiprocessors: int | None = None  # number of multiprocessors, or CPU threads; None: unknown
+    float16: bool = False  # supports float16
+    float64: bool = False  # supports float64
+    software: bool = False  # a software adapter
+    binding_alignment: int = 256  # alignment of the offset of a binding, in bytes
     # blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above)
     clusters: bool = False
 
 
 class WgslPass(msgspec.Struct, frozen=True):
-    """One dispatch. Inputs are bound as read-only storage, output and scratch as the source declares them.
+    """One dispatch. Inputs are bound as read-only storage; outputs and scratch buffers are bound as the source
+    declares them.
 
-    Kernels read 16 bytes at a time, so the size of a buffer and of its binding is rounded up to a multiple of 16 bytes.
-    Bytes past the end of the data may be read but are never written. An array larger than one binding takes several
-    passes.
+    Kernels read 16 bytes at a time, so the size of a buffer and of its binding is rounded up to a multiple of
+    16 bytes. Bytes past the end of the data may be read but are never written. An array larger than one binding
+    takes several passes.
     """
 
     source: str  # the text of the shader module
@@ -41,16 +43,16 @@ class WgslPass(msgspec.Struct, frozen=True):
     # names of inputs, outputs and scratch buffers in binding order (group 0, from 0 up)
     bindings: tuple[str, ...]
     entry: str = "main"  # the name of the entry point
-    # u32 values in one more binding, the last, as `var<uniform> p: Params` (padded to 16 bytes); empty: no such
+    # u32 values of an additional last binding, `var<uniform> p: Params`, padded to 16 bytes; empty: no such
     # binding
     uniform: tuple[int, ...] = ()
-    # the bindings that see a part of their buffer only: (offset, size) in bytes, the offset a multiple of
+    # (offset, size) in bytes of each binding that covers only a part of its buffer; the offset is a multiple of
     # `Limits.binding_alignment`
     windows: Mapping[str, tuple[int, int]] = {}
 
 
 class WgslProgram(msgspec.Struct, frozen=True):
-    """The passes of one launch."""
+    """The dispatches of one launch."""
 
     passes: tuple[WgslPass, ...]  # in order
     scratch: Mapping[str, int] = {}  # bytes of each buffer that the passes share
@@ -66,11 +68,11 @@ class CudaPass(msgspec.Struct, frozen=True):
     # names of buffers (inputs, outputs, scratch), and plain integers (int64)
     arguments: tuple[str | int, ...]
     shared_bytes: int = 0  # dynamic shared memory of a block
-    options: tuple[str, ...] = ()  # options of NVRTC, beside the language standard that the backend gives
+    options: tuple[str, ...] = ()  # options of NVRTC, without the language standard, which the backend adds
 
 
 class CudaProduct(msgspec.Struct, frozen=True):
-    """A matrix product by cuBLAS as a pass: out = A B."""
+    """A pass that is a matrix product by cuBLAS: out = A B."""
 
     a: str  # the buffer of A, m x k, row by row
     b: str  # the buffer of B, k x n, row by row
@@ -78,84 +80,85 @@ class CudaProduct(msgspec.Struct, frozen=True):
     m: int  # rows of A
     n: int  # columns of B
     k: int  # columns of A
-    ta: bool = False  # A lies column by column
-    tb: bool = False  # B lies column by column
-    batch: int = 1  # products, one behind the other in each buffer
+    ta: bool = False  # A is stored column by column
+    tb: bool = False  # B is stored column by column
+    batch: int = 1  # number of products, stored one after the other in each buffer
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
     """The CUDA passes of one launch."""
 
     passes: tuple[CudaPass | CudaProduct, ...]  # in order
-    # bytes of each buffer; zero before the first launch, and no launch clears it again
+    # bytes of each scratch buffer; it is filled with zeros before the first launch only
     scratch: Mapping[str, int] = {}
 
 
 class NumbaPass(msgspec.Struct, frozen=True):
-    """One compiled kernel over units of work. By default it runs in one slice for each thread."""
+    """One compiled kernel that works on a range of units. By default the range is divided into one slice per
+    thread."""
 
     kernel: str  # the name of the function
-    # the kernel's four arrays: inputs, "out", scratch; None where it has fewer
+    # the kernel's four arrays: inputs, "out" or scratch; None if it has fewer arrays
     operands: tuple[str | None, str | None, str | None, str | None]
     units: int  # units of work
-    granule: int = 1  # slices begin at multiples of it
-    m: int = 0  # a length that the kernel is given
-    s: int = 0  # another one
-    slices: int | None = None  # so many slices, if not one a thread
+    granule: int = 1  # slices begin at multiples of this
+    m: int = 0  # a length that is passed to the kernel
+    s: int = 0  # another length
+    slices: int | None = None  # number of slices; None: one per thread
 
 
 class NumpyPass(msgspec.Struct, frozen=True):
-    """A step by NumPy after the compiled passes, such as a product."""
+    """A NumPy step after the compiled passes, such as a matrix product."""
 
     build: Callable[..., Callable[..., None]]  # `build(np, blocks)` returns `launch(operands, output)`
-    operands: tuple[str, ...]  # inputs, and arrays that the passes have written
+    operands: tuple[str, ...]  # inputs, and arrays that the compiled passes write
 
 
 class NumbaProgram(msgspec.Struct, frozen=True):
-    """Compiled kernels of the CPU and the passes of one launch."""
+    """Compiled CPU kernels and the passes of one launch."""
 
-    # the text of a Python module, which defines the kernels with what `gpubench.backends.numpy.native` offers
+    # the text of a Python module that defines the kernels by means of `gpubench.backends.numpy.native`
     source: str
     passes: tuple[NumbaPass, ...]  # in order
     threads: int = 1  # threads that run them
     scratch: Mapping[str, int] = {}  # bytes of each scratch array that the passes share
-    behind: NumpyPass | None = None  # the rest of the launch, by NumPy
-    # shapes of the arrays, in the dtype of the case, that `behind` reads of the passes
+    behind: NumpyPass | None = None  # a NumPy step after the passes
+    # shapes of the arrays that the passes write for `behind`, in the dtype of the case
     between: Mapping[str, tuple[int, ...]] = {}
 
 
 class Candidate(msgspec.Struct, frozen=True):
     """One of several ways in which a kernel can do the same launch."""
 
-    name: str  # what is special about it; it holds no size, so that a choice can be remembered
-    build: Callable[[], Any]  # returns its program
+    name: str  # what distinguishes it; without a size, so that a choice holds for other sizes
+    build: Callable[[], Any]  # builds its program
 
 
 class Kernel(msgspec.Struct, frozen=True):
     """One tuned implementation of an op on one backend."""
 
-    language: str  # the kind of program that `build` makes; a backend may have one of its own
+    language: str  # the kind of program that `build` returns; a backend may define its own
     # "wgsl", "cuda", "numba": `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or
     # raises `errors.Unsupported` naming the limit it meets. "numpy": `build(np, blocks, params)` returns
     # `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads
     build: Callable[..., Any]
-    variant: str = "default"  # the name that a user gives
-    # the kernel is the library call: with resident data it is measured once and fills both implementations. Where data
-    # travels the implementations differ, because the tuned one stages it
+    variant: str = "default"  # the name by which a user selects it
+    # the kernel is the library call. With resident data it is measured once, for both implementations. If data
+    # is copied the implementations differ, because the tuned one stages it
     library: bool = False
-    # the dtypes it works in; None: all that the op declares, as far as `build` does not refuse
+    # its dtypes; None: those of the op, except dtypes for which `build` raises Unsupported
     dtypes: tuple[str, ...] | None = None
-    # `candidates(params, dtype, limits)` lists what a device may choose from by timing, the default first; `build`
-    # returns the default's program
+    # `candidates(params, dtype, limits)` returns the candidates that a device may time, the default first;
+    # `build` returns the program of the default
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
 
     def repeats_library(self, regime: str) -> bool:
-        """Tell whether its cases of this regime would measure the library implementation a second time."""
+        """Return whether cases of this regime would measure the library implementation a second time."""
         return self.library and regime.startswith(("resident", "in-place"))
 
 
 def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]], **declared: Any) -> Kernel:
-    """Return a kernel that chooses among these candidates. The first candidate is the default."""
+    """Return a kernel that chooses among the results of `candidates`. The first candidate is the default."""
 
     def build(params: Any, dtype: str, limits: Limits) -> Any:
         return candidates(params, dtype, limits)[0].build()
@@ -164,8 +167,8 @@ def choose_kernel(language: str, candidates: Callable[..., tuple[Candidate, ...]
 
 
 def by_backend(numpy: Any, cuda: Any, wgsl: Any) -> dict[str, tuple[Kernel, ...]]:
-    """Return an op's kernels on NumPy, CuPy and WebGPU. Each argument is a tuple of kernels, one kernel, or the `build`
-    of a kernel in the backend's language."""
+    """Return an op's kernels for NumPy, CuPy and wgpu. Each argument is a tuple of kernels, one kernel, or the
+    `build` function of a kernel in the language of the backend."""
 
     def kernels(language: str, build: Any) -> tuple[Kernel, ...]:
         if isinstance(build, tuple):

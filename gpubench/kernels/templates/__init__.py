@@ -1,13 +1,13 @@
-"""Templates of kernels, each with its CPU, CUDA and WGSL texts side by side; the ops are declared with them.
+"""Templates of kernels, with their CPU, CUDA and WGSL texts together. Ops are declared by means of them.
 
-Files of ops, functions of a user and networks use the templates. This module holds the parts that all GPU kernels
-share: device limits, element types in each language, and texts in both languages at once.
+Files of ops, users' functions and networks use the templates. This module has what all GPU kernels share:
+device limits, element types in each language, and texts that serve for both languages.
 
-- CUDA widens half precision by the PTX instructions themselves. No kernel needs a header of the CUDA toolkit, which
-  some machines with a driver and CuPy do not have.
-- WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact and the arithmetic is in
-  float32, so a result is rounded once, when it is stored. A `bitcast` between words and halves cannot be used: naga 29
-  compiles it to wrong values.
+- CUDA converts half precision by PTX instructions, so that no kernel needs a header of the CUDA toolkit. Some
+  machines with a driver and CuPy do not have the toolkit.
+- WGSL reads halves eight at a time as four words and unpacks them: `unpack2x16float` is exact and the
+  arithmetic is in float32, so a result is rounded once, when it is stored. A `bitcast` between words and halves
+  cannot be used, because naga 29 compiles it to wrong values.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from gpubench.kernels.contract.kernel import CudaPass, CudaProgram, Limits, Wgsl
 from gpubench.kernels.contract.op import ITEMSIZE
 from gpubench.kernels.templates.formula import Formula
 
-# WebGPU's guaranteed minimum of threads per group; width 64 to 256 measured alike on an H200.
+# The threads per group that WebGPU guarantees. On an H200, 64 to 256 threads were equally fast.
 GROUP_THREADS = 256
-# Where a device does not tell its number of multiprocessors (WebGPU never does), tiles are chosen as for a
-# large GPU: too small a tile costs a quarter at worst, too large a tile two thirds (0.36 of cuBLAS).
+# The number of multiprocessors that is assumed if a device does not report it, which WebGPU never does. It is
+# that of a large GPU. Then a tile that is too small costs a quarter at most; one that is too large costs two
+# thirds (0.36 of cuBLAS).
 ASSUMED_MULTIPROCESSORS = 128
-# A binding's size is a 32-bit number in Vulkan; this one is a multiple of any alignment.
+# The size of a binding is a 32-bit number in Vulkan. This one is a multiple of any alignment.
 MOST_WINDOW_BYTES = 2**32 - 2**16
 
 
@@ -47,7 +48,7 @@ def power_of_two_at_least(value: int) -> int:
 
 
 def multiprocessors(limits: Limits) -> int:
-    """Return the device's number of multiprocessors, or an assumed number if it is unknown."""
+    """Return the number of multiprocessors of the device, or an assumed number if it is unknown."""
     return limits.multiprocessors or ASSUMED_MULTIPROCESSORS
 
 
@@ -57,11 +58,11 @@ def group_threads(limits: Limits, most: int = GROUP_THREADS) -> int:
 
 
 def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """Return a grid of at least `groups` groups, folded evenly into y where x alone is too short.
+    """Return a grid of at least `groups` groups, which uses the y dimension if x alone is too short.
 
-    The fold is even, because 131,072 groups as 65,535 x 3 would launch a third of them for nothing (measured 7 % slower
-    on a copy). A kernel's index is `group.y * groups.x + group.x`; spare groups must do nothing. Raises Unsupported if
-    two dimensions do not hold the groups.
+    Both extents are about balanced, because 131,072 groups as 65,535 x 3 would launch a third of them for
+    nothing (measured 7 % slower on a copy). The index of a group is `group.y * groups.x + group.x`, and surplus
+    groups must do nothing. Raises Unsupported if two dimensions are not enough.
     """
     most = limits.max_groups_per_dimension
     y = ceil_div(groups, most)
@@ -71,7 +72,8 @@ def fold(groups: int, limits: Limits) -> tuple[int, int, int]:
 
 
 def require_grid(limits: Limits, x: int, y: int = 1, z: int = 1) -> tuple[int, int, int]:
-    """Return the grid of these extents. Raises Unsupported if an extent exceeds the device's limit per dimension."""
+    """Return the grid with these extents. Raises Unsupported if an extent exceeds the device's limit per
+    dimension."""
     if max(x, y, z) > limits.max_groups_per_dimension:
         raise Unsupported(
             f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
@@ -89,7 +91,8 @@ def require_dtype(dtype: str, able: Iterable[str]) -> None:
 
 
 def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if one buffer (name -> bytes) is larger than the device's buffers can be."""
+    """Raise Unsupported if a buffer is larger than the device allows. `sizes`: bytes by the name of the
+    buffer."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_buffer_bytes:
             raise Unsupported(
@@ -100,7 +103,8 @@ def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:
 
 
 def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raise Unsupported if a buffer (name -> bytes) does not fit one storage binding or one buffer."""
+    """Raise Unsupported if a buffer does not fit into one storage binding or exceeds the largest buffer.
+    `sizes`: bytes by the name of the buffer."""
     for name, size in sizes.items():
         if ceil_div(size, 16) * 16 > limits.max_binding_bytes:
             raise Unsupported(
@@ -114,13 +118,13 @@ def require_bindings(sizes: Mapping[str, int], limits: Limits) -> None:
 class BindingWindow(msgspec.Struct, frozen=True):
     """The part of a buffer that one pass binds."""
 
-    first: int  # the first item
-    count: int  # items from there on
-    total: int  # items of the buffer
+    first: int  # index of its first item
+    count: int  # number of its items
+    total: int  # number of items of the buffer
 
     def of(self, names: Iterable[str], itemsize: int) -> dict[str, tuple[int, int]]:
-        """Return `WgslPass.windows` for buffers with items of `itemsize` bytes. Return {} if the window is the whole
-        buffer."""
+        """Return `WgslPass.windows` for buffers with items of `itemsize` bytes. Returns {} if the window is the
+        whole buffer."""
         if self.count == self.total:
             return {}
         size = ceil_div(self.count * itemsize, 16) * 16
@@ -128,10 +132,10 @@ class BindingWindow(msgspec.Struct, frozen=True):
 
 
 def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
-    """Cut `total` items of `itemsize` bytes into the fewest windows that fit a binding, about equally long.
+    """Divide `total` items of `itemsize` bytes into the fewest windows that fit a binding, about equally long.
 
-    Every window starts at a multiple of the device's offset alignment. Raises Unsupported if a binding does not hold
-    the smallest such window (an item may be a whole row).
+    Every window starts at a multiple of the device's offset alignment. Raises Unsupported if a binding is
+    smaller than the smallest such window (an item may be a whole row).
     """
     alignment = limits.binding_alignment
     step = alignment // math.gcd(itemsize, alignment)  # items between two aligned offsets
@@ -150,7 +154,7 @@ def windows(total: int, itemsize: int, limits: Limits) -> list[BindingWindow]:
     return [BindingWindow(first, min(count, total - first), total) for first in range(0, total, count)]
 
 
-# The CUDA limit of a block on every device, and of a grid in x and in y.
+# CUDA's limits on every device: threads of a block, and blocks of a grid in x and in y.
 MOST_THREADS = 1024
 MOST_BLOCKS, MOST_BLOCKS_ACROSS = 2**31 - 1, 65535
 # Half precision is divided to 2 ulp of float, a 4096th of its own rounding; float and double stay IEEE.
@@ -199,8 +203,8 @@ def kernel_pass(
     name: str, dtype: str, text: str, blocks: int | tuple[int, int, int], threads: int | tuple[int, int, int],
     arguments: tuple[Any, ...],
 ) -> CudaPass:  # fmt: skip
-    """Return the launch of the kernel `gpubench_NAME`, which `text` defines; the prelude is put before `text`. Raises
-    Unsupported beyond CUDA's largest grid."""
+    """Return a launch of the kernel `gpubench_NAME`, which `text` defines. The prelude is put before `text`.
+    Raises Unsupported beyond CUDA's largest grid."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     block = (threads, 1, 1) if isinstance(threads, int) else threads
     if grid[0] > MOST_BLOCKS or max(grid[1:]) > MOST_BLOCKS_ACROSS:
@@ -212,8 +216,8 @@ def kernel_pass(
 
 
 def prelude(dtype: str) -> str:
-    """Return the CUDA text of the types: `stored` in memory, `real` in registers, `wide` and `narrow` to convert
-    between them, `Pack` for one 128-bit access."""
+    """Return the CUDA text that defines the types: `stored` in memory, `real` in registers, `wide` and `narrow`
+    to convert between them, and `Pack` for one 128-bit access."""
     return f"""{_half(dtype) if dtype in _WIDEN else _plain(dtype)}
 __device__ __forceinline__ real select(bool condition, real a, real b) {{ return condition ? a : b; }}
 const int LANES = {lanes(dtype)};
@@ -259,14 +263,15 @@ fn packed(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """The way in which elements are loaded and computed with."""
+    """How elements are loaded and computed with in WGSL. A *unit* is what one load reads; a *part* is the piece
+    of a unit that arithmetic uses at a time, a number or a vector."""
 
-    stored: str  # the element type in memory: f16 f32 f64
-    real: str  # the type of the arithmetic: f32 f64
-    unit: str  # the type of a load
+    stored: str  # type of an element in memory: f16, f32 or f64
+    real: str  # type of the arithmetic: f32 or f64
+    unit: str  # type of a unit
     width: int  # elements of a unit
-    lanes: int  # reals of a part
-    parts: int  # values that arithmetic takes of a unit
+    lanes: int  # numbers of a part
+    parts: int  # parts of a unit
 
     @property
     def part(self) -> str:
@@ -278,30 +283,31 @@ class Storage(msgspec.Struct, frozen=True):
         return [_UNPACK] if self.parts == 2 else []
 
     def decode(self, unit: str) -> tuple[str, ...]:
-        """Return the parts of a unit, as expressions in the unit's name."""
+        """Return expressions for the parts of a unit. `unit`: the expression of the unit."""
         if self.parts == 2:
             return (f"low({unit})", f"high({unit})")
         return (f"{self.real}({unit})",) if self.stored != self.real else (unit,)
 
     def encode(self, *parts: str) -> str:
-        """Return the unit of these parts."""
+        """Return the expression of the unit that consists of these parts."""
         if self.parts == 2:
             return f"packed({', '.join(parts)})"
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
     def lanewise(self, name: str, function: str, arguments: tuple[str, ...]) -> str:
-        """Return the text of a function `name` of parts, which calls a function of reals for each lane."""
+        """Return the text of a function `name` of parts, which calls `function`, a function of numbers, for
+        each lane."""
         calls = (f"{function}({', '.join(f'{x}.{lane}' for x in arguments)})" for lane in LANES[: self.lanes])
         parameters = ", ".join(f"{x}: {self.part}" for x in arguments)
         return f"fn {name}({parameters}) -> {self.part} {{ return {self.part}({', '.join(calls)}); }}"
 
     def product(self, a: str, b: str) -> str:
-        """Return the sum of the products of two parts' lanes, as one real."""
+        """Return the expression of the sum of products of the lanes of two parts, as one number."""
         return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
 
     def across(self, function: str, part: str) -> str:
-        """Return one real from a part. Its lanes are folded in pairs by a function of two reals, or by + if `function`
-        is empty."""
+        """Return an expression that reduces a part to one number. `function` is the name of a function of two
+        numbers; if it is empty, the lanes are added."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]
         while len(values) > 1:
             values = [
@@ -312,15 +318,15 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def part_function(name: str, formula: Formula, storage: Storage) -> list[str]:
-    """Return the texts of the function `name` of parts. It works on vectors, or lane by lane if the formula calls a
-    function that WGSL has only for single numbers."""
+    """Return the texts of the function `name` of parts. It works on vectors, or lane by lane if the formula
+    calls a function that our WGSL texts define only for single numbers."""
     if functions := formula.wgsl_functions():
         single = f"{name}_single"
         return [*functions, formula.wgsl(single, storage.real), storage.lanewise(name, single, formula.names)]
     return [formula.wgsl(name, storage.part, f"{storage.part}({{}})")]
 
 
-# The names that the body of an entry point may use of what the device tells a thread.
+# Built-in values that the body of an entry point may use, by name.
 _BUILTINS = {
     "group": ("workgroup_id", "vec3<u32>"), "groups": ("num_workgroups", "vec3<u32>"),
     "thread": ("local_invocation_index", "u32"), "id": ("global_invocation_id", "vec3<u32>"),
@@ -334,9 +340,9 @@ def shader(
 ) -> str:  # fmt: skip
     """Return the whole text of a kernel.
 
-    `buffers`: the element type of each buffer by name, in binding order; `writes` names the written ones. `params`:
-    words that name the u32 members of the uniform `p`. `before`: the text before the entry point. `body`: the text of
-    the entry point, which runs `threads` threads a group.
+    `buffers`: the element type of each buffer by name, in binding order. `writes`: names of the buffers that
+    are written. `params`: names of the u32 members of the uniform `p`, separated by blanks. `before`: text
+    before the entry point. `body`: text of the entry point, which runs with `threads` threads per group.
     """
     lines = ["enable f16;"] if any("f16" in text for text in (*buffers.values(), before)) else []
     if params:
@@ -357,7 +363,8 @@ def shader(
 
 
 def vectors(dtype: str) -> Storage:
-    """Return the storage in units of 16 bytes. Padding bytes past the end of an array may be read but not written."""
+    """Return the storage in units of 16 bytes. Padding bytes past the end of an array may be read but not
+    written."""
     return {
         "float32": Storage("f32", "f32", "vec4<f32>", width=4, lanes=4, parts=1),
         "float64": Storage("f64", "f64", "vec2<f64>", width=2, lanes=2, parts=1),
@@ -366,13 +373,14 @@ def vectors(dtype: str) -> Storage:
 
 
 def elements(dtype: str) -> Storage:
-    """Return the storage in single elements, for rows that do not start on 16 bytes."""
+    """Return the storage in single elements, for rows that do not begin at multiples of 16 bytes."""
     stored = _SCALARS[dtype]
     return Storage(stored, "f64" if stored == "f64" else "f32", stored, width=1, lanes=1, parts=1)
 
 
 def whole_units(dtype: str, length: int) -> Storage:
-    """Return the storage in units of 16 bytes if rows of this length are whole units, else in single elements."""
+    """Return the storage in units of 16 bytes if rows of this length consist of whole units, or else in single
+    elements."""
     storage = vectors(dtype)
     return elements(dtype) if length % storage.width else storage
 
@@ -383,8 +391,8 @@ def real_dtype(dtype: str) -> str:
 
 
 def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool = True) -> None:
-    """Raise Unsupported for a dtype that WGSL or the device lacks, for float64 if the kernel is not `exact` (WGSL has
-    no exp or tanh in float64), and for more threads in a group than the device has."""
+    """Raise Unsupported for a dtype that WGSL or the device lacks, for float64 if the kernel is not `exact`
+    (WGSL has no exp or tanh in float64), and for more threads in a group than the device allows."""
     require_dtype(dtype, _DTYPES)
     if dtype == "float64" and not exact:
         raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
@@ -398,11 +406,11 @@ def require_storage(dtype: str, limits: Limits, *, threads: int = 1, exact: bool
 
 
 def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
-    """Fold a workgroup array over lanes into its first lane. The text `lane` gives the lane of a thread; `joined` is
-    text in {a} and {b}.
+    """Return statements that reduce a workgroup array over its lanes into the first lane. `lane` is the text of
+    a thread's lane. `joined` is the text that joins {a} and {b}.
 
-    Each step folds up to eight values a thread. Their reads do not wait for each other and cost less than a barrier. On
-    an H200 softmax takes 0.93 of its time with two values a step.
+    Each step joins up to eight values per thread, whose reads do not wait for each other and cost less than a
+    barrier. On an H200 this takes 0.93 of the time of softmax with two values a step.
     """
     lines = []
     for half, count in _fold_steps(lanes):
@@ -415,8 +423,8 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
-    """Return, for each step, how many lanes remain and how many values each lane folds. The steps fold about equally
-    many values."""
+    """Return, for each step, how many lanes remain and how many values each lane joins. All steps join about
+    equally many values."""
     lines, bits = [], log2(lanes)
     steps = -(-bits // 3)
     for step in range(steps):
@@ -426,7 +434,7 @@ def _fold_steps(lanes: int) -> list[tuple[int, int]]:
     return lines
 
 
-# Of a body in WGSL, what CUDA says in its place.
+# Patterns in a WGSL body, and the CUDA text that replaces them.
 _CUDA_WORDS = {
     r"\blet (\w+) =": r"const auto \1 =",
     r"\bvar (\w+) =": r"auto \1 =",
@@ -445,24 +453,24 @@ fn narrow(v: real) -> stored {{ return stored(v); }}"""
 
 
 class GpuText(msgspec.Struct, frozen=True):
-    """A kernel with one text for CUDA and WGSL. The text is WGSL; CUDA's text is made from it.
+    """A kernel with one text for both CUDA and WGSL. The text is WGSL, and CUDA's text is made from it.
 
-    A body sees `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the sizes by
-    their names. `real` is the type of the arithmetic and `stored` the type in memory; `wide` and `narrow` convert
-    between them. `clamped(i, last)` is the smaller of the two in WGSL, where a buffer is read safely only within its
-    bounds, and `i` in CUDA. A line `// unroll N` becomes a pragma in CUDA.
+    The body can use `thread`, `block` (the index of its group), `group`, the buffers, the shared arrays and the
+    sizes by their names. `real` is the type of the arithmetic and `stored` the type in memory; `wide` and
+    `narrow` convert between them. `clamped(i, last)` is the smaller of the two in WGSL, where only reads within
+    a buffer are safe, and `i` in CUDA. A line `// unroll N` becomes a pragma in CUDA.
     """
 
     name: str  # name of the kernel
-    # by name, in the order of the arguments, the type of an element: "stored", "real", "i32", or one that `cuda` and
-    # `wgsl` declare
+    # the type of an element by the name of the buffer, in the order of the arguments: "stored", "real", "i32",
+    # or one that `cuda` and `wgsl` declare
     buffers: Mapping[str, str]
     writes: tuple[str, ...]  # the buffers that are written
-    sizes: str  # the words that follow the buffers
-    body: str  # statements in WGSL, whose words CUDA replaces
-    bounds: str = ""  # words that only `clamped` takes
+    sizes: str  # names of the integer arguments after the buffers, separated by blanks
+    body: str  # statements in WGSL
+    bounds: str = ""  # names of further arguments in WGSL, which only `clamped` uses
     threads: int = 256  # threads of a group
-    shared: Mapping[str, int] = {}  # lengths of arrays of reals that a group shares
+    shared: Mapping[str, int] = {}  # lengths of the arrays of `real` that a group shares, by name
     cuda: str = ""  # the text before the kernel in CUDA
     wgsl: str = ""  # the text before the kernel in WGSL
 
@@ -470,8 +478,8 @@ class GpuText(msgspec.Struct, frozen=True):
         self, dtype: str, blocks: int | tuple[int, int, int], sizes: tuple[int, ...],
         renamed: Mapping[str, str] = {},
     ) -> CudaPass:  # fmt: skip
-        """Return the launch with these sizes. `renamed` maps names of the kernel's buffers to other buffers. Raises
-        Unsupported."""
+        """Return a launch with the values `sizes`. `renamed` maps names of the kernel's buffers to other
+        buffers. Raises Unsupported."""
         kinds = {"i32": "int"}
         pointers = [
             f"{'' if name in self.writes else 'const '}{kinds.get(kind, kind)}* __restrict__ {name}"
@@ -496,7 +504,8 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
     def wgsl_pass(
         self, dtype: str, grid: tuple[int, int, int], sizes: tuple[int, ...], renamed: Mapping[str, str] = {}
     ) -> WgslPass:
-        """Return the dispatch. `sizes` holds the values of the kernel's sizes, followed by those of its bounds."""
+        """Return a dispatch. `sizes`: the values of the kernel's sizes, followed by those of its bounds.
+        `renamed` maps names of the kernel's buffers to other buffers."""
         storage, params = elements(dtype), f"{self.sizes} {self.bounds}"
         body = re.sub(rf"\b({'|'.join(params.split())})\b", r"p.\1", self.body)
         kinds = {"stored": storage.stored, "real": storage.real}
@@ -514,10 +523,12 @@ extern "C" __global__ void __launch_bounds__({self.threads}) gpubench_{self.name
         return WgslPass(text, grid, names, uniform=sizes)
 
     def cuda_program(self, dtype: str, units: int, sizes: tuple[int, ...]) -> CudaProgram:
-        """Return one launch with a thread for each unit. Raises Unsupported beyond CUDA's largest grid."""
+        """Return a program of one launch with a thread for each unit. Raises Unsupported beyond CUDA's largest
+        grid."""
         return CudaProgram((self.cuda_pass(dtype, ceil_div(units, self.threads), sizes),))
 
     def wgsl_program(self, dtype: str, units: int, sizes: tuple[int, ...], limits: Limits) -> WgslProgram:
-        """Return one dispatch with a thread for each unit. Raises Unsupported beyond the device's largest grid."""
+        """Return a program of one dispatch with a thread for each unit. Raises Unsupported beyond the device's
+        largest grid."""
         grid = fold(ceil_div(units, self.threads), limits)
         return WgslProgram((self.wgsl_pass(dtype, grid, sizes),))

@@ -1,9 +1,9 @@
-"""Fused causal attention on a GPU: the assignment of queries to threads.
+"""Fused causal attention on a GPU, and how queries are assigned to threads.
 
-A thread holds `rows` queries of one head and their results in registers. It goes through the keys four at a time, with
-a running maximum and a running sum. All threads of a warp read the same key in a single access. The keys are dealt out
-in turn to the `parts` of a group, which merge their results at the end; so few queries still use many threads. No array
-of scores is ever written.
+A thread holds `rows` queries of one head and their results in registers. It goes through the keys four at a
+time, with a running maximum and a running sum. All threads of a warp read the same key in a single access. The
+keys are dealt out in turn to the `parts` of a group, which merge their results at the end, so that few queries
+still use many threads. No array of scores is ever written.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from gpubench.kernels.templates import (
 )
 
 LANES = 32  # threads that go through the same keys together
-# The score of a key that a query does not see, and what stands before the first key: so that the difference of two is a
-# number.
+# The score of a key that a query does not see, and the maximum before the first key. It is finite, so that the
+# difference of two such scores is a number.
 LOWEST = "-3e38"
-KEYS = 4  # of one step: with eight their loads take so many registers that some spill
-_MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
-# of registers that two queries and their results may take: then a key is read once for both
+KEYS = 4  # keys of one step; with eight, their loads need so many registers that some spill
+_MOST_ELEMENTS = 256  # most elements of a head, whose query and result have to be in registers
+# most bytes of registers for two queries and their results, for which a key is then read once
 _TWO_QUERIES_BYTES = 512
-_WARPS_A_MULTIPROCESSOR = 32  # also of those that end early, since their tokens see few
+_WARPS_A_MULTIPROCESSOR = 32  # includes warps that end early, because their tokens see few keys
 _MOST_PARTS = 8
 
 
 class Heads(msgspec.Struct, frozen=True):
-    """The shapes of tokens and heads."""
+    """The numbers of sequences, tokens, heads and elements."""
 
     n: int  # tokens of a sequence
     heads: int  # heads of a token
     e: int  # elements of a head
-    sequences: int = 1  # one behind the other
+    sequences: int = 1  # sequences, one after the other
 
     @property
     def rows(self) -> int:
@@ -105,7 +105,8 @@ def out_shape(params: Params) -> Shape:
 
 
 def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) -> tuple[Array, ...]:
-    """Return `count` parts of rows of tokens, such as q, k and v, as sequences x heads x tokens x e: views."""
+    """Return `count` parts of rows of tokens, such as q, k and v, as views of sequences x heads x tokens x
+    e."""
     n, columns = rows.shape
     tokens = tokens or n
     shape = (n // tokens, tokens, count, heads, columns // (count * heads))
@@ -114,7 +115,7 @@ def cut(xp: Array, rows: Array, heads: int, tokens: int | None, count: int = 3) 
 
 
 def join(xp: Array, *parts: Array) -> Array:
-    """Return parts of sequences x heads x tokens x e as rows of tokens, beside each other."""
+    """Return rows of tokens made of parts of sequences x heads x tokens x e, next to each other."""
     sequences, heads, tokens, e = parts[0].shape
     rows = [xp.reshape(xp.moveaxis(part, 1, 2), (sequences * tokens, heads * e)) for part in parts]
     return xp.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
@@ -124,8 +125,8 @@ def head_by_head(
     formula: Callable[..., Any], xp: Array, qkv: Array, *others: Array, heads: int = _HEADS,
     tokens: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return the results of `formula(xp, q, k, v, *others)` for all heads. A call of the formula takes one head of one
-    sequence."""
+    """Return the results of `formula(xp, q, k, v, *others)` for all heads, joined into rows of tokens. Each
+    call of the formula gets one head of one sequence."""
     inputs = [*cut(xp, qkv, heads, tokens), *(cut(xp, x, heads, tokens, 1)[0] for x in others)]
     shape = inputs[0].shape
     flat = (xp.reshape(x, (shape[0] * heads, *shape[2:])) for x in inputs)
@@ -134,8 +135,8 @@ def head_by_head(
 
 
 def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield (queries, keys that they see, weights) of one head for at most `most` queries at a time. No n x n array is
-    needed."""
+    """Yield (queries, keys that they see, weights) of one head for at most `most` queries at a time, so that no
+    n x n array is needed."""
     n, by = len(q), 1 / math.sqrt(q.shape[1])
     most = min(most, max(n, 1))
     late = xp.triu(xp.ones((most, most), dtype=bool), 1)
@@ -150,13 +151,14 @@ def weights_by_blocks(xp: Array, q: Array, k: Array, most: int) -> Iterator[tupl
 
 
 def softmax(xp: Array, scores: Array) -> Array:
-    """Return the softmax of each row."""
+    """Return the softmax of each row of `scores`."""
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     return powers / xp.sum(powers, axis=-1, keepdims=True)
 
 
 def causal_weights(xp: Array, q: Array, k: Array) -> Array:
-    """Return, for each head, the weights of the tokens that each token sees: earlier tokens and itself."""
+    """Return, for each head, the weights of the tokens that each token sees: itself and earlier tokens. The
+    weights of later tokens are 0."""
     n, e = q.shape[-2:]
     scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
     return softmax(xp, xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf))
@@ -171,7 +173,7 @@ def torch_attention(torch: Any, qkv: Array, heads: int = _HEADS, tokens: int | N
 
 
 class QueryLayout(msgspec.Struct, frozen=True):
-    """The way in which the threads of a group share queries."""
+    """How the threads of a group share queries."""
 
     rows: int  # queries of a thread
     parts: int  # threads that share the same queries
@@ -185,14 +187,14 @@ class QueryLayout(msgspec.Struct, frozen=True):
         return LANES * self.rows
 
     def words(self, e: int) -> int:
-        """Return the reals of shared memory: results, maxima and sums of the half of the parts that hands over its
-        results."""
+        """Return how many `real` numbers of shared memory are needed: the results, maxima and sums of the half
+        of the parts that hands over its results. `e`: elements of a head."""
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """Choose the parts of a group: enough to give each multiprocessor enough warps, if the number of keys and the
-    device's limits allow it.
+    """Choose how many parts a group has: so many that each multiprocessor has enough warps, if the number of
+    keys and the device's limits allow it.
 
     Raises Unsupported for heads that are too wide for registers.
     """
@@ -216,7 +218,8 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
 
 
 def begin_of(token: str, of: Heads) -> str:
-    """Return the text of the first token of a token's sequence. Used only with several sequences."""
+    """Return the expression of the first token of the sequence that contains `token`. It is used only with
+    several sequences."""
     return f"({token} - {token} % {of.n}u)"
 
 
@@ -224,7 +227,7 @@ def begin_of(token: str, of: Heads) -> str:
 
 
 def sequences_text(of: Heads) -> str:
-    """Return macros for the range of keys that a row sees. With one sequence they cost no instruction."""
+    """Return CUDA macros for the range of keys that a row sees. With one sequence they cost no instruction."""
     single = of.sequences == 1
     return f"""#define BEGIN(row) {"0" if single else begin_of("(row)", of)}
 #define END(row) {"n" if single else f"(BEGIN(row) + {of.n})"}
@@ -437,12 +440,14 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _line(self, token: str, which: int) -> str:
-        """Return the first unit of the head in a token's query, key or value (0, 1, 2)."""
+        """Return the expression of the first unit of this head in a token's query, key or value (`which` is 0,
+        1 or 2)."""
         across = self.of.heads * self.units
         return f"{token} * {3 * across}u + {which * across}u + head"
 
     def _parts(self, name: str, start: str) -> list[str]:
-        """Return statements that define `name0`, `name1`, ...: all parts of a head that begins at unit `start`."""
+        """Return statements that define `name0`, `name1`, ...: all parts of a head that begins at unit
+        `start`."""
         lines = []
         for u in range(self.units):
             lines.append(f"let {name}_unit{u} = qkv_[{start} + {u}u];")
@@ -498,7 +503,7 @@ class _Text(msgspec.Struct, frozen=True):
         return [*lines, "  }"]
 
     def _merge(self, half: int) -> list[str]:
-        """Return statements in which the parts from `half` on hand their results to the parts before `half`."""
+        """Return statements by which the parts from `half` on hand their results to the parts before `half`."""
         lines = ["  workgroupBarrier();", f"  if (part >= {half}u && part < {2 * half}u) {{"]
         lines += [
             f"    {line}" for r in range(self.layout.rows) for line in self._handing(r, f"part - {half}u")

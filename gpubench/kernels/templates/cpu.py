@@ -1,5 +1,6 @@
-"""The parts that the CPU's tuned implementations share. For compiled kernels (numba): their types, and the numbers of
-threads worth a trial. For NumPy: slices that threads take, scratch that stays in cache, halves as float32."""
+"""What the tuned CPU implementations share. For compiled kernels (numba): their types, and the numbers of
+threads that are worth a trial. For NumPy: slices that threads take, scratch arrays that stay in cache, and the
+conversion of halves to float32."""
 
 from __future__ import annotations
 
@@ -14,23 +15,23 @@ Launch = Callable[[Sequence[Array], Array], None]
 
 # ---------------------------------------------------------------- compiled kernels
 
-_REAL = {"float32": "float32", "float64": "float64", "float16": "float32"}  # by dtype: what it is computed in
-# A thread is not worth waking for fewer elements, and has enough to do with so many that all cores are taken.
+_REAL = {"float32": "float32", "float64": "float64", "float16": "float32"}  # type of the arithmetic by dtype
+# Least elements for which a thread is worth waking, and most elements of a thread if not all cores are used.
 _FEWEST, _ENOUGH = 4096, 1024 * 1024
-# Without a trial: elements from which on all threads take part. A region of 16 threads costs 7 us.
+# Without a trial, all threads are used from this many elements on. A parallel region of 16 threads costs 7 us.
 _ALL_THREADS = 128 * 1024
-# Output that no cache would keep: below, stores past the caches take twice the time.
+# Least bytes of an output that no cache would keep. For smaller outputs, streaming stores take twice the time.
 STREAMED_BYTES = 8 * 1024 * 1024
 
 
 def compiled_kernel(candidates: Callable[..., tuple[Candidate, ...]]) -> Kernel:
-    """Return the numba kernel that chooses among these candidates."""
+    """Return a numba kernel that chooses among the results of `candidates`."""
     return choose_kernel("numba", candidates, dtypes=tuple(_REAL))
 
 
 def numba_prelude(dtype: str) -> str:
-    """Return the text that defines `real` for the arithmetic, `load` and `store` between `real` and memory, and `exp`
-    and `tanh` of `real`."""
+    """Return the text that defines `real` for the arithmetic, `load` and `store` to convert between `real` and
+    memory, and `exp` and `tanh` of `real`."""
     real = _REAL[dtype]
     bits = real[-2:]
     half = dtype == "float16"
@@ -44,7 +45,8 @@ is_half = {half}
 
 
 def numba_signature(dtype: str, parts: str = "") -> str:
-    """Return the decorator of a kernel whose arrays have the dtype. The arrays in `parts` ("c", "out") are float64."""
+    """Return the decorator of a kernel whose arrays have this dtype. The arrays named in `parts` ("c", "out")
+    are float64."""
     kinds = [dtype] * 4
     if "c" in parts:
         kinds[2] = "float64"
@@ -54,7 +56,7 @@ def numba_signature(dtype: str, parts: str = "") -> str:
 
 
 def thread_counts(elements: int, limits: Limits) -> list[int]:
-    """Return the numbers of threads worth a trial for this many elements, the likeliest first."""
+    """Return the numbers of threads that are worth a trial for this many elements, the likeliest first."""
     most = limits.multiprocessors or 1
     powers = [1 << k for k in range(most.bit_length()) if 1 << k < most] + [most]
     counts = [t for t in powers if t == 1 or elements >= t * _FEWEST]
@@ -66,8 +68,8 @@ def thread_counts(elements: int, limits: Limits) -> list[int]:
 def numba_candidates(
     elements: int, limits: Limits, program: Callable[[int, bool], NumbaProgram], streamed: bool
 ) -> tuple[Candidate, ...]:
-    """Return `program(threads, streaming)` for each number of threads worth a trial. If `streamed`, add a candidate
-    with streaming stores, for outputs too large for the caches."""
+    """Return a candidate, built by `program(threads, streaming)`, for each number of threads that is worth a
+    trial. If `streamed`, add a candidate with streaming stores, for outputs too large for the caches."""
 
     def candidate(threads: int, streaming: bool) -> Candidate:
         name = f"{threads} thread{'s' * (threads > 1)}{', streaming stores' * streaming}"
@@ -80,32 +82,33 @@ def numba_candidates(
 
 # ---------------------------------------------------------------- NumPy's
 
-# Operations a second of its product of halves, which has no BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon
-# of 2023).
+# Most operations a second of NumPy's product of halves, which has no BLAS: 0.6 to 0.8 GFLOP/s on one core of a
+# Xeon of 2023 at n = 256 to 512.
 SLOW_HALVES: dict[tuple[str, Dtype], float] = {("numpy", "float16"): 1e9}
 
 
 class Blocks(Protocol):
-    """A runner that calls a function on slices (start, stop) of at most `grain`, on `threads` threads."""
+    """Calls a function on slices (start, stop) of at most `grain` elements, on `threads` threads."""
 
     threads: int
 
     def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Run the function on all slices up to `length`, in any order."""
+        """Call the function on all slices up to `length`, in any order."""
 
     def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Run a function that multiplies on all slices. Meanwhile BLAS uses one thread inside each of these threads."""
+        """Like `run`, for a function that multiplies matrices. Meanwhile BLAS uses one thread inside each of
+        these threads."""
 
 
 class ThreadScratch:
-    """Arrays that belong to the calling thread and are kept from launch to launch."""
+    """Scratch arrays of the calling thread, which are kept from launch to launch."""
 
     def __init__(self, np: Any) -> None:
         self._np = np
         self._kept = threading.local()
 
     def arrays(self, count: int, size: int, dtype: Any) -> list[Array]:
-        """Return `count` arrays of `size` elements. They still hold their last values."""
+        """Return `count` arrays of `size` elements. They contain their last values."""
         key = (count, size, dtype)
         if getattr(self._kept, "key", None) != key:
             self._kept.arrays = [self._np.empty(size, dtype) for _ in range(count)]
@@ -115,11 +118,11 @@ class ThreadScratch:
 
 
 def widen(np: Any, half: Array, wide: Array) -> Array:
-    """Fill `wide`, float32, with the values of `half`, float16, and return it. Integer steps take a third of the time
-    of NumPy's cast.
+    """Write the values of `half` (float16) to `wide` (float32), and return `wide`. Integer operations take a
+    third of the time of NumPy's cast.
 
-    The exponent and fraction move up by 13 bits, and a product with 2^112 sets the exponent's bias right, exactly.
-    Infinities and NaNs would come out finite, so a slice that holds any is cast instead.
+    Exponent and fraction move by 13 bits, and a product with 2^112 corrects the bias of the exponent, exactly.
+    Infinities and NaNs would become finite, so an array that contains any is cast instead.
     """
     bits = wide.view(np.int32)
     np.copyto(bits, half.view(np.int16))

@@ -1,14 +1,14 @@
-"""Ops whose output i depends on element i of each input: one formula, in every language.
+"""Ops whose output i depends only on element i of each input: one formula, in every language.
 
-The op has no loop of its own: blocks, loads, stores, tail and dispatch come from here.
+The op has no loop of its own. Blocks, loads, stores, tail and dispatch come from here.
 
 - CPU: a loop that numba compiles around the formula, on all cores.
-- CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device copy
-  (four per thread 0.97); CuPy's own elementwise kernels stop at 211 G elements/s, 0.40 to 0.60 of it. CUDA's grid has
-  no short x dimension, so nothing is folded.
-- WGSL: 16-byte loads and stores, a guarded tail, an even 2-D dispatch, one or two vectors per thread. Measured on an
-  H200 in parts of the device copy: four vectors per thread, with neighbouring threads on neighbouring vectors, 0.97 to
-  1.01; one per thread 0.85 to 0.93; scalars 0.5 to 0.73.
+- CUDA: one 128-bit load and store per thread, 256 threads a block. On an H200 this reaches 1.01 of the device
+  copy (four per thread 0.97). CuPy's own elementwise kernels stop at 211 G elements/s, which is 0.40 to 0.60 of
+  it. The x dimension of CUDA's grid is long enough, so nothing is folded.
+- WGSL: 16-byte loads and stores, a guarded tail, an even 2-D dispatch, one or two vectors per thread. Measured
+  on an H200 as a share of the device copy: four vectors per thread, with neighbouring threads on neighbouring
+  vectors, 0.97 to 1.01; one per thread 0.85 to 0.93; scalars 0.5 to 0.73.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ from gpubench.kernels.templates.cpu import (
 )
 from gpubench.kernels.templates.formula import Formula, require_formula
 
-# 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
+# 4 KiB to 64 MiB of float32 in eight sizes: from sizes bound by the overhead of a launch to sizes far above any
+# cache.
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
 
@@ -92,18 +93,19 @@ def gelu_on_arrays(xp: Array, x: Array) -> Array:
 
 
 def gelu_scale(xp: Array, x: Array) -> Array:
-    """Return 0.5 |x| (1 + |tanh|): for negative x the two terms cancel."""
+    """Return 0.5 |x| (1 + |tanh|), because for negative x the two terms cancel."""
     return 0.5 * xp.abs(x) * (1 + xp.abs(gelu_tanh(xp, x)))
 
 
 def vector_shape(params: Params) -> Shape:
-    """Return the shape of n numbers: rows of `columns` numbers if a stage sets `columns`, else (n,)."""
+    """Return the shape of n numbers: (n,), or rows of `columns` numbers if a stage sets the param `columns`."""
     n, columns = params["n"], params.get("columns")
     return (n,) if columns is None else (n // columns, columns)
 
 
 def absolute_sum(xp: Array, *terms: Array) -> Array:
-    """Return |first| + |second| + ..., element by element: the scale of a sum whose terms may cancel."""
+    """Return |first| + |second| + ... element by element, which is the scale of a sum whose terms may
+    cancel."""
     total = xp.abs(terms[0])
     for term in terms[1:]:
         total = total + xp.abs(term)
@@ -111,7 +113,7 @@ def absolute_sum(xp: Array, *terms: Array) -> Array:
 
 
 def operands(inputs: tuple[str | Operand, ...]) -> tuple[Operand, ...]:
-    """Return the inputs as operands. A plain name becomes an operand of shape (n,) with uniform values."""
+    """Return the inputs as operands. A name becomes an operand of shape (n,) with uniform values."""
     return tuple(Operand(x, vector_shape) if isinstance(x, str) else x for x in inputs)
 
 
@@ -132,14 +134,14 @@ def elementwise(
     takes: tuple[str, ...] = (),
     fits: Callable[[Params], str | None] = always_fits,
 ) -> Op:
-    """Return the op of n elements that applies `formula` to each position of its inputs: `lambda m, x, y: m.exp(x) *
-    y`.
+    """Return the op of n elements that applies `formula` at each position of its inputs: `lambda m, x, y:
+    m.exp(x) * y`.
 
-    The formula gives the kernels of CPU, CUDA and WGSL, the reference and the array expression. `expr(xp, x, y)`
-    replaces it as the array expression, and `library` gives calls of array libraries, where these are better.
-    `not_finite` is the op's field. The formula takes the params of `takes` as keywords, each with a default; kernels
-    hold their values as constants. `options` are the params that may be given beside n. Raises ValueError for a formula
-    that calls a function unknown to the tracer.
+    The formula gives the kernels of CPU, CUDA and WGSL, the reference and the array expression. `expr(xp, x,
+    y)` replaces it as the array expression, and `library` gives calls of array libraries, if these are better.
+    `not_finite` is the field of the op. The formula takes the params in `takes` as keywords, each with a
+    default, and kernels contain their values as constants. `options`: the params that may be given in addition
+    to n. Raises ValueError for a formula that calls a function unknown to the tracer.
     """
     arrays = operands(inputs)
     names = [array.name for array in arrays]
@@ -175,7 +177,7 @@ def elementwise(
 
 
 def element_candidates(formula: Formula, n: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates of one loop over the elements of a slice, with ordinary or with streaming stores."""
+    """Return the candidates of a loop over the elements of a slice, with ordinary or with streaming stores."""
     names = formula.names
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
@@ -211,7 +213,8 @@ def run({arrays}, {unused + ", " if unused else ""}out, start, stop, slot, m, s)
 _NUMBA_LOOP = """    for i in range(start, stop):
         out[i] = element({arrays}, i)
 """
-# Blocks are computed into the first cache and written out from there; the ends that are no whole line go as usual.
+# Blocks are computed into the first cache and written out from there. Ends that fill no whole line use ordinary
+# stores.
 _NUMBA_STREAMING = """    block = scratch(out[0])
     i = start
     while i < stop and address(out) + {bytes} * i & 63:
@@ -245,7 +248,7 @@ def build_cuda(op: str, formula: Formula, n: int, dtype: str) -> CudaProgram:
 
 
 def _cuda_source(op: str, formula: Formula) -> str:
-    """Return the whole translation unit. The kernel's arguments are the inputs, `out` and n (64-bit)."""
+    """Return the whole translation unit. The arguments of the kernel are the inputs, `out` and n (64-bit)."""
     names = formula.names
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in names)
     loads = "\n".join(f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in names)
@@ -271,8 +274,8 @@ extern "C" __global__ void gpubench_{op}({pointers}, stored* __restrict__ out_, 
 
 
 def _cuda_element(formula: Formula) -> str:
-    """Return the function of one element. A formula that only moves values converts nothing, which keeps every bit
-    pattern."""
+    """Return the function of one element. A formula that only moves values converts nothing, so that every bit
+    pattern is kept."""
     if formula.moved:
         arguments = ", ".join(f"stored {name}" for name in formula.names)
         return f"__device__ __forceinline__ stored element({arguments}) {{ return {formula.moved}; }}"
@@ -287,15 +290,15 @@ def _cuda_element(formula: Formula) -> str:
 # ---------------------------------------------------------------- WGSL
 
 VECTORS_PER_THREAD = 2
-# Below this many groups per multiprocessor the device is not full, and more, smaller groups hide latency.
+# With fewer groups per multiprocessor the device is not full, and smaller groups hide latency better.
 _FULL_GROUPS = 8
 
 
 def build_wgsl(formula: Formula, n: int, dtype: str, limits: Limits) -> WgslProgram:
     """Build one dispatch over n elements for each window of the bindings. float16 is computed in float32.
 
-    The text depends on the dtype and on the choice of 1 or 2 vectors a thread, not on n. Raises Unsupported for a dtype
-    or size that exceeds the device's limits.
+    The text depends on the dtype and on whether a thread takes 1 or 2 vectors, not on n. Raises Unsupported if
+    the dtype or the size exceeds the device's limits.
     """
     require_storage(dtype, limits, exact=formula.exact)
     names, size = (*formula.names, "out"), ITEMSIZE[dtype]
@@ -339,8 +342,8 @@ def _wgsl_functions(formula: Formula, storage: Storage) -> list[str]:
 
 
 def _wgsl_guard(formula: Formula, storage: Storage) -> list[str]:
-    """Return the function that stores a unit. It stores the tail by component, so nothing past element n - 1 is
-    changed."""
+    """Return the function that stores a unit. The tail is stored component by component, so that nothing after
+    element n - 1 is changed."""
     loads = ", ".join(f"{name}_[i]" for name in formula.names)
     return [
         "fn guarded(i: u32) {",
@@ -361,8 +364,8 @@ def _wgsl_stores(storage: Storage) -> list[str]:
 
 
 def _wgsl_half_stores() -> list[str]:
-    """Return the stores of a tail of halves: whole words if both halves are inside; the last word keeps the half past
-    the end."""
+    """Return the statements that store a tail of halves: a whole word if both of its halves are inside; the
+    last word keeps the half that is outside."""
     lines = []
     for k, lane in enumerate(LANES):
         lines.append(f"    if (rest > {2 * k + 1}u) {{ out_[i].{lane} = value.{lane}; }}")

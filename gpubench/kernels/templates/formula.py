@@ -2,9 +2,9 @@
 
     lambda m, x: 1 / (1 + m.exp(-x))
 
-`m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step. The
-steps give the text in each language, the number of operations of an element, and a bound on the effect of rounding, by
-which the result of a user's function is judged.
+`m` is an array library or, while the formula is traced, a namespace of symbols. Each operation becomes a step.
+The steps give the text in each language, the number of operations for an element, and a bound on the effect of
+rounding, by which the result of a user's function is judged.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import msgspec
 
 from gpubench.kernels.contract.op import Array, Tolerance
 
-# An element passes within so many roundings of each step: WebGPU asks less of a function than a host's library gives.
+# Round-off units that each step may be wrong by, since WebGPU requires less accuracy than a host's library
+# provides.
 UNITS = 64.0
-# A trace that is longer than this was unrolled by a loop: its text would take minutes to compile.
+# A longer trace comes from an unrolled loop, and its text would take minutes to compile.
 MOST_STEPS = 500
-# Parentheses inside each other that every compiler takes; a deeper value gets a name.
+# Depth of nested parentheses that every compiler accepts. A value that is nested deeper gets a name.
 _DEEPEST = 20
-# The step of the differences that tell how far a rounding error grows, as a share of the value.
+# Relative step of the finite differences by which the growth of a rounding error is estimated.
 _DIFFERENCE = 2.0**-26
 
-# Signs by the name of the function, with how tightly they bind.
+# Operators by the name of the function, with their precedence.
 _OPERATORS = {"add": ("+", 2), "subtract": ("-", 2), "multiply": ("*", 3), "divide": ("/", 3)}
 _COMPARISONS = {
     "less": ("<", 1), "greater": (">", 1), "less_equal": ("<=", 1), "greater_equal": (">=", 1),
@@ -37,10 +38,10 @@ _LOGICAL = ("logical_and", "logical_or")
 _UNARY = (
     "exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf",
 )  # fmt: skip
-# Those that round once at most, in any precision: WGSL has no other function in float64.
+# Functions that round at most once, in any precision. WGSL has no other function in float64.
 _CHOICES = {"maximum": ">", "minimum": "<"}
 _EXACT = ("abs", "negative", "where", "fma", *_CHOICES, *_OPERATORS, *_COMPARISONS, *_LOGICAL)
-# NumPy's older names, and its own of what the array API calls otherwise.
+# NumPy's older names, and its names for functions that have other names in the array API.
 _ALIASES = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "fabs": "abs", "absolute": "abs", "true_divide": "divide",
 }  # fmt: skip
@@ -133,11 +134,11 @@ _WGSL_FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Language(NamedTuple):
-    """The texts of one language; {} stands for an operand."""
+    """The texts of one language. {} stands for an operand."""
 
-    number: str  # text of a number
-    step: str  # text of a step: its name and its value
-    functions: dict[str, str]  # texts of calls that the language writes otherwise
+    number: str  # format of a number
+    step: str  # format of the statement that defines a step, with its name and its value
+    functions: dict[str, str]  # formats of calls that the language writes differently
 
 
 _CHOICE = {"abs": "fabs({0})", "where": "select({0}, {1}, {2})"}
@@ -147,18 +148,18 @@ _LANGUAGES = {
     "cuda": Language("real({})", "const auto {} = {};", _CHOICE),
     "python": Language("real({})", "{} = {}", _CHOICE),
 }  # fmt: skip
-# What the compiled module of the CPU has by itself; all else comes from `math`, which numba compiles.
+# Functions that the compiled module of the CPU defines. All others come from `math`, which numba can compile.
 _NATIVE = ("exp", "tanh", *_EXACT)
 
 
 class Untraceable(Exception):
-    """The reason why a function is no formula of scalars: the part of a sentence that follows the function as
-    subject."""
+    """Error: a function is no formula of scalars. Its text is the predicate of a sentence whose subject is the
+    function."""
 
 
 class Symbol:
-    """A scalar of a formula: an input or a number (no operands), or a step, with the name of its function and its
-    operands."""
+    """A scalar of a formula: an input or a number (without operands), or a step with the name of its function
+    and its operands."""
 
     __array_ufunc__ = None  # NumPy's numbers leave an operation to the symbol
     __slots__ = ("call", "operands")
@@ -220,7 +221,7 @@ for _name, _word in zip(("and", "or"), _LOGICAL, strict=True):
 
 
 def _operand(value: Any) -> Any:
-    """Return a symbol as it is, and a number as a float. Raises Untraceable."""
+    """Return a symbol as it is, and a number as a float. Raises Untraceable for anything else."""
     if isinstance(value, Symbol):
         return value
     try:
@@ -233,7 +234,8 @@ def _operand(value: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Write a whole power up to 16 as products, the power 0.5 as a root, and any other power by `pow`."""
+    """Return a power: as products for a whole exponent up to 16, as a root for 0.5, and otherwise as a call of
+    `pow`."""
     if isinstance(exponent, Symbol) or not isinstance(base, Symbol):
         return Symbol("pow", (_operand(base), _operand(exponent)))
     exponent = _operand(exponent)
@@ -252,7 +254,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class Namespace:
-    """A stand-in for the array library while a formula is traced."""
+    """Takes the place of the array library while a formula is traced."""
 
     def __getattr__(self, name: str) -> Any:
         name = _ALIASES.get(name, name)
@@ -272,7 +274,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _limit(name: str) -> Callable[[Any, Any], Any]:
-    """Return a function that makes the step `name` of two values, a number last."""
+    """Return a function that makes a step `name` of two values. A number becomes the last operand."""
 
     def limit(a: Any, b: Any) -> Symbol:
         a, b = _operand(a), _operand(b)
@@ -293,21 +295,21 @@ _MADE: dict[str, Callable[..., Any]] = {
     "log10": lambda x: Symbol("log", (x,)) * (1 / math.log(10)),  # type: ignore[operator]
     "where": _where,
 }
-# All that a formula may call.
+# All functions that a formula may call.
 KNOWN = (*_UNARY, *_EXACT, *_MADE)
 
 
 class Formula(msgspec.Struct, frozen=True, eq=False):
-    """A formula of scalars, split into steps."""
+    """A formula of scalars, divided into steps."""
 
-    names: tuple[str, ...]  # inputs
-    steps: tuple[Symbol, ...]  # named values, each made of those before
+    names: tuple[str, ...]  # names of the inputs
+    steps: tuple[Symbol, ...]  # steps, each computed from earlier ones
     result: Symbol  # value of the formula
 
     @staticmethod
     def of(result: Symbol, names: Sequence[str] = ()) -> Formula:
-        """Return the formula of a value. Its inputs are the symbols that the value is made of, those in `names`
-        first."""
+        """Return the formula of a value. Its inputs are the symbols from which the value is computed, those in
+        `names` first."""
         steps = order(result)
         values = [operand for step in steps for operand in step.operands if isinstance(operand, Symbol)]
         made_of = dict.fromkeys(x.call for x in (*values, result) if not x.operands)
@@ -315,69 +317,70 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def operations(self) -> int:
-        """Operations of an element: each step counts as one."""
+        """Number of operations for an element. Each step counts as one."""
         return len(self.steps)
 
     @property
     def jumps(self) -> bool:
-        """Whether a comparison chooses between values."""
+        """Whether a comparison chooses between two values."""
         return "where" in self.functions
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The functions that the formula calls, each once."""
+        """The names of the functions that the formula calls, each once."""
         return tuple(dict.fromkeys(step.call for step in self.steps))
 
     @property
     def exact(self) -> bool:
-        """Whether no step rounds more than once. WGSL can then compute the formula in float64 too."""
+        """Whether each step rounds at most once. WGSL can then compute the formula in float64, too."""
         return set(self.functions) <= {*_EXACT}
 
     @property
     def moved(self) -> str | None:
-        """The input that the formula returns unchanged. None means that the formula computes something."""
+        """The input that the formula returns unchanged, or None if the formula computes something."""
         return None if self.steps else self.result.call
 
     def statements(self, language: str, last: str, number: str = "") -> str:
-        """Return the lines that compute the formula and end with `last`, in which `{}` stands for the value. `number`
-        is the format of a number if it differs from the language's."""
+        """Return the lines that compute the formula. They end with `last`, in which `{}` is replaced by the
+        value. `number`: the format of a number if it differs from that of the language."""
         lines, value = self._write(_LANGUAGES[language], number)
         return "\n".join([*lines, last.format(value)])
 
     def wgsl(self, name: str, kind: str, number: str = "") -> str:
-        """Return the text of the function `name` of values of the type `kind`: f32, f64, or vectors of them."""
+        """Return the text of the WGSL function `name` whose arguments have the type `kind`: f32, f64, or a
+        vector of them."""
         arguments = ", ".join(f"{x}: {kind}" for x in self.names)
         return f"fn {name}({arguments}) -> {kind} {{ {self.statements('wgsl', 'return {};', number)} }}"
 
     def cuda(self, name: str) -> str:
-        """Return the text of the function `name`, whose arguments are the formula's inputs."""
+        """Return the text of the CUDA function `name`, whose arguments are the formula's inputs."""
         arguments = ", ".join(f"real {x}" for x in self.names)
         lines = self.statements("cuda", "return {};")
         return f"__device__ __forceinline__ real {name}({arguments}) {{ {lines} }}"
 
     def wgsl_functions(self) -> list[str]:
-        """Return the texts of the f32 functions that the formula calls and WGSL lacks. A formula that needs one cannot
-        work on vectors."""
+        """Return the texts of the f32 functions that the formula calls and WGSL lacks. A formula that needs one
+        cannot work on vectors."""
         return list(dict.fromkeys(text for name in self.functions for text in _WGSL_FUNCTIONS.get(name, ())))
 
     def python_imports(self) -> str:
-        """Return the line that imports the functions that the formula calls and the CPU's compiled module lacks."""
+        """Return the line that imports the functions that the compiled CPU module lacks, or an empty text."""
         names = [name for name in self.functions if name not in _NATIVE]
         return f"from math import {', '.join(names)}\n" if names else ""
 
     def on_arrays(self, formula: Callable[..., Array]) -> Callable[..., Array]:
-        """Return the formula as a function of an array library and arrays. It adds erf and fma, which NumPy lacks, if
-        the formula calls them."""
+        """Return `formula` as a function of an array library and arrays, with erf and fma, which NumPy lacks,
+        if the formula calls them."""
         if not {"erf", "fma"} & {*self.functions}:
             return formula
         return lambda xp, *inputs, **params: formula(Arrays(xp), *inputs, **params)
 
     def _write(self, language: Language, number: str) -> tuple[list[str], str]:
-        """Return a line for each step that is used twice or nests deeply, and the text of the result."""
+        """Return a line for each step that is used twice or nested deeply, and the text of the result."""
         uses = Counter(id(operand) for step in self.steps for operand in step.operands)
-        # The text of a maximum has its operands twice.
+        # The text of a maximum contains its operands twice.
         uses.update(id(operand) for step in self.steps for operand in step.operands if step.call in _CHOICES)
-        # By step the text, how tightly it binds (5: as a name), and how deep its parentheses are.
+        # By step: its text, its precedence (5: that of a name), and the depth of its parentheses.
         texts: dict[int, tuple[str, int, int]] = {}
         lines: list[str] = []
 
@@ -404,7 +407,8 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return lines, text(self.result)[0]
 
     def tolerance(self) -> Tolerance:
-        """Return a first-order bound on the effect of rounding each step. Next to a jump either side is right."""
+        """Return a tolerance by a first-order bound on the effect of rounding each step. Near a jump, the
+        values on both sides are right."""
 
         def scale(xp: Array, *inputs: Array) -> Array:
             return self._spread(xp, inputs, 0.0)
@@ -415,9 +419,9 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
         return Tolerance(UNITS, scale=scale, slack=slack if self.jumps else None)
 
     def _spread(self, xp: Array, inputs: Sequence[Array], u: float) -> Array:
-        """Return the absolute error of the result, in roundings. A step has its own rounding and the errors of its
-        operands, as far as these change its value. `u` is the round-off, or 0. With `u`, a choice that round-off may
-        swap counts the value not chosen too."""
+        """Return the absolute error of the result, in round-off units. Each step has a rounding of its own and
+        the errors of its operands, as far as these change its value. `u` is the round-off, or 0. If it is not
+        0, a choice that round-off may change also counts the value that was not chosen."""
         spreads: dict[str, tuple[Array, Array]] = {
             name: (x, xp.zeros_like(x)) for name, x in zip(self.names, inputs, strict=True)
         }
@@ -448,7 +452,7 @@ class Formula(msgspec.Struct, frozen=True, eq=False):
 
 
 class Arrays:
-    """An array library, with the functions of formulas that NumPy lacks."""
+    """An array library with the functions of formulas that NumPy lacks."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -461,8 +465,8 @@ class Arrays:
         return a * b + c
 
     def erf(self, x: Array) -> Array:
-        """Return erf(x), by the library's function (PyTorch), by cupyx (CuPy), or by Python's for each number
-        (NumPy)."""
+        """Return erf(x), by the function of the library (PyTorch), by cupyx (CuPy), or by Python's function for
+        each number (NumPy)."""
         if hasattr(self._xp, "erf"):
             return self._xp.erf(x)
         if self._xp.__name__ == "cupy":
@@ -478,14 +482,15 @@ def _key(value: Symbol) -> str:
 
 
 def _number(value: float, language: Language) -> str:
-    """Return the text of a number. A whole number has no decimal point in languages that state its type."""
+    """Return the text of a number. In languages that state its type, a whole number has no decimal point."""
     return repr(value) if language.number == "{}" else repr(value).removesuffix(".0")
 
 
 def _spell(
     call: str, operands: Sequence[tuple[str, int, int]], language: Language, *, number: bool
 ) -> tuple[str, int]:
-    """Return the text of a step and how tightly it binds. `number`: its last operand is a number, and so no NaN."""
+    """Return the text of a step and its precedence. `number`: whether its last operand is a number, which is no
+    NaN."""
     words = [word for word, _, _ in operands]
     if call in _CHOICES:
         a, b = words
@@ -509,13 +514,13 @@ def _spell(
 
 
 def _inside(operand: tuple[str, int, int], least: int) -> str:
-    """Return the text of an operand, in parentheses if it binds less tightly than `least`."""
+    """Return the text of an operand, in parentheses if its precedence is lower than `least`."""
     word, tight, _ = operand
     return word if tight >= least else f"({word})"
 
 
 def _compute(xp: Array, call: str, values: Sequence[Any]) -> Array:
-    """Return the step's value on arrays. The step is called by its NumPy name."""
+    """Return the value of a step on arrays."""
     old = {name: older for older, name in _ALIASES.items() if older.startswith("arc")} | {"pow": "power"}
     return getattr(Arrays(xp), old.get(call, call))(*values)
 
@@ -547,8 +552,7 @@ def trace(function: Callable[..., Any], names: Sequence[str]) -> Formula:
 
 
 def require_formula(op: str, function: Callable[..., Any], names: Sequence[str]) -> Formula:
-    """Return the trace of an op's formula. On every machine, raises a ValueError that names the op and the unknown
-    call."""
+    """Return the trace of an op's formula. Raises a ValueError that names the op and the unknown call."""
     try:
         return trace(function, names)
     except Untraceable as error:
@@ -556,7 +560,7 @@ def require_formula(op: str, function: Callable[..., Any], names: Sequence[str])
 
 
 def order(result: Symbol) -> tuple[Symbol, ...]:
-    """Return the steps that the result needs, each after its operands."""
+    """Return the steps from which the result is computed, each after its operands."""
     steps: dict[int, Symbol] = {}
     waiting: list[tuple[Symbol, bool]] = [(result, False)]
     while waiting:

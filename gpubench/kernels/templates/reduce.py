@@ -1,13 +1,13 @@
-"""Reductions to one number: a formula of the inputs at each place, folded by a join of two partial results.
+"""Reductions to one number: a formula of the inputs at each place, and a join of two partial results.
 
-- CPU: partial results of blocks on all cores; halves are folded in float32.
-- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. A ticket tells a block that it
-  is the last to do so; that block folds all partial results in a fixed order. The ticket is an integer, so the result
-  does not depend on which block was last: it is the same in every launch. Few large blocks reach 0.99 of an H200's
-  device copy, 4096 of 256 threads 0.91.
-- WGSL: grid-stride partial results of 16-byte loads go into scratch, then one group folds them. On an H200 512 to 4096
-  groups reach 1.01 of the device copy, whatever the order of the additions. A vector that one group can read in a
-  moment takes a single pass.
+- CPU: partial results of blocks on all cores; halves are reduced in float32.
+- CUDA: one launch. Blocks stride through the vectors and each leaves one partial result. A ticket tells the
+  last block that it is the last; it joins all partial results in a fixed order. The ticket is an integer and
+  does not affect the result, which is the same in every launch. Few large blocks reach 0.99 of an H200's device
+  copy, 4096 blocks of 256 threads 0.91.
+- WGSL: grid-stride partial results of 16-byte loads go into scratch memory, then one group joins them. On an
+  H200 512 to 4096 groups reach 1.01 of the device copy, whatever the order of the additions. A vector that one
+  group can read in a moment takes a single pass.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from gpubench.kernels.templates.cpu import (
 from gpubench.kernels.templates.elementwise import LADDER, PARAMS, operands
 from gpubench.kernels.templates.formula import Formula, require_formula, trace
 
-# The array libraries' name of the function of two results.
+# Name, in array libraries, of the function that joins two results.
 Join = Literal["add", "maximum"]
 _ARRAY_JOINS = {"add": "sum", "maximum": "max"}
 
@@ -74,8 +74,8 @@ def reduction(
     library: Mapping[str, Callable[..., Any]] | None = None,
     blas: tuple[str, ...] = (),
 ) -> Op:
-    """Return the op that folds `formula(m, x, y)` of each of n places to one number, by `join`. `expr(xp, x, y)`
-    replaces the formula as the array expression, where it is better. Raises ValueError for a formula that calls a
+    """Return the op that joins `formula(m, x, y)` of each of n places to one number by `join`. `expr(xp, x, y)`
+    replaces the formula as the array expression, if it is better. Raises ValueError for a formula that calls a
     function unknown to the tracer."""
     element = require_formula(name, formula, inputs)
     on_arrays = element.on_arrays(formula)
@@ -100,14 +100,14 @@ def reduction(
 
 # ---------------------------------------------------------------- CPU
 
-_PARTIAL_STRIDE = 8  # float64 elements: a cache line for each slice's result
+_PARTIAL_STRIDE = 8  # float64 elements between the results of two slices: a cache line
 _STREAMS, _RUN = 2, 1 << 17
 
 
 def reduction_candidates(
     element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> tuple[Candidate, ...]:
-    """Return the candidates: one result for each slice, then the join of the results."""
+    """Return the candidates. Each computes one result for each slice, then joins these results."""
     n, names = params["n"], element.names
     source = _numba_source(element, join, dtype)
 
@@ -121,11 +121,12 @@ def reduction_candidates(
 
 
 def _numba_source(element: Formula, join: Join, dtype: str) -> str:
-    """Return the module. Within a block, sums are in the type of the elements; over blocks they are in float64. That
-    gives the error of one addition at the speed of the narrow type. {reassoc} makes several partial results in
-    registers. A block is read at two places at once, many pages apart: a single stream waits at every page, and short
-    streams keep the prefetcher starting (two cores of an EPYC read 30 GB/s as four streams of 8 KiB, 36 as two of 256
-    KiB). The maximum is found without looking for NaNs; a separate count of NaNs corrects it."""
+    """Return the module. Within a block, sums are in the type of the elements; over blocks they are in float64.
+    That gives the error of one addition at the speed of the narrow type. {reassoc} makes several partial
+    results in registers. A block is read at two places at once, many pages apart, because a single stream waits
+    at every page and short streams restart the prefetcher again and again (two cores of an EPYC read 30 GB/s as
+    four streams of 8 KiB, 36 as two of 256 KiB). The maximum is computed without looking for NaNs; a separate
+    count of NaNs corrects it."""
     names = element.names
     arrays = ", ".join(f"{name}_" for name in names)
     unused = ", ".join(f"unused_{k}" for k in range(3 - len(names)))
@@ -192,15 +193,15 @@ def join(partial, b, c, out, start, stop, slot, m, s):
 
 # ---------------------------------------------------------------- CUDA
 
-# By join: the function of a and b, and a value that changes nothing. `larger(a, b)`: a NaN wins in it.
+# By join: the function of a and b, and its neutral value. `larger(a, b)` is NaN if either is NaN.
 _CUDA_JOINS = {"add": ("a + b", "real(0)"), "maximum": ("larger(a, b)", "minus_infinity()")}
 
 
 def build_cuda(
     op: str, element: Formula, join: Join, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
-    """Build one launch over n elements: 1024 threads a block with four 16-byte loads under way in each thread, or
-    smaller blocks where those would be too few."""
+    """Build one launch over n elements: blocks of 1024 threads with four 16-byte loads in flight per thread, or
+    smaller blocks if there would be too few of those."""
     n, arrays = params["n"], len(element.names)
     grid = ReductionGrid(1024, max(1, 4 // arrays), 1056 * arrays)
     if grid.tiles(n, dtype) < grid.blocks:
@@ -212,14 +213,14 @@ def build_cuda(
 
 
 class ReductionGrid(msgspec.Struct, frozen=True):
-    """The assignment of elements to blocks."""
+    """How elements are assigned to blocks."""
 
     threads: int  # threads of a block
     vectors: int  # vectors that a thread loads at once
-    blocks: int  # most blocks
+    blocks: int  # largest number of blocks
 
     def tiles(self, n: int, dtype: str) -> int:
-        """Return the number of blocks that n elements take if each block loads once."""
+        """Return the number of blocks for n elements if each block loads only once."""
         return ceil_div(n, lanes(dtype) * self.threads * self.vectors)
 
 
@@ -323,16 +324,16 @@ __device__ __forceinline__ real fold(real value, real start, real* spare) {
 
 # ---------------------------------------------------------------- WGSL
 
-# Up to this many vectors (64 KiB an input) the second pass would cost more than it saves.
+# Up to this many vectors (64 KiB per input) a second pass would cost more than it saves.
 _ONE_GROUP_VECTORS = 4096
 _MOST_GROUPS = 4096
 _UNROLL = 4  # loads in flight per thread and input
-# The bits of minus infinity come with the sizes: WGSL has no literal for it.
+# The bits of minus infinity are passed with the sizes, because WGSL has no literal for it.
 _MINUS_INFINITY_BITS = 0xFF800000
 
 
-# By join: the function of a and b, numbers or vectors of them, and a value that changes nothing. The largest: `a` stays
-# if it is NaN, and `b` replaces it unless b <= a is known to hold.
+# By join: the function of a and b, which are numbers or vectors, and its neutral value. For the maximum, `a`
+# stays if it is NaN; otherwise `b` replaces it unless b <= a holds.
 _WGSL_JOINS = {
     "add": ("a + b", "0.0"),
     "maximum": ("select(a, b, !(b <= a) & (a == a))", "bitcast<f32>(p.low)"),
@@ -343,7 +344,7 @@ _PARTIAL = trace(lambda m, x: x, ["x"])
 def build_wgsl(element: Formula, join: Join, params: Params, dtype: str, limits: Limits) -> WgslProgram:
     """Build one dispatch, or one for each window of the bindings and one over the partial results.
 
-    Raises Unsupported for a dtype or size that exceeds the device's limits.
+    Raises Unsupported if the dtype or the size exceeds the device's limits.
     """
     n, names = params["n"], element.names
     require_storage(dtype, limits, exact=element.exact)
@@ -372,7 +373,8 @@ def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
 
 
 def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: str, threads: int) -> str:
-    """Return the text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
+    """Return the text of one pass, in which group g writes its partial result of type `result` to out_[first +
+    g]."""
     names, (join, start) = element.names, _WGSL_JOINS[join_name]
     before = [
         f"var<workgroup> shared_: array<{storage.real}, {threads}>;",
@@ -387,7 +389,7 @@ def _wgsl_source(element: Formula, join_name: Join, storage: Storage, result: st
 
 
 def _elements(names: Sequence[str], storage: Storage, index: str) -> list[str]:
-    """Return the formula of each part of the unit at an index."""
+    """Return the expressions of the formula for each part of the unit at `index`."""
     decoded = [storage.decode(f"{name}_[{index}]") for name in names]
     return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
@@ -424,7 +426,8 @@ def _main(names: Sequence[str], start: str, storage: Storage, result: str, threa
 
 
 def _tail(names: Sequence[str], storage: Storage) -> list[str]:
-    """Return statements for the elements left over. Exactly one thread of the grid ends at `whole` and takes them."""
+    """Return statements for the elements after the last whole unit. Exactly one thread of the grid ends at
+    `whole` and takes them."""
     lines = ["  if (i == whole && rest > 0u) {"]
     lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(names, storage, "i"))]
     for k in range(storage.width - 1):

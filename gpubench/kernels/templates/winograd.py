@@ -1,13 +1,17 @@
-"""A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, not 36.
+"""A convolution with filters of 3 x 3 by Winograd's products: 16 multiplications for 2 x 2 pixels, instead of
+36.
 
-A tile of 4 x 4 pixels and a filter become 16 numbers each; a tile shares two rows or columns with each neighbour. These
-numbers are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2 pixels of the result.
-Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4.1, F(2 x 2, 3 x 3).
-The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of round-off times
-the norms of patch and filter, where a convolution may have 8 (an H200, eight shapes).
+A tile of 4 x 4 pixels and a filter become 16 numbers each; a tile shares two rows or columns with each
+neighbour. These numbers are multiplied and added up over the channels, as 16 matrix products, and become 2 x 2
+pixels of the result. Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2015),
+section 4.1, F(2 x 2, 3 x 3).
 
-One launch writes the filters' numbers, the other does the rest. A block has 32 tiles and 64 filters; each of its 16
-warps has one of the 16 products, so that nothing but tiles and results crosses from warp to warp.
+The numbers are sums of up to four pixels or nine weights. In float32 the largest error was 1.5 units of
+round-off times the norms of patch and filter, of which a convolution is allowed 8 (an H200, eight shapes).
+
+One launch writes the numbers of the filters, the other one does the rest. A block has 32 tiles and 64 filters.
+Each of its 16 warps computes one of the 16 products, so that only tiles and results are exchanged between
+warps.
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ from gpubench.kernels.templates import (
     shader,
 )
 
-TILES, FILTERS = 32, 64  # of a block
+TILES, FILTERS = 32, 64  # tiles and filters of a block
 CHUNK = 4  # channels that a block takes at a time
 PRODUCTS, THREADS = 16, 512
-FILTER_THREADS = 256  # of a block that makes the filters' numbers
+FILTER_THREADS = 256  # threads of a block that computes the numbers of the filters
 
 
 def tiles(side: int) -> int:
@@ -44,8 +48,8 @@ def grid(n: int, filters: int, side: int) -> tuple[int, int, int]:
 
 
 def cuda_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> CudaProgram:
-    """Build two launches from x (n, C, S, S) and w (K, C, 3, 3) to out (n, K, S, S). Sums are in float32. Raises
-    Unsupported beyond CUDA's largest grid."""
+    """Build two launches, which compute out (n, K, S, S) from x (n, C, S, S) and w (K, C, 3, 3). Sums are in
+    float32. Raises Unsupported beyond CUDA's largest grid."""
     blocks = grid(n, filters, side)
     padded = ceil_div(channels, CHUNK) * CHUNK
     numbers, text = padded * blocks[1] * FILTERS, _CONSTANTS + _KERNELS
@@ -229,20 +233,20 @@ gpubench_conv2d_tiles(const stored* __restrict__ x, const real* __restrict__ num
 
 
 NAME = "winograd"
-# Quads of a stage: of the filters' numbers, and of all that it holds.
+# Number of vec4s in a stage: for the numbers of the filters, and in all.
 _OF_FILTERS = CHUNK * PRODUCTS * FILTERS // 4
 _STAGE = _OF_FILTERS + CHUNK * PRODUCTS * TILES // 4
 _ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
 
 
 def fits(limits: Limits) -> bool:
-    """Tell whether a group of the device can hold a block."""
+    """Return whether a group of the device can hold a block."""
     return limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
 
 
 def wgsl_program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
-    """Build the WGSL counterpart of `cuda_program`. WGSL passes values between threads through memory only, so each
-    thread reads the two rows of a tile from which its row of numbers is made. Raises Unsupported."""
+    """Build the WGSL counterpart of `cuda_program`. In WGSL, threads exchange values only through memory, so
+    each thread reads the two rows of a tile from which its row of numbers is computed. Raises Unsupported."""
     require_storage(dtype, limits)
     storage, size = elements(dtype), ITEMSIZE[dtype]
     across, down, _ = grid(n, filters, side)
@@ -301,8 +305,8 @@ _WGSL_FILTERS = f"""
 
 
 def _wgsl_tiles(even: bool) -> str:
-    """Return the body of the second dispatch. `even`: an image's side is even, so two pixels of the result are written
-    at once."""
+    """Return the body of the second dispatch. `even`: the side of an image is even, so two pixels of the result
+    are written at once."""
     quads, of_filters, stage = FILTERS // 4, _OF_FILTERS, _STAGE
     sums = "\n".join(f"  var s{i}{h} = vec4<f32>();" for i in range(8) for h in range(2))
     multiply = "\n".join(
@@ -401,7 +405,8 @@ def _wgsl_tiles(even: bool) -> str:
 
 
 def _wgsl_part(part: int, even: bool) -> str:
-    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of the filters."""
+    """Return the text that brings the 16 sums of a tile and a filter to one thread, for a quarter of the
+    filters."""
     pitch = TILES // 4 + 1
     store = "\n".join(
         f"    room[(warp * 16u + lane % 4u * 4u + {i}u) * {pitch}u + pixels + {4 * h}u] = s{part // 2 * 4 + i}{h};"

@@ -1,11 +1,13 @@
-"""Matrix products: the blocks of WGSL's kernels, epilogues of products, and norms.
+"""Matrix products: the tiles of the WGSL kernels, epilogues of products, and norms.
 
-A device may choose among the blocks. They are listed largest first, which is also the order of the default choice. The
-fastest block depends on the size and on the driver's compiler, so the backend may time them (docs/kernels.md).
+A device may choose among the tiles. They are listed largest first, which is also the order of the default
+choice. The fastest tile depends on the size and on the driver's compiler, so the backend may time them
+(docs/kernels.md).
 
-An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. WGSL writes the
-formula in the type `V`, which is one element or a few. CUDA applies it to the output of cuBLAS in a second pass over C;
-the kernel for few rows applies it before it writes. The CPU applies it to rows that are in its cache.
+An epilogue is applied to each element before it is written: a bias, an activation, a sum, a mask. WGSL writes
+the formula in the type `V`, which is one element or a few. CUDA applies it to the output of cuBLAS in a second
+pass over C; the kernel for few rows applies it before it writes. The CPU applies it to rows that are in its
+cache.
 """
 
 from __future__ import annotations
@@ -22,31 +24,32 @@ from gpubench.kernels.templates import ceil_div, kernel_pass, lanes, multiproces
 from gpubench.kernels.templates.elementwise import GELU_CUBIC, GELU_SCALE, gelu
 from gpubench.kernels.templates.formula import Formula, trace
 
-# How the multiply-adds of one step of K follow each other in the text. A GPU's register file serves an
-# instruction faster if it shares an operand with the one before: every order goes back and forth for that.
-# The compiler assigns registers by it; the same tile reached 44 to 49 TFLOP/s at n = 4096 with 300 orders.
+# The order of the multiply-adds of one step of K in the text. A GPU's register file is faster if an instruction
+# shares an operand with the one before, so every order goes back and forth. The compiler assigns registers by
+# the order: with 300 orders the same tile reached 44 to 49 TFLOP/s at n = 4096.
 Order = Literal["serpentine", "paired", "interleaved"]
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """A block of C that a group computes, stepping through K."""
+    """A block of C that a group of threads computes in steps along K."""
 
     rows: int  # rows of the block
     columns: int  # columns of the block
     depth: int  # length of a step
-    thread_rows: int  # rows of a thread's own block
-    thread_columns: int  # columns of a thread's own block
-    # teams of threads that own the same block, each with its share of every step of K, and add up at the end: more
-    # threads in flight where C alone has too few groups to fill the device
+    thread_rows: int  # rows of the block of one thread
+    thread_columns: int  # columns of the block of one thread
+    # number of teams of threads for the same block. Each team has a share of every step of K, and they add up
+    # at the end. So there are more threads if C alone has too few groups to fill the device
     slices: int = 1
-    order: Order = "serpentine"  # how multiply-adds follow each other
-    # C is written element by element, which leaves the compiler free to place the accumulators
+    order: Order = "serpentine"  # order of the multiply-adds
+    # C is written element by element, so that the compiler is free to place the accumulators
     scalar_stores: bool = False
     splits: int = 1  # groups that share K
 
     @property
     def name(self) -> str:
-        """The name, such as `64x128x16, 8x8`. Slices, splits and the order are added if they are not the plain ones."""
+        """The name, such as `64x128x16, 8x8`. Slices, splits and the order are added if they are not the
+        defaults."""
         parts = [f"{self.rows}x{self.columns}x{self.depth}, {self.thread_rows}x{self.thread_columns}"]
         parts += [f"{self.slices} slices"] if self.slices > 1 else []
         parts += [f"{self.splits} splits"] if self.splits > 1 else []
@@ -74,17 +77,17 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> int:
-        """Number of vec4s of workgroup memory in which the teams add up: half of their sums."""
+        """Number of vec4s of workgroup memory in which the teams add up, for half of their sums."""
         return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """Largest number of vec4s of workgroup memory that a group takes: both operand tiles, even if each is
-        turned."""
+        """Largest number of vec4s of workgroup memory that a group needs: the tiles of both operands, even if
+        each is transposed."""
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
-        """Tell whether the limits allow a group of this tile."""
+        """Return whether the device's limits allow a group of this tile."""
         threads = self.threads <= limits.max_workgroup_threads
         return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
@@ -111,7 +114,8 @@ def sequence(tile: Tile) -> list[tuple[int, int]]:
     return pairs
 
 
-# Measured on an H200 against queued cuBLAS (float32, TF32 off): what each is the best for stands beside it.
+# The sizes n for which each tile is the best, with its rate relative to queued cuBLAS (H200, float32, TF32
+# off).
 TILES = (
     Tile(64, 128, 16, 8, 8, order="interleaved", scalar_stores=True),  # 4096: 0.96, 8192: 1.00
     Tile(128, 128, 16, 8, 8, order="paired"),  # 2048: 0.95
@@ -121,15 +125,16 @@ TILES = (
     Tile(32, 32, 32, 4, 4, slices=2),  # 256: 1.40
     Tile(32, 32, 32, 4, 4),
 )
-# float64 doubles a thread's registers and the workgroup's memory: half the block.
+# float64 needs twice the registers and workgroup memory, so the blocks have half the size.
 WIDE_TILES = (Tile(64, 64, 16, 8, 4), Tile(64, 32, 16, 4, 4), Tile(32, 32, 16, 4, 4))
-# For C of few columns, as a classifier's last layer has: bound by A, of which many loads have to be on their way.
+# For C with few columns, as in the last layer of a classifier. It is bound by reading A, so many loads must be
+# in flight.
 NARROW = 16
 NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4, slices=2))
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that the limits allow. Raises Unsupported if there is none."""
+    """Return the tiles that the device's limits allow. Raises Unsupported if there is none."""
     fitting = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not fitting:
         least = tiles[-1]
@@ -143,19 +148,21 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
 
 
 def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
-    """Return the tiles for few columns: narrow tiles, and those others that are not many times as wide."""
+    """Return the tiles for few columns: narrow tiles, and those other tiles that are at most four times as
+    wide."""
     fitting = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
     return fitting + [tile for tile in tiles if tile.columns <= 4 * NARROW]
 
 
 def _full(limits: Limits) -> int:
-    """Return the number of groups that fill the device once: one for each multiprocessor, but a few of these may stay
-    idle."""
+    """Return the number of groups that fill the device once: one for each multiprocessor, of which an eighth
+    may stay idle."""
     return multiprocessors(limits) * 7 // 8
 
 
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return tiles with K split over groups, where C alone has too few groups. Each group keeps at least two tiles.
+    """Return tiles with K split over groups, for a C that has too few groups. Each group still gets at least
+    two tiles.
 
     Without this, a 64 x 4096 product takes 32 groups of 64 x 128 and reaches 0.63 of cuBLAS on an H200.
     """
@@ -170,11 +177,12 @@ def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Til
 
 
 def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles with the default first: the first tile in the list that gives the device enough groups.
+    """Return the tiles with the default first, which is the first tile that gives the device enough groups.
 
-    A tile without slices needs two groups for each multiprocessor, a tile with slices one ("full" is 7/8: 64 x 128 at n
-    = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the smallest comes
-    first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
+    A tile without slices needs two groups for each multiprocessor, a tile with slices one (7/8 of that is
+    enough: 64 x 128 at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software
+    adapter the smallest tile comes first, because its compiler takes seconds for long texts. With few columns a
+    narrow tile comes first.
     """
     if limits.software:
         return tiles[::-1]
@@ -191,10 +199,11 @@ def rank(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[
 
 
 def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
-    """Return the tiles worth a trial beside the default. A driver takes up to half a second to build a tile.
+    """Return the tiles that are worth a trial in addition to the default. A driver takes up to half a second to
+    build a tile.
 
-    A block of 16 elements a thread loses by half once larger ones fill the device. A tile whose groups leave most of
-    the device idle loses, and very many small groups read every row too often.
+    A tile with 16 elements per thread is half as fast as larger ones once these fill the device. A tile whose
+    groups leave most of the device idle is slow, and very many small groups read every row too often.
     """
     full = _full(limits)
     worth = []
@@ -212,7 +221,7 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
 
 
 def norms(xp: Array, x: Array, w: Array) -> Array:
-    """Return the products of the norms of row i of x and column j of w."""
+    """Return, for each i and j, the norm of row i of x times the norm of column j of w."""
     rows = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))
 
@@ -221,31 +230,32 @@ _THREADS = 256
 
 
 class Epilogue(msgspec.Struct, frozen=True):
-    """The operations on each element of a product before it is written."""
+    """Operations on each element of a product before it is written."""
 
-    # by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C
+    # operands by name: a vector along a row of C ("across"), or a matrix of the shape of C ("all")
     operands: Mapping[str, Literal["across", "all"]]
-    formula: Callable[..., Any]  # of the product's element `v` and of the operands
-    flops: int  # operations of an element
-    # `in_place(np, out, room, *operands)` does it to arrays by NumPy; `room(out)` gives an array to work in
+    formula: Callable[..., Any]  # formula of an element `v` of the product and of the operands
+    flops: int  # operations for each element
+    # `in_place(np, out, room, *operands)` applies it to the array `out` by NumPy; `room(out)` returns a scratch
+    # array
     in_place: Callable[..., Any]
 
     @property
     def traced(self) -> Formula:
-        """The steps of the formula."""
+        """The formula as steps."""
         return trace(self.formula, ["v", *self.operands])
 
     def finish(self) -> str:
-        """Return the WGSL function `finish(v, ...)`."""
+        """Return the text of the WGSL function `finish(v, ...)`."""
         return self.traced.wgsl("finish", "V", "V({})")
 
     def cuda_finish(self) -> str:
-        """Return the CUDA function `finish(v, ...)`."""
+        """Return the text of the CUDA function `finish(v, ...)`."""
         return self.traced.cuda("finish")
 
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
-        """Return the pass that applies the formula to all of `out`, in place. Raises Unsupported beyond CUDA's largest
-        grid."""
+        """Return a pass that applies the formula to all of `out`, in place. Raises Unsupported beyond CUDA's
+        largest grid."""
         width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
         units = rows * columns // width
         arguments = ("out", *self.operands, units, columns // width)
@@ -276,7 +286,7 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
 """
 
 
-GELU_SLOPE = 1.13  # the largest, at 1.4
+GELU_SLOPE = 1.13  # the largest slope of gelu, at x = 1.4
 
 
 def _gelu_in_place(np: Any, out: Array, room: Callable[[Array], Array], b: Array) -> None:

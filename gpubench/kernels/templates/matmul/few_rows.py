@@ -1,17 +1,21 @@
-"""Few rows times a matrix of weights, with the epilogue: bound by memory and by launches, not by products.
+"""Few rows times a matrix of weights, with the epilogue. Such products are bound by memory and by launches, not
+by arithmetic.
 
-A tile would compute 32 or 64 rows to keep one, and cuBLAS leaves the epilogue to a launch of its own. Here one launch
-does all. The threads of a group share a block of columns and fold along k. Each thread reads rows of the weights at a
-constant distance, 16 bytes at a time where the rows allow it, for all rows of x in its group. Weights that are stored
-turned are read along their rows, a few threads a column. The rows may be normed first, in each group.
+A tile would compute 32 or 64 rows to keep one, and cuBLAS leaves the epilogue to a second launch. Here one
+launch does all. The threads of a group share a block of columns and add up along k. Each thread reads rows of
+the weights at a constant distance, 16 bytes at a time if the rows allow it, for all rows of x in its group.
+Weights that are stored transposed are read along their rows, by a few threads for each column. The rows may be
+normed first, in each group.
 
-Normed rows are put into the group's memory in the type of the arithmetic. All threads of the group compute the norms,
-equally many for each row, and each holds some elements in registers. The first weights are loaded meanwhile.
+Normed rows are kept in the group's memory in the type of the arithmetic. All threads of the group compute the
+norms, equally many for each row, and each holds some elements in registers. The first weights are loaded
+meanwhile.
 
-- CUDA: the two sums of a row go through the shuffles of a warp, and over its warps.
-- WGSL, which has no shuffles here: each thread turns its elements into a pair, their mean and the sum of squares about
-  that mean. The pairs of a row are joined in two steps, about the square root of their number at once. That takes two
-  barriers, where halving takes one a step. The mean subtracted is that of the joined pairs, so that nothing cancels.
+- CUDA: the two sums of a row go through the shuffles of a warp, and then over its warps.
+- WGSL has no shuffles here. Each thread turns its elements into a pair: their mean, and the sum of squares
+  about that mean. The pairs of a row are joined in two steps, about the square root of their number at once.
+  This takes two barriers, whereas halving takes one for each step. The mean that is subtracted is that of the
+  joined pairs, so that nothing cancels.
 """
 
 from __future__ import annotations
@@ -42,26 +46,27 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.matmul import Epilogue
 from gpubench.kernels.templates.rows import EPSILON
 
-# Weights that a thread loads before the norm: they are there when it is done.
+# Most weights that a thread loads before the norm, so that they have arrived when the norm is done.
 _MOST_AHEAD = 4
 
 
 class RowNorm(msgspec.Struct, frozen=True):
-    """The layernorm of a few rows, computed by the group of threads that then multiplies these rows by the weights."""
+    """The layernorm of a few rows, computed by the group of threads that then multiplies these rows by the
+    weights."""
 
     rows: int  # rows of the group
     k: int  # elements of a row
     threads: int  # threads of the group
-    shares: int  # threads of which one reads a row of the weights
+    shares: int  # number of threads along k
 
     @property
     def held_rows(self) -> int:
-        """Number of rows held: a power of two, or threads would have no row."""
+        """Number of rows in the group's memory. It is a power of two, so that each thread has a row."""
         return power_of_two_at_least(self.rows)
 
     @property
     def lanes(self) -> int:
-        """Number of threads of a row."""
+        """Number of threads for each row."""
         return max(1, self.threads // self.held_rows)
 
     @property
@@ -71,17 +76,19 @@ class RowNorm(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """Number of pairs of a row after the first join in WGSL. Both joins take about equally many pairs at once."""
+        """Number of pairs of a row after the first join in WGSL. Both joins take about equally many pairs at
+        once."""
         return 1 << self.lanes.bit_length() // 2
 
     # ------------------------------------------------------------ CUDA
 
     def cuda_bytes(self, real_bytes: int) -> int:
-        """Return the bytes of a block's memory that the norm takes."""
+        """Return the bytes of a block's memory that the norm needs."""
         return real_bytes * (self.held_rows * self.k + 2 * ceil_div(self.threads, 32))
 
     def cuda_head(self) -> str:
-        """Return the constants and the function that folds a row. A row needs at least one warp of threads."""
+        """Return the constants, and the function that adds up over a row. Each row needs at least one warp of
+        threads."""
         ahead = min(_MOST_AHEAD, ceil_div(self.k, self.shares))
         return f"""
 const int K = {self.k}, HELD_ROWS = {self.held_rows}, ROW_THREADS = {self.lanes}, HELD = {self.elements};
@@ -91,7 +98,7 @@ const int AHEAD = {ahead};
     # ------------------------------------------------------------ WGSL
 
     def wgsl_bytes(self, real_bytes: int) -> int:
-        """Return the bytes of a group's memory that the norm takes."""
+        """Return the bytes of a group's memory that the norm needs."""
         return real_bytes * (self.held_rows * self.k + 2 * self.threads + 2 * self.held_rows * self.chunks)
 
     @property
@@ -100,8 +107,8 @@ const int AHEAD = {ahead};
         return min(_MOST_AHEAD, self.k // self.shares)
 
     def wgsl_head(self, real: str) -> str:
-        """Return the declarations of the group's memory, and functions for the number of elements in a thread and in a
-        joined pair."""
+        """Return the declarations of the group's memory, and functions that return the number of elements of a
+        thread and of a joined pair."""
         pair = f"vec2<{real}>"
         return f"""
 var<workgroup> rows: array<{real}, {self.held_rows * self.k}>;
@@ -111,13 +118,14 @@ fn held(lane: u32) -> {real} {{ return {self._count(real, self.lanes)}; }}
 fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "chunk")}; }}"""
 
     def _count(self, real: str, lanes: int, lane: str = "lane") -> str:
-        """Return the text of how many elements of a row fall to a lane if the row is dealt out to `lanes` lanes."""
+        """Return the expression of how many elements of a row belong to lane `lane` if the row is dealt out to
+        `lanes` lanes."""
         least, rest = divmod(self.k, lanes)
         return f"{real}({least}u + select(0u, 1u, {lane} < {rest}u))" if rest else f"{real}({least}.0)"
 
     def wgsl_rows(self, single: Storage, source: str) -> str:
-        """Return statements that leave the norms in `rows`, row by row. The text `source` gives the row that a thread
-        reads."""
+        """Return statements that write the norms to `rows`, row by row. `source`: the expression of the row
+        that a thread reads."""
         real, lanes, chunks, places = single.real, self.lanes, self.chunks, range(self.elements)
         partly = self.k % lanes  # lanes that hold an element more than the others
 
@@ -167,7 +175,8 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
 
 
 def _add(terms: Sequence[str]) -> str:
-    """Return the sum of the terms, added in pairs so that no addition waits for all before it."""
+    """Return the expression of the sum of the terms, added in pairs so that no addition waits for all earlier
+    ones."""
     terms = list(terms)
     while len(terms) > 1:
         pairs = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=False)]
@@ -176,13 +185,13 @@ def _add(terms: Sequence[str]) -> str:
 
 
 def _some(count: str, real: str) -> str:
-    """Return the text of a divisor that is at least 1: a count may be 0."""
+    """Return the expression of a divisor that is at least 1, because a count may be 0."""
     return f"max({count}, {real}(1.0))"
 
 
 def _join(pair: str, count: str, joins: int, mean: str, counted: str) -> list[str]:
-    """Return statements that join `joins` pairs into `mean` and `mean`_squares. Each pair stands for `count` elements,
-    all pairs together for `counted`."""
+    """Return statements that join `joins` pairs into `mean` and `mean`_squares. Each pair is of `count`
+    elements, and all of them together are of `counted`."""
     far = [f"{pair}{j}.y + {count}{j} * ({pair}{j}.x - {mean}) * ({pair}{j}.x - {mean})" for j in range(joins)]
     return [
         f"let {mean} = {_add([f'{count}{j} * {pair}{j}.x' for j in range(joins)])} / {counted};",
@@ -203,7 +212,7 @@ _CUDA_FOLD = """__device__ __forceinline__ real over_row(real value, real* spare
   }
   return value;
 }"""
-# In place of the loop over the weights; `own`, `first`, `unit` and `total` are those of few rows.
+# Replaces the loop over the weights. `own`, `first`, `unit` and `total` are defined in the kernel for few rows.
 CUDA_SUMS = """
   const int share = threadIdx.x / UNITS;
   Unit ahead[AHEAD];
@@ -255,15 +264,15 @@ CUDA_SUMS = """
 
 NAME = "few rows"
 MOST_ROWS = 16
-CUDA_ROWS, WGSL_ROWS = 8, 4  # of a group: the sums of a thread stay in its registers
+CUDA_ROWS, WGSL_ROWS = 8, 4  # most rows of a group, so that the sums of a thread stay in its registers
 _THREADS, _WARP = 256, 32
-_SECTOR_BYTES = 32  # what a GPU fetches at least
-_MOST_COLUMNS = 64  # of a group: more sums than its memory is asked to hold
-_CUDA_BYTES = 48 * 1024  # of a block's memory, on every device without asking for more
+_SECTOR_BYTES = 32  # least bytes that a GPU fetches
+_MOST_COLUMNS = 64  # most columns of a group, which limits the memory for its sums
+_CUDA_BYTES = 48 * 1024  # memory of a block that every device allows by default
 
 
 class WeightedRows(msgspec.Struct, frozen=True):
-    """A product of few rows and weights."""
+    """A product of few rows of x and a matrix of weights."""
 
     names: tuple[str, str]  # the buffers of the rows and of the weights
     n: int  # rows
@@ -271,19 +280,19 @@ class WeightedRows(msgspec.Struct, frozen=True):
     k: int  # elements of a row
     dtype: str  # dtype of all matrices
     turned: bool = False  # the weights are stored m x k
-    epilogue: Epilogue | None = None  # what is done to the product
-    # layernorm of the rows, with the gain g and the shift c, which such weights are multiplied with
+    epilogue: Epilogue | None = None  # applied to the product
+    # the rows are normed first, by layernorm with the gain g and the shift c
     normed: bool = False
-    row: int = 0  # the first of the rows in x, where they are normed
+    row: int = 0  # index in x of the first row, if the rows are normed
 
     @property
     def across(self) -> tuple[str, ...]:
-        """The buffers of the norm that are read beside the rows."""
+        """The buffers of the norm that are read in addition to the rows."""
         return ("g", "c") if self.normed else ()
 
     @property
     def along(self) -> int:
-        """The length of a row of the weights as they are stored: k if they are stored transposed, else m."""
+        """Length of a row of the weights as they are stored: k if they are stored m x k, else m."""
         return self.k if self.turned else self.m
 
     @property
@@ -291,8 +300,8 @@ class WeightedRows(msgspec.Struct, frozen=True):
         return self.epilogue.operands if self.epilogue else {}
 
     def block(self, rows: int, width: int, threads: int, limits: Limits) -> ColumnBlock:
-        """Return a block of as few columns as whole sectors allow, or more columns if the device still has enough
-        groups."""
+        """Return the work of a group: as few columns as whole sectors allow, or more columns if there are still
+        enough groups for the device."""
         if self.turned:
             shares = min(_WARP, power_of_two_at_least(ceil_div(self.k, width)))
             return ColumnBlock(rows, threads // shares, width, shares, self.turned)
@@ -304,12 +313,12 @@ class WeightedRows(msgspec.Struct, frozen=True):
 
 
 class ColumnBlock(msgspec.Struct, frozen=True):
-    """The work of a group of threads: units of columns side by side for some rows."""
+    """The work of a group of threads: neighbouring units of columns, for some rows."""
 
     rows: int  # rows of the product
     units: int  # units of columns
-    width: int  # columns of a unit; neighbours along k where the weights are turned, and a unit is one column
-    shares: int  # threads along k behind each unit
+    width: int  # columns of a unit; if turned, a unit is `width` neighbours along k
+    shares: int  # threads along k for each unit
     turned: bool  # the weights are stored m x k
 
     @property
@@ -317,7 +326,7 @@ class ColumnBlock(msgspec.Struct, frozen=True):
         return self.units if self.turned else self.units * self.width
 
     def norm(self, product: WeightedRows) -> RowNorm | None:
-        """Return the norm of the rows. Return None if the product has none."""
+        """Return the norm of the rows, or None if the product has none."""
         return RowNorm(self.rows, product.k, self.units * self.shares, self.shares) if product.normed else None
 
 
@@ -341,7 +350,7 @@ def cuda_pass(product: WeightedRows, limits: Limits) -> CudaPass | None:
 
 
 def _cuda_bytes(product: WeightedRows, of: ColumnBlock) -> int:
-    """Return the bytes that a block with a norm holds: normed rows and sums. Without a norm it is 0, because sums alone
+    """Return the bytes of normed rows and sums in a block. Without a norm return 0, because sums alone always
     fit."""
     if (norm := of.norm(product)) is None:
         return 0  # sums alone: they fit
@@ -373,7 +382,7 @@ gpubench_few_rows(const stored* __restrict__ x_, const stored* __restrict__ w_, 
 """
 
 
-# Rows past the last repeat it and are not written; all threads of a warp reach its shuffles.
+# Rows after the last one repeat it and are not written, so that all threads of a warp reach its shuffles.
 _CUDA_STRAIGHT = f"""
   const int COLUMNS = UNITS * WIDTH, WARPS = THREADS / {_WARP};
   __shared__ real sums[WARPS][ROWS][COLUMNS];
@@ -445,8 +454,8 @@ _CUDA_TURNED = """
 
 
 def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
-    """Build one dispatch. Return None if a group cannot hold at least half of the rows that it norms. Raises
-    Unsupported for a dtype that the device lacks."""
+    """Build one dispatch. Returns None if a group cannot hold at least half of the rows that it has to norm.
+    Raises Unsupported for a dtype that the device lacks."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
     threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)
@@ -473,7 +482,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
 
 
 def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> int:
-    """Return the bytes that a group holds: the sums of its threads, and normed rows."""
+    """Return the bytes that a group needs: for the sums of its threads, and for normed rows."""
     size = 8 if storage.real == "f64" else 4
     sums = size * threads * of.rows * (1 if of.turned else storage.lanes * storage.parts)
     norm = of.norm(product)
@@ -481,9 +490,9 @@ def _wgsl_bytes(product: WeightedRows, of: ColumnBlock, storage: Storage, thread
 
 
 def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threads: int) -> str:
-    """Return the whole text. `storage` is that of the weights. If the weights are not turned, results are stored in the
-    same units and elements of x are read one by one; if they are, rows of x are read in units and results stored one by
-    one."""
+    """Return the whole text. `storage`: that of the weights. If the weights are not turned, results are stored
+    in the same units and elements of x are read one by one. If they are turned, rows of x are read in units and
+    results are stored one by one."""
     single, operands, epilogue = elements(product.dtype), product.operands, product.epilogue
     x, out = (storage, single) if of.turned else (single, storage)
     finish = epilogue.finish() if epilogue else "fn finish(v: V) -> V { return v; }"
@@ -535,8 +544,8 @@ def _wgsl_loop(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm | No
 
 
 def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, moved: bool) -> str:
-    """Return the statements of the norm and the products. The first weights are loaded before the norm, the others
-    after it."""
+    """Return the statements of the norm and of the products. The first weights are loaded before the norm, the
+    others after it."""
     ahead, k = norm.wgsl_ahead, norm.k
     lines = [f"  let ahead{a} = w_in[(share + {a * of.shares}u) * p.columns + place];" for a in range(ahead)]
     source = "min(first + own, p.n - 1u)"
@@ -552,7 +561,8 @@ def _wgsl_norm(of: ColumnBlock, storage: Storage, x: Storage, norm: RowNorm, mov
 
 
 def _wgsl_products(of: ColumnBlock, storage: Storage, x: Storage, units: Sequence[str]) -> list[str]:
-    """Return the statements that add the products of a unit `w` of weights with a unit of each row to the totals."""
+    """Return statements that add the products of a unit `w` of weights with a unit of each row to the
+    totals."""
     lines = []
     for r, unit in enumerate(units):
         lines.append(f"    let x{r} = {unit};")

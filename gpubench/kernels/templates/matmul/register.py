@@ -1,12 +1,15 @@
-"""The text of the register-blocked WGSL matmul: each thread owns a block of C in named accumulators.
+"""The text of the register-blocked WGSL matmul, in which each thread computes a block of C in named
+accumulators.
 
-docs/kernels.md says what each choice is worth on an H200. Sizes are constants of the text, and every address is one sum
-of a thread's base and a constant. That saves registers, so that a second and a third group fit on a multiprocessor. K's
-steps are written out in full (WGSL has no unroll hint). The next tile is fetched into registers during the arithmetic.
-Both tiles have a line for each step of K, so that they are read as vec4. Memory with such lines (B's, and A's if it is
-stored transposed) is copied as it lies; other lines are turned in registers on the way. Lines of memory are read as
-vec4. Lines whose length is no multiple of 4 are read element by element if they are short, and were padded before if
-they are long.
+docs/kernels.md says how much each choice gains on an H200. Sizes are constants of the text, and every address
+is one sum of a thread's base and a constant. That saves registers, so that a second and a third group fit on a
+multiprocessor. The steps of K are written out in full, because WGSL has no unroll hint. The next tile is
+fetched into registers during the arithmetic.
+
+Both tiles have a line for each step of K, so that they are read as vec4. Memory with such lines (B's, and A's
+if it is stored transposed) is copied as it is; other lines are transposed in registers on the way. Lines of
+memory are read as vec4. Lines whose length is no multiple of 4 are read element by element if they are short,
+and were padded before if they are long.
 """
 
 from __future__ import annotations
@@ -20,36 +23,36 @@ from gpubench.kernels.templates.matmul import Epilogue, Tile, sequence
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """One vec4 that a thread carries."""
+    """One vec4 that a thread holds between memory and workgroup memory."""
 
-    name: str  # variable of the vec4
-    ahead: int  # lines from the first one of the thread to this one
+    name: str  # name of its variable
+    ahead: int  # number of lines between the first line of the thread and this one
 
 
 class OperandTile(msgspec.Struct, frozen=True):
-    """The reads of A or B by a group."""
+    """How a group reads a tile of A or B."""
 
     name: Literal["a", "b"]  # operand that is read
     tile: Tile  # block of C that the group computes
     real: str  # type of the arithmetic
-    extent: int  # rows or columns beside K
-    k: int  # a multiple of 4 where the operand is turned
-    turned: bool  # a line of memory goes along K, and holds k / 4 vec4s; else it goes along the extent
-    loose: bool  # it is read element by element
-    begin: str  # text of the group's first row or column, counted in vec4s unless it is `turned`
-    inside: bool  # no group looks past an edge
-    # the beginning of a call that reads four neighbours of a line, where memory has no such line
+    extent: int  # rows of A or columns of B
+    k: int  # length of K; a multiple of 4 if the operand is turned
+    turned: bool  # a line of memory runs along K and has k / 4 vec4s; otherwise it runs along the extent
+    loose: bool  # the operand is read element by element
+    begin: str  # expression of the group's first row or column, in vec4s unless it is `turned`
+    inside: bool  # no group reads past an edge
+    # beginning of a call that reads four neighbours of a line, if there are no such lines in memory
     gather: str = ""
 
     @property
     def length(self) -> int:
-        """Number of rows or columns of the tile."""
+        """Number of rows (A) or columns (B) of the tile."""
         return self.tile.rows if self.name == "a" else self.tile.columns
 
     @property
     def pitch(self) -> int:
-        """Number of vec4s from line to line in workgroup memory. A turned tile has one more than a line takes, so that
-        its lines begin in different banks."""
+        """Number of vec4s from line to line in workgroup memory. For a turned operand it is one more than the
+        length of a line, so that its lines begin in different banks."""
         return self.length // 4 + self.turned
 
     @property
@@ -58,7 +61,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def across(self) -> int:
-        """Number of units of memory in a line: vec4s, or elements if the operand is loose."""
+        """Number of units of memory in a line. Units are vec4s, or elements if the operand is loose."""
         if self.loose:
             return self.extent
         return self.k // 4 if self.turned else ceil_div(self.extent, 4)
@@ -70,8 +73,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def carried(self) -> list[Carried]:
-        """The vec4s that each thread carries: squares of 4 x 4 to be turned if they come out even, else single
-        vec4s."""
+        """The vec4s that each thread holds: squares of 4 x 4 to be transposed if their number is right, or else
+        single vec4s."""
         ahead = [
             4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
@@ -79,37 +82,37 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     @property
     def _each(self) -> int:
-        """Number of vec4s that a thread carries."""
+        """Number of vec4s that a thread holds."""
         return (self.length if self.turned else self.tile.depth) // self._apart
 
     @property
     def _squares(self) -> bool:
-        """Whether a thread carries whole squares to be turned."""
+        """Whether a thread holds whole squares, which it transposes."""
         return self.turned and self._each % 4 == 0
 
     @property
     def _quads(self) -> int:
-        """Number of vec4s of a memory line that fall into the tile."""
+        """Number of vec4s of a line of memory that belong to the tile."""
         return (self.tile.depth if self.turned else self.length) // 4
 
     @property
     def _apart(self) -> int:
-        """Number of lines that all threads read at once."""
+        """Number of lines that all threads together read at once."""
         return self.tile.threads // self._quads
 
     @property
     def _place(self) -> str:
-        """The text of the thread's vec4 within each of its lines."""
+        """The expression of the thread's vec4 within each of its lines."""
         return f"(thread & {self._quads - 1}u)"
 
     def _line(self, load: Carried) -> str:
-        """Return the text of the tile's line that the load reads."""
+        """Return the expression of the line of the tile that the load reads."""
         first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._squares else ''} + {load.ahead}u)"
 
     def functions(self) -> list[str]:
-        """Return the function that reads four neighbours of a loose line. Past the line's end it repeats the last
-        element."""
+        """Return the function that reads four neighbours of a loose line. After the end of the line it repeats
+        the last element."""
         if not self.loose:
             return []
         lanes = (f"{self.name}_[start + min(4u * place + {q}u, {self.extent - 1}u)]" for q in range(4))
@@ -125,15 +128,15 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"{self.name}_at(layer_{self.name}" if self.loose else self.gather
 
     def layer(self, steps: int) -> int:
-        """Return the units of memory from one product to the next, or from one split of K, `steps` long, to the
-        next."""
+        """Return the number of units of memory from one product to the next or, if K is split, from one split
+        of `steps` steps to the next."""
         if self.tile.splits == 1:
             return self.lines * self.across
         return steps // 4 if self.turned else steps * self.across
 
     def addresses(self, start: int) -> list[str]:
-        """Return statements for two addresses: that of the first vec4 in memory, and its place in workgroup memory,
-        where the tile begins at `start`."""
+        """Return statements for the address of the thread's first vec4 in memory, and for its place in
+        workgroup memory, where the tile begins at `start`."""
         first = self.carried[0]
         line, at = self._line(first), f"{start}u + " if start else ""
         lines = []
@@ -165,14 +168,15 @@ class OperandTile(msgspec.Struct, frozen=True):
         return lines
 
     def _clamp(self, line: str, place: str) -> tuple[str, str]:
-        """Return line and place moved into the matrix: past the edge along the extent, the last one is repeated."""
+        """Return line and place, moved into the matrix: after the edge along the extent, the last line or place
+        is repeated."""
         if self.turned:
             return f"min({self.begin} + {line}, {self.extent - 1}u)", place
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
-        """Return statements that read the steps of K from `start` on, which do not fill a tile. Past the end of K the
-        last step is repeated."""
+        """Return statements that read the steps of K from `start` on, which do not fill a tile. After the end
+        of K the last step is repeated."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
@@ -194,7 +198,7 @@ class OperandTile(msgspec.Struct, frozen=True):
         return f"    next_{load.name} = {read if self._gather else f'{self.vector}({read})'};"
 
     def publish(self) -> list[str]:
-        """Return statements that copy the registers to workgroup memory."""
+        """Return statements that copy the held vec4s to workgroup memory."""
         carried, put = self.carried, f"put_{self.name}"
         if not self.turned:
             return [
@@ -219,8 +223,8 @@ class OperandTile(msgspec.Struct, frozen=True):
 
 
 class Patches(msgspec.Struct, frozen=True):
-    """B as the patches of an image: a row for each channel and tap of 3 x 3, a column for each pixel. B is read from
-    the image itself; a tap outside the image is 0."""
+    """B as the patches of an image: a row for each channel and tap of 3 x 3, and a column for each pixel. B is
+    read from the image itself; a tap outside the image is 0."""
 
     channels: int  # channels of the image
     side: int  # height and width of the image
@@ -236,7 +240,7 @@ class Patches(msgspec.Struct, frozen=True):
         return 9 * self.channels
 
     def function(self, real: str) -> str:
-        """Return the function `patches_at(image, row, quad)`, which reads four neighbours of a row of B."""
+        """Return the function `patches_at(image, row, quad)`, which reads four neighbours in a row of B."""
         lanes = "\n".join(
             f"  v.{lane} = tap(base, 4u * quad + {q}u, dy, dx, real);" for q, lane in enumerate(LANES)
         )
@@ -259,17 +263,18 @@ fn patches_at(image: u32, row: u32, quad: u32) -> vec4<{real}> {{
 }}"""
 
 
-# The error of a sum of one sign grows with the square root of its terms. A gradient of weights adds up a batch: over
-# 16,384 rows one accumulator was off by 12 units of round-off, and BLAS, which adds up blocks, by one.
+# The error of a sum of terms of one sign grows with the square root of their number. A gradient of weights adds
+# up a batch: over 16,384 rows the error of one accumulator was 12 units of round-off, and that of BLAS, which
+# adds up blocks, was one.
 _LONG, _BLOCK = 4096, 512
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and the sizes.
+    """A tile and the sizes of a product.
 
-    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are loose. If a line goes along k, then k is a
-    multiple of 4. If the tile has `splits`, then k is a multiple of their depth and there is one product; C is written
-    once for each split, in the type of the arithmetic, without the epilogue.
+    Lines of A and B are `ceil_div(length, 4)` vec4s apart, unless they are loose. If a line runs along K, then
+    k is a multiple of 4. If the tile has `splits`, then k is a multiple of their depth and there is one
+    product; C is written once for each split, in the type of the arithmetic, without the epilogue.
     """
 
     tile: Tile  # block of C that a group computes
@@ -277,16 +282,16 @@ class Layout(msgspec.Struct, frozen=True):
     m: int  # rows of C
     n: int  # columns of C
     k: int  # columns of A
-    batch: int = 1  # products, each following the one before
-    ta: bool = False  # A is k x m
-    tb: bool = False  # B is n x k
-    loose: tuple[str, ...] = ()  # operands that are read element by element, and go along m or n
+    batch: int = 1  # number of products, stored one after the other
+    ta: bool = False  # A is stored k x m
+    tb: bool = False  # B is stored n x k
+    loose: tuple[str, ...] = ()  # operands that are read element by element, whose lines run along m or n
     epilogue: Epilogue | None = None  # applied to what is written
     patches: Patches | None = None  # B is read from an image, and every product has the same A
 
     @property
     def real(self) -> str:
-        """The type of the arithmetic and of workgroup memory."""
+        """The type of the arithmetic and of workgroup memory: f32 or f64."""
         return elements(self.dtype).real
 
     @property
@@ -296,27 +301,27 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> bool:
-        """Whether C holds at least one whole block. A block past the edge then moves back inside and repeats a part of
-        C. If an operand is stored transposed, its extent also has to be a multiple of 4, or the block would move within
-        a vec4."""
+        """Whether C has at least one whole block. A block that would cross the edge is then moved back inside
+        and repeats a part of C. If an operand is stored transposed, its extent also has to be a multiple of 4,
+        because otherwise the block would move within a vec4."""
         whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
         return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
 
     @property
     def quads(self) -> int:
-        """Number of vec4s of a row of C. The last may be partly filled."""
+        """Number of vec4s of a row of C. The last one may be only partly used."""
         return ceil_div(self.n, 4)
 
     @property
     def a(self) -> OperandTile:
-        """The loads of A per thread."""
+        """How A is read."""
         begin = "(top >> 2u)" if self.ta else "top"
         loose = "a" in self.loose
         return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
 
     @property
     def b(self) -> OperandTile:
-        """The loads of B, or of the patches, per thread."""
+        """How B, or the patches, are read."""
         begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
         gather = "patches_at(group.z" if self.patches else ""
         return OperandTile(
@@ -335,8 +340,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def block(self) -> int:
-        """Number of whole tiles whose sums are added up separately. 0 means that all are added up together. It is set
-        only if K is long and the longest side: elsewhere registers are scarce, and no sum was seen that needs it."""
+        """Number of whole tiles whose sums are added up separately; 0 if all are added up together. It is not 0
+        only if K is long and the longest side. Otherwise registers are scarce, and no sum is known that needs
+        it."""
         long = self.whole * self.steps > _LONG and self.k > max(self.m, self.n)
         return _BLOCK // self.steps if long else 0
 
@@ -352,7 +358,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def layers(self) -> bool:
-        """Whether the grid's third dimension counts products or splits."""
+        """Whether the third dimension of the grid counts products or splits."""
         return self.batch > 1 or self.tile.splits > 1
 
     @property
@@ -390,7 +396,7 @@ def source(layout: Layout) -> str:
 
 
 def _end_block(layout: Layout) -> list[str]:
-    """Return statements that move the sums of a block of tiles, a power of two, to the totals."""
+    """Return statements that add the sums of a block of tiles, a power of two, to the totals."""
     if not layout.block:
         return []
     places = sorted(sequence(layout.tile))
@@ -441,8 +447,8 @@ def _thread(layout: Layout) -> list[str]:
 
 
 def _place(tile: Tile) -> list[str]:
-    """Return statements for the place of a team member's block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of
-    them 2 x 4, so that their reads of both tiles fall into different banks of workgroup memory."""
+    """Return statements for the place of a thread's block within its team. 32 neighbouring threads cover 8 x 4
+    blocks, and 8 of them 2 x 4, so that their reads of both tiles use different banks of workgroup memory."""
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",
@@ -474,7 +480,8 @@ def _addresses(layout: Layout) -> list[str]:
 
 
 def _multiply(layout: Layout, k: int) -> list[str]:
-    """Return the statements of one step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
+    """Return the statements of one step of K: thread_rows x thread_columns multiply-adds from a few vec4
+    reads."""
     tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
     lines = ["    {"]
     for i in range(tile.thread_rows // 4):
@@ -488,7 +495,8 @@ def _multiply(layout: Layout, k: int) -> list[str]:
 
 
 def _last_tile(layout: Layout) -> list[str]:
-    """Return the steps that do not fill a tile. A team whose share of the tile lies past the end of K skips them."""
+    """Return the statements of the steps that do not fill a tile. A team whose share of the tile lies after the
+    end of K skips them."""
     lines = ["  workgroupBarrier();"]
     for k in range(min(layout.steps, layout.rest)):
         if layout.tile.slices > 1:
@@ -500,8 +508,8 @@ def _last_tile(layout: Layout) -> list[str]:
 
 
 def _add_slices(layout: Layout) -> list[str]:
-    """Return statements that add up the teams' sums. Each step halves the number of teams; the first team has all sums
-    in the end."""
+    """Return statements that add up the sums of the teams. Each step halves the number of teams, and the first
+    team has all sums in the end."""
     tile, lines = layout.tile, []
     blocks = [
         [f"c{r}_{4 * j + q}" for q in range(4)]
@@ -541,7 +549,7 @@ def _write(layout: Layout) -> list[str]:
 
 
 def _store(layout: Layout, start: str, r: str, column: str, values: list[str]) -> list[str]:
-    """Return statements that store four neighbours of C, guarded if a block may extend past the edge."""
+    """Return statements that store four neighbours of C, with a guard if a block may cross the edge."""
     down = [] if layout.inside else [f"{r} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
@@ -563,8 +571,8 @@ def _guard(text: str, guards: list[str]) -> str:
 
 
 def _finish(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
-    """Return the epilogue of four neighbours, or None if there is no epilogue. Past an edge its operands are read at
-    the last place."""
+    """Return the epilogue of four neighbours, or None if there is none. After an edge, operands are read at the
+    last place."""
     if layout.epilogue is None:
         return None
     arguments = [f"V({', '.join(values)})"]

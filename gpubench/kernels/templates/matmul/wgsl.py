@@ -1,8 +1,8 @@
-"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder of simpler kernels below
-it.
+"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and a ladder of simpler kernels
+below it.
 
-The two lower rungs of the ladder, naive and tiled, are kept simple to be read. On an H200 they reach 0.10 and 0.16 of
-cuBLAS at n = 4096; the register-blocked kernel 0.96. Few rows have a kernel of their own.
+The two lower rungs of this ladder, naive and tiled, are kept simple for teaching. On an H200 they reach 0.10
+and 0.16 of cuBLAS at n = 4096, and the register-blocked kernel 0.96. Few rows have a kernel of their own.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ from gpubench.kernels.templates.matmul import (
 
 _PAD_THREADS = 64
 _SUM_THREADS = 256
-# A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes. Tiles win
-# nothing there (on an H200 none of 15 products of up to 4 rows took one), and trials would only cost time.
+# A GPU reads at most this many bytes of weights, in columns of at most this length, in less time than a launch
+# takes. Tiles gain nothing there (on an H200 none of 15 products of up to 4 rows chose one), so there are no
+# trials.
 _LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
 _LOOSE = 32
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """The layout of A or B in its buffer."""
+    """How A or B is stored in its buffer."""
 
-    side: str  # operand, a or b
+    side: str  # the operand, a or b
     buffer: str  # name of its buffer
-    turned: bool  # a line goes along K; else along the extent
+    turned: bool  # a line runs along K; otherwise along the extent
     extent: int  # rows of A or columns of B
     k: int  # length of K
-    deep: int  # length of K with what is padded
+    deep: int  # length of K with padding
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of lines, and of elements in a line."""
+        """Number of lines, and number of elements in a line."""
         return (self.extent, self.k) if self.turned else (self.k, self.extent)
 
     @property
@@ -73,22 +74,22 @@ class Lines(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> bool:
-        """Whether the lines are so short that they are read element by element. A padded copy of the matrix would be a
-        dispatch of its own."""
+        """Whether the lines are so short that they are read element by element, because a padded copy of the
+        matrix would need a dispatch of its own."""
         odd = not self.turned and self.extent % 4 != 0
         return odd and self.extent <= _LOOSE and self.k == self.deep
 
 
 class Product(msgspec.Struct, frozen=True):
-    """Products of A and B. Each product has its own matrices."""
+    """One or several products of A and B. Each product has its own matrices."""
 
     m: int  # rows of A
     n: int  # columns of B
     k: int  # columns of A
-    batch: int  # products
+    batch: int  # number of products
     dtype: str  # dtype of A, B and C
-    ta: bool = False  # A lies column by column
-    tb: bool = False  # B lies column by column
+    ta: bool = False  # A is stored column by column
+    tb: bool = False  # B is stored column by column
     a: str = "a"  # the buffer of A
     b: str = "b"  # the buffer of B
     epilogue: Epilogue | None = None  # applied to what is written
@@ -96,12 +97,12 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def deep(self) -> int:
-        """Length of K as read: a multiple of 4 if a line of A or B goes along K."""
+        """Length of K as it is read. It is a multiple of 4 if a line of A or B runs along K."""
         return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
 
     @property
     def lines(self) -> list[Lines]:
-        """The lines of A and B. Patches have none: they come from an image."""
+        """The lines of A and B. Patches have none, because they come from an image."""
         a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
         return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
 
@@ -121,18 +122,18 @@ class Product(msgspec.Struct, frozen=True):
 
 
 def kernel(product: Callable[[Params, str], Product]) -> Kernel:
-    """Return the register-blocked kernel of the product that `product(params, dtype)` describes."""
+    """Return the register-blocked kernel of the product that `product(params, dtype)` returns."""
     return chosen_from(lambda params, dtype, limits: candidates(product(params, dtype), limits))
 
 
 def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
-    """Return the kernel that chooses among these candidates."""
+    """Return a kernel that chooses among the results of `choices`."""
     return choose_kernel("wgsl", choices, variant="register")
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """Return the candidates: the register-blocked kernel with each promising tile, the default first, and the kernel
-    for few rows.
+    """Return the candidates: the register-blocked kernel with each promising tile, the default first, and the
+    kernel for few rows.
 
     Halves are multiplied and added in float32. Raises Unsupported.
     """
@@ -168,8 +169,8 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """Return the passes with one tile. A matrix whose lines are no multiple of 4 long is first copied into longer
-    lines, unless the lines are short."""
+    """Return the passes with one tile. A matrix whose lines have a length that is no multiple of 4 is first
+    copied into longer lines, unless the lines are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
     deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
@@ -224,8 +225,8 @@ def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
 def _pad(
     name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
 ) -> WgslPass:
-    """Return the pass that copies (batch, rows, columns) into (batch, *padded), zeros around it. A thread writes four
-    neighbours."""
+    """Return the pass that copies an array (batch, rows, columns) into (batch, *padded), filled up with zeros.
+    A thread writes four neighbours."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
@@ -252,7 +253,7 @@ def _pad(
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
-    """Return a kernel for teaching, with one element a thread, from the text `NAIVE` or `TILED`."""
+    """Return a program for teaching, with one element per thread. `source`: the text `NAIVE` or `TILED`."""
     require_dtype(product.dtype, ("float32",))
     if product.batch > 1 or product.ta or product.tb:
         why = "the lower rungs of the ladder take one product a launch, row by row"
@@ -268,7 +269,7 @@ _SIDE = 16
 
 _RUNG = partial(shader, dict.fromkeys(("a_", "b_", "out_"), "f32"), f"{_SIDE}, {_SIDE}", params="m n k")
 
-# Each thread walks a row of A and a column of B: 2 k reads for 2 k operations.
+# Each thread goes along a row of A and a column of B, with 2 k reads for 2 k operations.
 NAIVE = _RUNG("""
   let row = id.y;
   let column = id.x;

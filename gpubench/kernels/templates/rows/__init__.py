@@ -1,10 +1,10 @@
 """Ops along rows, whose output is as long as the input: one formula of a row, in every language.
 
-- CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
-- CUDA: a row lies in the registers of its threads: a part of a warp, a warp, a block, or a cluster of blocks that reach
-  each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
-- WGSL: `lanes` threads of a group share a row, and each keeps `held` units of every input in registers. Units that do
-  not fit are read from memory a second time. Short rows share a group.
+- CPU: whole rows for each thread, or parts of a row if there are fewer rows than threads.
+- CUDA: a row is in the registers of its threads: a part of a warp, a warp, a block, or a cluster of blocks that
+  can access each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
+- WGSL: `lanes` threads of a group share a row, and each keeps `held` units of every input in registers. Units
+  that do not fit are read from memory a second time. Short rows share a group.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ EPSILON = 1e-5  # added to the mean of squares: a row of equal elements has a no
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """The number and length of an op's rows, from its params."""
+    """How the number and the length of an op's rows follow from its params."""
 
-    shape: Callable[[Params], tuple[int, int]]  # how many rows, and how long they are
+    shape: Callable[[Params], tuple[int, int]]  # returns (number of rows, length of a row)
     params: str  # meaning of the size n
     options: dict[str, str]  # options of the op, each with its meaning
     sizes: Ladder  # default sizes of the op
-    part: Callable[[Params, int], Params]  # of the op's split
-    fits: Callable[[Params], str | None] = always_fits  # why the op cannot have such params; None: it can
+    part: Callable[[Params, int], Params]  # `part` of the op's split
+    fits: Callable[[Params], str | None] = always_fits  # returns why such params are not allowed, or None
 
 
 def _columns(params: Params) -> int:
     """Return the length of a row: the param `columns`, or else the largest divisor of n up to 1024.
 
-    If that divisor is below 32 and n is at most 65,536 (a prime n, for example), all of n is one row.
+    If that divisor is below 32 and n is at most 65,536 (for example if n is prime), all of n is one row.
     """
     n = params["n"]
     if "columns" in params:
@@ -61,19 +61,19 @@ def _columns(params: Params) -> int:
 
 
 def _fits(params: Params) -> str | None:
-    """Return why n elements cannot be cut into rows of `columns`. Return None if they can."""
+    """Return why n elements cannot be divided into rows of `columns`, or None if they can."""
     n, width = params["n"], _columns(params)
     return None if n % width == 0 else f"rows of {width} do not divide {n} elements"
 
 
 def _rows_of(params: Params, units: int) -> Params:
-    """Return the params of `units` rows of the same length."""
+    """Return the params for `units` rows of the same length."""
     width = _columns(params)
     return {"n": units * width, "columns": width}
 
 
 def rows(params: Params) -> tuple[int, int]:
-    """Return the shape of n rows of `width`."""
+    """Return (n, width): the number and the length of the rows."""
     return params["n"], params.get("width", _WIDTH)
 
 
@@ -97,8 +97,8 @@ def rowwise(
     name: str, inputs: tuple[Operand, ...], formula: Callable[..., Any], flops_per_element: int, *,
     of: RowShape = CUT_INTO_ROWS, **declaration: Any,
 ) -> Op:  # fmt: skip
-    """Return an op whose output is as long as its inputs, and whose rows do not depend on each other. An input that is
-    a weight is one row, shared by all. `declaration` gives the other fields of the op."""
+    """Return an op whose output is as long as its inputs, and whose rows do not depend on each other. An input
+    that is a weight is a single row, which is used for all rows. `declaration`: the other fields of the op."""
     traced = row_formula(name, inputs, formula)
 
     def by_shape(program: Callable[..., Any]) -> Callable[[Params, str, Limits], Any]:
@@ -117,7 +117,7 @@ def rowwise(
 
 
 def layernorm(m: Any, x: Any, g: Any, c: Any) -> Any:
-    """Return the formula of layernorm. It also norms the rows before a layer."""
+    """Return the formula of layernorm. It is also used to norm rows before a layer."""
     rest = x - m.mean(x)
     return rest / m.sqrt(m.mean(rest * rest) + EPSILON) * g + c
 

@@ -1,4 +1,5 @@
-"""Rows compiled for the CPU: whole rows for each thread, or parts of a row where there are fewer rows than threads.
+"""Rows compiled for the CPU: whole rows for each thread, or parts of a row if there are fewer rows than
+threads.
 
 Within a run of elements, sums are in the type of the arithmetic; over the runs they are in float64.
 """
@@ -18,17 +19,18 @@ from gpubench.kernels.templates.cpu import STREAMED_BYTES, numba_candidates, num
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
-_STRIDE = 8  # float64 elements: a cache line for each part of a row
-_RUN = 256  # elements
-# of rows in parts: a kernel has four arrays, of which one is the output and one the parts' results
+_STRIDE = 8  # float64 elements between the results of two parts of a row: a cache line
+_RUN = 256  # elements of a run
+# most inputs of rows in parts: a kernel has four arrays, and one is for the output, one for the results of
+# parts
 _MOST_INPUTS = 2
 
 
 def candidates(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> tuple[Candidate, ...]:
-    """Return the candidates for `count` rows by number of threads, with ordinary or streaming stores. They write the
-    array `into`."""
+    """Return the candidates for `count` rows: by number of threads, with ordinary or streaming stores. They
+    write to the array `into`."""
     names = formula.names
     arrays: tuple[Any, ...] = (*names, *[None] * (3 - len(names)), into)
 
@@ -50,21 +52,22 @@ def candidates(
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a module. It computes the powers of halves twice, because a rounded power cannot be scaled."""
+    """The text of a module of kernels. For halves, powers are computed twice, because a rounded power cannot be
+    scaled."""
 
-    formula: RowFormula  # values of a row
+    formula: RowFormula  # formula of a row
     dtype: str  # dtype of inputs and output
-    keeps: bool  # the powers of a row wait in the output until they are scaled
+    keeps: bool  # the powers of a row are stored in the output until they are scaled
 
     def of_rows(self, streaming: bool) -> str:
-        """Return the module of whole rows."""
+        """Return the module for whole rows."""
         made = "".join(map(self._statements, self.formula.steps))
         text = _STREAMED if streaming else _WHOLE
         return self._module(numba_signature(self.dtype), [text.replace("MADE", indent(made, " " * 8))])
 
     def of_parts(self) -> str:
-        """Return the module of rows in parts: a kernel for each fold, which leaves its result in `partial`, and a
-        kernel for the elements."""
+        """Return the module for rows in parts: a kernel for each fold (total or powers), which leaves its
+        result in `partial`, and a kernel for the elements."""
         kernels, before = {}, ""
         for step in self.formula.steps:
             if step.kind == "number":
@@ -99,12 +102,12 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def _values(self) -> list[str]:
-        """The values of a row that its loops take."""
+        """Names of the values of a row that its loops use."""
         names = {"number": "number", "powers": "top"}
         return [f"{names[step.kind]}_{step.index}" for step in self.formula.steps if step.kind != "total"]
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Call a function of the elements at place i."""
+        """Return the call of a function of the elements at index i."""
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
@@ -232,7 +235,8 @@ def NAME(THREE, out, first, last, slot, columns, s):
         own, every = unit * STRIDE, unit // s * s * STRIDE
 MADE
 """
-# What the part of a row leaves of a fold, and what a later kernel makes of that of all s parts.
+# The result that a part of a row leaves for each kind of fold, and how a later kernel joins the results of all
+# s parts.
 _LEFT = {
     "total": "partial[own + I] = total_I\n",
     "powers": "partial[own + I] = top_I\npartial[own + I + 1] = total_I\n",
@@ -242,7 +246,7 @@ _JOINED = {
 for k in range(s):
     total_I += partial[every + k * STRIDE + I]
 """,
-    # The total by the largest of the own part, whose powers are there.
+    # The total relative to the largest value of the thread's own part, whose powers are stored.
     "powers": """top_I = real(partial[own + I])
 total_I = float64(0)
 for k in range(s):

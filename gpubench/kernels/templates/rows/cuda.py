@@ -1,4 +1,5 @@
-"""Rows in the registers of CUDA's threads: the assignment of rows to threads, and the fold of a row to one number."""
+"""Rows in the registers of CUDA's threads: how rows are assigned to threads, and how a row is reduced to one
+number."""
 
 from __future__ import annotations
 
@@ -20,29 +21,30 @@ from gpubench.kernels.templates import (
 from gpubench.kernels.templates.formula import Formula
 from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
-# 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 512 threads.
+# Bytes of a row in each thread: 32 registers, which leave room for two blocks of 512 threads.
 HELD_BYTES = 128
-# Few large blocks wait at every fold: with 1024 threads and the same bytes in flight a fifth of the rate is lost.
+# Threads of a block that has one row. With 1024 threads and the same bytes in flight, a fifth of the rate is
+# lost, because few large blocks wait at every fold.
 _ROW_THREADS = 512
-_FIRST_BYTES = 32  # of a row in memory, that a thread loads before more threads pay
+_FIRST_BYTES = 32  # bytes of a row in memory for each thread, before more threads are used
 _SHORT_ROW_THREADS = 128  # threads of a block that several short rows share
-_MOST_UNITS = 2**31 - 1 - MOST_THREADS  # the kernels count the loads of a row in 32 bits, a block's step ahead
-_MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
+_MOST_UNITS = 2**31 - 1 - MOST_THREADS  # the kernels count the units of a row, plus one step, in 32 bits
+_MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters supports
 
 
 class CudaRows(msgspec.Struct, frozen=True):
-    """The assignment of rows to threads."""
+    """How rows are assigned to threads. A *unit* is what one load reads."""
 
-    width: int  # elements of a unit: 16 bytes, or the largest part of that which divides the row
+    width: int  # elements of a unit: 16 bytes, or the largest part of them that divides the row
     units: int  # units of a row
     threads: int  # threads of a block
     lanes: int  # threads of each block that share a row
-    held: int  # units that a thread holds in registers; 0: it loops over them and reads the row twice
+    held: int  # units that a thread holds in registers; 0: it loops over its units and reads the row twice
     cluster: int = 1  # blocks that share a row
 
     @property
     def whole(self) -> bool:
-        """Whether threads and units match exactly, so that no load needs a guard."""
+        """Whether the held units of all threads are exactly a row, so that no load needs a guard."""
         return self.units == self.lanes * self.held * self.cluster
 
     def blocks(self, rows: int) -> int:
@@ -50,8 +52,8 @@ class CudaRows(msgspec.Struct, frozen=True):
         return ceil_div(rows, self.threads // self.lanes) * self.cluster
 
     def head(self) -> str:
-        """Return the types, the layout as constants, and `across`. The text depends on the layout, not on the number of
-        rows."""
+        """Return the types, the layout as constants, and the function `across`. The text depends on the layout,
+        not on the number of rows."""
         cluster = _CLUSTER if self.cluster > 1 else _NO_CLUSTER
         return f"""const int THREADS = {self.threads}, ROW_THREADS = {self.lanes}, HELD = {self.held};
 const int CLUSTER = {self.cluster}, WIDTH = {self.width};
@@ -64,7 +66,8 @@ struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ retur
 {_ACROSS}"""
 
     def kernel(self, name: str, formula: RowFormula, body: str) -> str:
-        """Return the kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array."""
+        """Return the kernel around `body`, which uses `row`, `live`, `lane`, `first` and the rows of each
+        array."""
         arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in formula.names)
         places = [(x, f"{x}_ + row") for x in formula.inputs] + [(x, f"{x}_") for x in formula.across]
         rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({at});" for x, at in places)
@@ -91,7 +94,7 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 def program(
     name: str, formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> CudaProgram:
-    """Build one launch over count x columns elements, which writes the buffer `into`.
+    """Build one launch over count x columns elements, which writes to the buffer `into`.
 
     The text depends on the layout and not on the number of rows.
     """
@@ -102,8 +105,8 @@ def program(
 
 
 def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tuple[CudaRows, bool]:
-    """Return the layout, and whether halves stay packed. Powers of a row are held as floats if a block of at most 512
-    threads can hold them. Without powers, a single array is held as floats too."""
+    """Return the layout, and whether halves stay packed in registers. Powers of a row are held as floats if a
+    block of at most 512 threads can hold them. Without powers, a single array is held as floats, too."""
     arrays, real_bytes = len(formula.inputs), max(4, ITEMSIZE[dtype])
     packed = cuda_rows(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=arrays)
     if not formula.powers:
@@ -117,9 +120,9 @@ def _choose(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> tu
 class _Body(msgspec.Struct, frozen=True):
     """The statements of a kernel."""
 
-    formula: RowFormula  # values of a row
-    held: bool  # a thread holds its units in registers; else it loops over them
-    packed: bool  # halves stay halves where they are held; else they are held as floats
+    formula: RowFormula  # formula of a row
+    held: bool  # a thread holds its units in registers; otherwise it loops over them
+    packed: bool  # halves are held as halves; otherwise they are held as floats
 
     def source(self) -> str:
         """Return all statements."""
@@ -129,7 +132,7 @@ class _Body(msgspec.Struct, frozen=True):
         )
 
     def _call(self, function: str, formula: Formula) -> str:
-        """Return the call of a function of element j of unit k, or of the unit u."""
+        """Return the call of a function of element j of unit k (if held), or of the unit u."""
         return f"{function}({', '.join(map(self._value, formula.names))})"
 
     def _value(self, name: str) -> str:
@@ -184,8 +187,8 @@ class _Body(msgspec.Struct, frozen=True):
         return _write_words(text.replace("UNIT\n", self._unit()).replace("TERM", self._term(step)), step)
 
     def _store(self) -> str:
-        """Return the stores. Rows that are not held are read backwards here, because their end is still in the cache.
-        An input that is one row for all has no unit past the end of a row."""
+        """Return the stores. Rows that are not held are read backwards here, because their end is still in the
+        cache. An input that is one row for all has no unit after the end of a row."""
         element = self._call("element", self.formula.element)
         result = f"""    Unit result;
 {self._forget("columns" if self.formula.powers else "rows") if self.held else self._unit()}    #pragma unroll
@@ -203,8 +206,8 @@ def _number(step: RowStep) -> str:
 
 
 def _write_words(text: str, step: RowStep) -> str:
-    """Return the text of a fold with its words numbered by the step's index. The first fold waits until the other
-    blocks of a cluster have started."""
+    """Return the text of a fold in which its variables are numbered by the step's index. The first fold waits
+    until the other blocks of a cluster have started."""
     text = re.sub(r"\b(top|total|power)\b", rf"\1_{step.index}", text)
     entered = "" if step.index else "  entered();\n"
     text = text.replace("  ENTERED\n", entered)
@@ -224,7 +227,7 @@ ADDED
   total = across<Sum>(total, spare[FIRST]);
 """
 
-# Lanes past the end hold -inf: exp makes 0 of it.
+# Lanes after the end of a row have the value -inf, for which exp gives 0.
 _HELD_POWERS = """  real power[HELD][WIDTH], top = minus_infinity(), total = 0;
   #pragma unroll
   for (int k = 0; k < HELD; ++k)
@@ -268,10 +271,12 @@ UNIT
 
 
 def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> CudaRows:
-    """Return the layout for rows of `columns` elements in each of `arrays`, which take `itemsize` bytes in registers.
+    """Return the layout for rows of `columns` elements in each of `arrays` inputs, whose elements take
+    `itemsize` bytes in registers.
 
-    A thread first takes 32 bytes, which hides the latency of memory, and more once the row has 512 threads. Longer rows
-    take clusters, then 1024 threads, and then the loop. Raises Unsupported for rows longer than the kernels can count.
+    A thread first takes 32 bytes, which hides the latency of memory, and more once the row has 512 threads.
+    Longer rows take clusters, then 1024 threads, and then the loop. Raises Unsupported for rows longer than the
+    kernels can count.
     """
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
@@ -296,8 +301,8 @@ def cuda_rows(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
     return CudaRows(width, units, MOST_THREADS, MOST_THREADS, 0)
 
 
-# What was computed from packed halves is computed again where it is needed again: kept, it would take twice their
-# registers. `nothing` is a 0 that the compiler does not know.
+# Values that were computed from packed halves are computed again when they are needed again, because to keep
+# them would take twice the registers. `nothing` is a 0 that the compiler does not know.
 _FORGET = """
 __device__ __forceinline__ void forget(Unit& unit, long long nothing) {
   if (sizeof(stored) != 2) return;

@@ -2,8 +2,8 @@
 
     lambda m, y, dy: y * (dy - m.total(y * dy))
 
-Beside the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)`, and `powers(x)`, which
-returns exp(x - the row's largest x) and the total of these powers.
+In addition to the functions of `templates/formula.py`, `m` has those of a row: `total(x)`, `mean(x)`, and
+`powers(x)`, which returns exp(x - the row's largest x) and the total of these powers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from gpubench.kernels.templates.formula import Arrays, Formula, Namespace, Symbo
 
 
 class RowStep(msgspec.Struct, frozen=True):
-    """A value of a row, which later formulas read by its name."""
+    """A value of a row. Later formulas use it by its name."""
 
-    # number: `number_I`, made of totals and of the length `columns`; total: `total_I` of the formula's values;
-    # powers: `total_I` of the `power_I` = exp(value - `top_I`), where `top_I` is the largest value
+    # number: `number_I`, computed from totals and the length `columns`. total: `total_I`, the sum of the
+    # formula's values. powers: `total_I`, the sum of `power_I` = exp(value - `top_I`), where `top_I` is the
+    # largest value
     kind: Literal["number", "total", "powers"]
-    index: int  # I in these names
-    formula: Formula  # the number, or the value of an element
+    index: int  # the number I in these names
+    formula: Formula  # formula of the number, or of an element
 
 
 class RowFormula(msgspec.Struct, frozen=True):
-    """The values of a row, from its inputs to its output."""
+    """All steps of an op along rows, from the inputs to the output."""
 
     inputs: tuple[str, ...]  # inputs along a row
-    across: tuple[str, ...]  # inputs that are one row for all
-    steps: tuple[RowStep, ...]  # values of a row, each made of those before
-    element: Formula  # value of an output element
+    across: tuple[str, ...]  # inputs that are a single row, used for all rows
+    steps: tuple[RowStep, ...]  # values of a row, each computed from earlier ones
+    element: Formula  # formula of an output element
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,8 +48,8 @@ class RowFormula(msgspec.Struct, frozen=True):
 
 
 class _RowNamespace(Namespace):
-    """A stand-in for the array library while the formula of a row is traced. Powers count twice, because they are
-    folded twice."""
+    """Takes the place of the array library while the formula of a row is traced. Powers count as two folds: the
+    largest value and the total."""
 
     def __init__(self) -> None:
         self.folds: dict[int, tuple[Literal["total", "powers"], Any]] = {}
@@ -71,8 +72,8 @@ class _RowNamespace(Namespace):
 def trace_row(
     op: str, function: Callable[..., Any], inputs: Sequence[str], across: Sequence[str]
 ) -> RowFormula:
-    """Call the formula of an op once with symbols and return its trace. If it is no formula, raises a ValueError that
-    names the op."""
+    """Call the formula of an op once with symbols and return its trace. Raises a ValueError that names the op
+    if it is no formula."""
     space = _RowNamespace()
     steps: list[RowStep] = []
     result = require_formula(op, lambda _, *rows: function(space, *rows), [*inputs, *across]).result
@@ -80,7 +81,8 @@ def trace_row(
     numbers: dict[Symbol, int] = {}
 
     def apart(value: Symbol) -> Formula:
-        """Return the formula of a value, in which all that is equal along the row has become numbers."""
+        """Return the formula of a value in which everything that is equal along the row is replaced by
+        numbers."""
         first = len(numbers)
         formula = _apart(value, elements, numbers)
         steps.extend(RowStep("number", i, Formula.of(made)) for made, i in numbers.items() if i >= first)
@@ -94,8 +96,8 @@ def trace_row(
 
 
 def _apart(result: Symbol, elements: Sequence[str], numbers: dict[Symbol, int]) -> Formula:
-    """Return the formula with values that are equal along the row replaced by numbers. A division by a number becomes a
-    product, so that one division serves the row."""
+    """Return the formula with values that are equal along the row replaced by numbers. A division by a number
+    becomes a product, so that one division is enough for a row."""
     made: dict[int, Symbol] = {}
 
     def differs(value: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Rows in the registers of WGSL's threads: the assignment of rows to threads, and the fold of a row to one number."""
+"""Rows in the registers of WGSL's threads: how rows are assigned to threads, and how a row is reduced to one
+number."""
 
 from __future__ import annotations
 
@@ -29,39 +30,40 @@ from gpubench.kernels.templates.rows.formula import RowFormula, RowStep
 
 _LARGEST_GROUP = 1024
 _SHORT_ROW_THREADS = 128  # threads of a group that several short rows share
-_PER_LANE = 2  # vectors; measured best at 1024 and 4096 columns of float32
-_ELEMENTS_PER_LANE = 4  # where a row does not start on 16 bytes
-# 16-byte units of each input in a thread's registers. With 1024 threads a group, 64 registers are all there are: of one
-# input alone 32 numbers.
+_PER_LANE = 2  # vectors for each thread; measured best at 1024 and 4096 columns of float32
+_ELEMENTS_PER_LANE = 4  # elements for each thread if rows do not begin at multiples of 16 bytes
+# Most 16-byte units of each input in a thread's registers, and most if there is one input. With 1024 threads a
+# group, a thread has only 64 registers.
 _MOST_HELD, _MOST_HELD_ALONE = 4, 8
 _LOWEST = "-3.4028234e38"
 
 
 class WgslRows(msgspec.Struct, frozen=True):
-    """The way in which the threads of a group share rows."""
+    """How the threads of a group share rows."""
 
     storage: Storage  # unit of a load
     threads: int  # threads of a group
     lanes: int  # threads of a row
-    held: int  # units that a thread keeps
+    held: int  # units that a thread keeps in registers
     whole: bool  # lanes x held is exactly the row
-    rest: bool  # the row is longer than lanes x held; the rest is looped over
+    rest: bool  # the row is longer than lanes x held; a loop reads the rest
 
     def index(self, k: int) -> str:
-        """Return the k-th unit that a lane holds. Past the row's end it is the row's first unit, which always
-        exists."""
+        """Return the expression of the k-th unit that a lane holds. After the end of the row it is the first
+        unit, which always exists."""
         return f"u{k}" if self.whole or self.rest else f"select(0u, u{k}, u{k} < p.units)"
 
     def inside(self, k: int) -> str:
-        """Return the condition that the k-th unit lies within the row. An empty text means that it always does."""
+        """Return the condition that the k-th unit is within the row, or an empty text if it always is."""
         return "" if self.whole or self.rest else f"u{k} < p.units"
 
     def fold_lanes(self, array: str, joined: str) -> list[str]:
-        """Fold a workgroup array over the lanes of a row into its first lane; `joined` is text in {a} and {b}."""
+        """Return statements that reduce a workgroup array over the lanes of a row into its first lane. `joined`
+        is the text that joins {a} and {b}."""
         return fold_lanes(array, joined, self.lanes)
 
     def loop(self, lines: list[str]) -> list[str]:
-        """Return the lines in a loop over every unit u that is not held."""
+        """Return the lines within a loop over every unit u that is not held."""
         if not self.rest:
             return []
         first = f"lane + {self.held * self.lanes}u"
@@ -70,8 +72,8 @@ class WgslRows(msgspec.Struct, frozen=True):
     def shader(
         self, inputs: tuple[str, ...], shared: tuple[str, ...], functions: list[str], lines: list[str]
     ) -> str:
-        """Return the whole text. `lines` see `row`, the first unit of the thread's row. `shared` names arrays of one
-        real a thread."""
+        """Return the whole text. `lines` can use `row`, the first unit of the thread's row. `shared`: names of
+        arrays with one number per thread."""
         storage, spread = self.storage, log2(self.lanes)
         memory = [f"var<workgroup> {name}: array<{storage.real}, {self.threads}>;" for name in shared]
         begin = [
@@ -86,8 +88,8 @@ class WgslRows(msgspec.Struct, frozen=True):
         return shader(buffers, self.threads, "\n".join([*begin, *lines]), params="rows units", before=before)
 
     def loads(self, inputs: tuple[str, ...], across: tuple[str, ...] = ()) -> list[str]:
-        """Return the loads of `x0`, `x1`, ... for an input x: the units that this thread holds. Inputs `across` are one
-        row for all."""
+        """Return the loads of `x0`, `x1`, ... for each input x: the units that this thread holds. Inputs in
+        `across` are a single row, used for all rows."""
         lines = [f"  let u{k} = lane + {k * self.lanes}u;" for k in range(self.held)]
         for k in range(self.held):
             lines += [f"  let {name}{k} = {name}_[row + {self.index(k)}];" for name in inputs]
@@ -95,20 +97,22 @@ class WgslRows(msgspec.Struct, frozen=True):
         return lines
 
     def mask(self, k: int, part: str) -> str:
-        """Return a part of the k-th unit, or zeros if the unit is past the row's end."""
+        """Return the expression of a part of the k-th unit, or of zeros if the unit is after the end of the
+        row."""
         inside = self.inside(k)
         return f"select({self.storage.part}(), {part}, {inside})" if inside else part
 
     def store(self, k: int, value: str) -> str:
-        """Return the statement that writes the k-th unit of a live row."""
+        """Return the statement that writes the k-th unit of a row, unless the row is a surplus one."""
         return f"  if ({' && '.join(filter(None, ['live', self.inside(k)]))}) {{ out_[row + u{k}] = {value}; }}"
 
 
 def program(
     formula: RowFormula, count: int, columns: int, dtype: str, limits: Limits, into: str = "out"
 ) -> WgslProgram:
-    """Build one dispatch over count x columns elements for each window, which writes the buffer `into`. The text does
-    not depend on the number of rows. Raises Unsupported for a dtype or size that exceeds the device's limits."""
+    """Build one dispatch over count x columns elements for each window of the bindings, which writes to the
+    buffer `into`. The text does not depend on the number of rows. Raises Unsupported if the dtype or the size
+    exceeds the device's limits."""
     require_storage(dtype, limits, exact=not formula.powers)
     rows = layout(formula, columns, dtype, limits)
     names, size = (*formula.names, into), columns * ITEMSIZE[dtype]
@@ -139,9 +143,10 @@ def layout(formula: RowFormula, columns: int, dtype: str, limits: Limits) -> Wgs
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of a kernel. `x0`, `x1`, ... are the held units of an input x; `x` is a unit that is not held."""
+    """The text of a kernel. `x0`, `x1`, ... are the held units of an input x, and `x` is a unit that is not
+    held."""
 
-    formula: RowFormula  # values of a row
+    formula: RowFormula  # formula of a row
     rows: WgslRows  # threads and units of a row
 
     def source(self) -> str:
@@ -189,7 +194,7 @@ class _Text(msgspec.Struct, frozen=True):
         return self.rows.storage.encode(*self._each("element", self.formula.element, k))
 
     def _loop(self, formula: Formula, lines: Sequence[str]) -> list[str]:
-        """Return the lines for every unit that is not held, with loads of the formula's inputs."""
+        """Return the lines for every unit that is not held, after loads of the formula's inputs."""
         loads = [f"let {name} = {name}_[row + u];" for name in self.formula.inputs]
         loads += [f"let {name} = {name}_[u];" for name in self.formula.across if name in formula.names]
         return self.rows.loop([f"    {line}" for line in (*loads, *lines)])
@@ -211,9 +216,9 @@ class _Text(msgspec.Struct, frozen=True):
         ]
 
     def _powers(self, step: RowStep) -> list[str]:
-        """Return the statements of a fold of powers. The running maximum starts at the lowest finite number, because
-        -inf - -inf would be a NaN. The sum over units that are not held is rescaled whenever a larger value turns
-        up."""
+        """Return the statements of a fold of powers. The running maximum starts at the lowest finite number,
+        because -inf - -inf would be NaN. The sum over units that are not held is rescaled whenever a larger
+        value occurs."""
         rows, top = self.rows, f"top_{step.index}"
         across = rows.storage.across
         first, *others = [term for k in range(rows.held) for term in self._terms(step, k)]
