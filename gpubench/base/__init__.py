@@ -1,6 +1,6 @@
-"""The base room: messages, errors, units, tables, processes, files, plugins.
+"""The ground of the package: messages, errors, units, tables, processes, files and plugins.
 
-Every room may import it; it imports no other room.
+Every other package of gpubench may import it, and it imports none of them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ T = TypeVar("T")
 
 
 def at_largest(items: Sequence[T], key: Callable[[T], Hashable], size: Callable[[T], int]) -> list[T]:
-    """Return, for each key, the items whose size is the largest of that key."""
+    """Return the items whose size is the largest of all items with the same key."""
     largest = {name: max(map(size, group)) for name, group in group_by(items, key).items()}
     return [item for item in items if size(item) == largest[key(item)]]
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group the items by their key. Keys, and the items of each key, keep their order."""
+    """Return the items by their key. Keys are in the order of their first items, and the items of a key keep
+    their order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -29,5 +30,6 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 AMD, APPLE, INTEL, NVIDIA, MESA = 0x1002, 0x106B, 0x8086, 0x10DE, 0x10005
 
 
-# The part of the CPUs' time that others may take without disturbing (docs/measuring.md).
+# Share of the CPUs' time that other programs may take before a measurement counts as disturbed
+# (docs/measuring.md).
 BUSY_SHARE = 0.05

@@ -1,8 +1,9 @@
-"""The entry point of a Python child, `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and its messages.
+"""The entry point of a Python child process, `python -P -S child_main.py PARENT_PID MODULE ARGUMENTS...`, and
+its messages.
 
-Imports only what the interpreter has loaded anyway until the child is bound to its parent, because an import may hang.
-`-S` postpones other packages' start-up code (.pth files, sitecustomize, usercustomize), which may print or close
-streams; this module runs it later.
+Until the child is bound to its parent, only modules are imported that the interpreter has loaded anyway,
+because an import may hang. `-S` postpones the start-up code of other packages (.pth files, sitecustomize,
+usercustomize), which may print or close streams. This module runs that code later.
 """
 
 import os
@@ -14,28 +15,29 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
-# The beginning of each line that is a message of ours. All other lines of a child's output are somebody else's.
+# The beginning of each line that is a message of gpubench. All other lines of a child's output come from other
+# code.
 FRAME = b"\x02gpubench "
 
 
 class Messages:
-    """The messages of a child to its parent. They go to the original standard output; everything else printed there
-    goes to stderr."""
+    """Sends messages of a child to its parent. They go to the original standard output. Everything else that is
+    printed to standard output goes to stderr."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
 
     def write(self, message: bytes) -> None:
-        """Send one message, a line of text. It is kept apart from an unfinished line that other code wrote before
-        it."""
+        """Send one message, a line of text. It begins on a new line, even if other code has written an
+        unfinished one."""
         self._stream.write(b"\n" + FRAME + message.rstrip(b"\n") + b"\n")
         self._stream.flush()
 
 
 def lines_of_parent() -> "queue.SimpleQueue[bytes]":
-    """Return a queue of the lines of standard input. This process exits when the input ends: then the parent is
-    gone."""
+    """Return a queue of the lines of standard input. When the input ends, the parent is gone and this process
+    exits."""
     import queue
     import threading
 
@@ -51,9 +53,10 @@ def lines_of_parent() -> "queue.SimpleQueue[bytes]":
 
 
 def die_with(parent: int) -> None:
-    """Ask the Linux kernel to kill this process when the thread that started it ends.
+    """Ask the Linux kernel to kill this process when the thread that started it ends. `parent`: the id of the
+    parent process.
 
-    On other systems, and if libc cannot be called, only the end of stdin tells that the parent is gone.
+    On other systems, and if libc cannot be called, only the end of stdin shows that the parent is gone.
     """
     if sys.platform != "linux":
         return
@@ -68,11 +71,11 @@ def die_with(parent: int) -> None:
 
 
 def import_ours(root: str) -> None:
-    """Import the parent's gpubench, even if another package has that name. Put its folder `root` behind the standard
-    library.
+    """Import the gpubench of the parent, even if another package has that name. Its folder `root` is put on the
+    path after the standard library.
 
-    The folder stays on the path, because the parent may have found its libraries there too. If it was on the path
-    already, its place does not change.
+    The folder stays on the path, because the parent may have found its libraries there, too. If it was on the
+    path before, its place does not change.
     """
     sys.path.insert(0, root)
     import gpubench  # noqa: F401 - it imports nothing, so that nothing is taken from this place of the path
@@ -88,7 +91,7 @@ def import_ours(root: str) -> None:
 
 
 def import_msgspec() -> None:
-    """Import msgspec without typing_extensions, which takes half of its import time and offers it no more than
+    """Import msgspec without typing_extensions, which takes half of its import time and offers no more than
     `typing`."""
     sys.modules["typing_extensions"] = None  # type: ignore[assignment] # Python's own way to say: not installed
     try:
@@ -97,12 +100,12 @@ def import_msgspec() -> None:
         del sys.modules["typing_extensions"]
 
 
-_replaced: list[object] = []  # streams of others: to collect one may close its descriptor
+_replaced: list[object] = []  # streams that other code made: collecting one may close its descriptor
 
 
 def run_start_up_code() -> None:
-    """Run the start-up code that `-S` left out, with empty input and with output to stderr. Then restore all three
-    streams."""
+    """Run the start-up code that `-S` left out, with empty input and with output to stderr. Then restore all
+    three streams."""
     if not sys.flags.no_site:
         return
     import site
@@ -143,7 +146,8 @@ def _flush_all() -> None:
 
 
 def main() -> None:
-    """Bind to the parent, run others' start-up code, then run the module as `python -m` does."""
+    """Bind the process to its parent, run the start-up code of other packages, then run the module as `python
+    -m` does."""
     parent, module, *arguments = sys.argv[1:]
     die_with(int(parent))
     run_start_up_code()

@@ -1,7 +1,8 @@
-"""The only functions that open files, and the user's remedy for each error of the system.
+"""The only functions that open files, and a remedy for each error of the system.
 
-Opens only regular files: a FIFO may wait forever for a writer, and reading a device may have effects. The exception is
-a descriptor that a shell has opened for us (`gpubench report <(command)`). Imports no other module of gpubench.
+They open only regular files, because a FIFO may wait for a writer forever and reading a device may have
+effects. The exception is a descriptor that a shell has opened for us (`gpubench report <(command)`). This
+module imports no other module of gpubench.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import BinaryIO
 
 StrPath = str | os.PathLike[str]
 
-_PIECE = 16 << 20  # read at once at most
+_PIECE = 16 << 20  # most bytes that are read at once
 _PATIENCE_S, _RETRY_S = 2.0, 0.02
-# Descriptors of this process, which the user can only have named on purpose, and the device that does nothing.
+# Descriptors of this process, which only a user can have named, and the null device.
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|stdout|stderr|null|fd/\d+)|/proc/self/fd/\d+")
 _ALWAYS = (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )  # fmt: skip
-# Opening a FIFO that took a file's place after we looked must not wait.
+# Do not wait if a FIFO has replaced the file since we looked.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
-# fsync() reports with these that bytes did not reach the disk; every other number refuses the call.
+# Error numbers of fsync() if bytes did not reach the disk. With any other number the call is not supported.
 _LOST = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.ENXIO, errno.ENODEV})
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder"),
@@ -40,11 +41,11 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """A path leads to a folder, a FIFO, a socket or a device where a file is needed."""
+    """Error: the path of a folder, a FIFO, a socket or a device was given where a file is needed."""
 
 
 def open_descriptor(path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return the descriptor of a regular file, opened with `flags`. Raises OSError, including NotRegular."""
+    """Open a regular file with `flags` and return its descriptor. Raises OSError, including NotRegular."""
     if _DESCRIPTOR.fullmatch(os.fspath(path)):
         return os.open(path, flags | _ALWAYS, mode)
     with contextlib.suppress(FileNotFoundError):  # `flags` may create it
@@ -115,8 +116,8 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to the disk, if the system can. Otherwise a power failure may restore an old name. Never
-    raises."""
+    """Flush the names in a folder to the disk, if the system can. Otherwise an old name may be back after a
+    power failure. Never raises."""
     with contextlib.suppress(OSError):  # Windows opens no folder, CIFS and FUSE may refuse fsync
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -126,10 +127,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(source: StrPath, target: StrPath) -> None:
-    """Rename `source` to `target` in one step, and replace a file of that name. Raises OSError.
+    """Rename `source` to `target` in one step. An existing file `target` is replaced. Raises OSError.
 
-    Windows refuses while any program has either file open, for example a virus scanner for a moment. On Windows the
-    step is therefore repeated for up to `_PATIENCE_S`.
+    Windows refuses this while any program has either file open, such as a virus scanner for a moment. There it
+    is repeated for up to `_PATIENCE_S`.
     """
     until = time.monotonic() + _PATIENCE_S
     while True:
@@ -153,7 +154,7 @@ def _require_regular(about: os.stat_result, path: StrPath) -> None:
 # ---------------------------------------------------------------- what the system says, and what to do about it
 
 
-_MENDS = {  # by the name of the number: not every system has all of them
+_MENDS = {  # by the name of the error number, since not every system has all numbers
     "ENOSPC": "free some space there",
     "EDQUOT": "free some space of your quota there",
     "EFBIG": "raise the limit on the size of files (ulimit -f)",
@@ -176,17 +177,17 @@ _MENDS = {  # by the name of the number: not every system has all of them
 }
 
 
-# Windows' own numbers tell more: a program has the file open, has a part of it locked, has it mapped.
+# Error numbers of Windows: a program has opened the file, locked a part of it, or mapped it.
 _HELD = (32, 33, 1224)
 
 
 def reason(error: OSError) -> str:
-    """Return the text of `error`, as the system or Python gives it, without its number and path."""
+    """Return the text of `error` by the system or Python, without its number and path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def mend(error: OSError) -> str:
-    """Return the user's remedy for the number of `error`; an empty text if that number has none."""
+    """Return what the user can do about an error with this number, or an empty text if nothing is known."""
     if getattr(error, "winerror", None) in _HELD:
         return "close the program that has it open"
     text = "" if isinstance(error, NotRegular) else _MENDS.get(errno.errorcode.get(error.errno or 0, ""), "")
@@ -196,5 +197,5 @@ def mend(error: OSError) -> str:
 
 
 def remedy(error: OSError, otherwise: str = "choose another place") -> str:
-    """Return the remedy for the number of `error`; else `otherwise`, which always helps."""
+    """Return what the user can do about `error`. `otherwise` is an alternative that always helps."""
     return f"{mend(error)}, or {otherwise}" if mend(error) else otherwise

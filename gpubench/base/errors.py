@@ -1,7 +1,8 @@
-"""Every error of gpubench, and suggestions for mistyped names. Imports nothing of gpubench except the message codes.
+"""All errors of gpubench, and suggestions for mistyped names. Of gpubench, this module imports only the list of
+messages.
 
-A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code. A `BackendError` does not
-end it: the worker turns the error into a `Skip` or a `Failure` of one case.
+A `GpubenchError` ends the program with three lines (what, why, what to do) and an exit code. A `BackendError`
+does not end it: the worker turns it into a `Skip` or a `Failure` of one case.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class ExitCode(enum.IntEnum):
 
 
 class GpubenchError(Exception):
-    """An expected problem, reported to the user in three lines.
+    """An expected problem, which is reported to the user in three lines.
 
-    `code` is a name in the list of messages; scripts may match it. `message` says what happened, `why` the reason and
-    `hint` what to do next. An empty message or hint is replaced by the text in the list of messages.
+    `code` is a key of the list of messages, on which scripts may rely. `message` says what happened, `why` is
+    the reason, and `hint` is what to do next. If the message is empty or the hint is None, the text in the list
+    of messages is used.
     """
 
     exit_code = ExitCode.FAILED
@@ -53,35 +55,36 @@ class GpubenchError(Exception):
 
 
 class UsageError(GpubenchError):
-    """The command line asks for something that does not exist or makes no sense."""
+    """Error: the command line asks for something that does not exist or makes no sense."""
 
     exit_code = ExitCode.USAGE
 
 
 class ConfigError(UsageError):
-    """A configuration file or a GPUBENCH_ variable is wrong."""
+    """Error: a configuration file or a GPUBENCH_ variable is wrong."""
 
 
 class InputError(GpubenchError):
-    """A given file cannot be used."""
+    """Error: a given file cannot be used."""
 
     exit_code = ExitCode.INPUT
 
 
 class RequiredUnavailable(GpubenchError):
-    """A backend or device that the user named is not available."""
+    """Error: a backend or device that the user named is not available."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class BadPlugin(GpubenchError):
-    """A broken part of another package. It is left out; a command that asks for nothing else fails."""
+    """Error: an op, a backend or another part of an installed package is broken. It is left out. A command that
+    asks only for it fails."""
 
 
 class BackendError(Exception):
-    """An error that a backend raises in place of the vendor's exception.
+    """Base class of the errors that a backend raises in place of the vendor's exceptions.
 
-    `reason` is a code of the result file, `detail` one sentence, `hint` the remedy if one is known.
+    `reason` is a code of the result file, `detail` is one sentence, and `hint` is the remedy if one is known.
     """
 
     reason: Reason = "error"
@@ -95,42 +98,42 @@ class BackendError(Exception):
 
 
 class BackendUnavailable(BackendError):
-    """The library, driver or device is missing. The case becomes a Skip."""
+    """Error: the library, the driver or the device is missing. The case becomes a Skip."""
 
     reason: Reason = "unavailable"
 
 
 class Unsupported(BackendError):
-    """This device cannot hold or run this case. The case becomes a Skip."""
+    """Error: this device cannot hold or run the case. The case becomes a Skip."""
 
     reason: Reason = "unsupported"
 
 
 class DeviceOutOfMemory(BackendError):
-    """The device has no room, and the session stays usable. The case becomes a Skip."""
+    """Error: the device has no room. The session stays usable, and the case becomes a Skip."""
 
     reason: Reason = "out-of-memory"
 
 
 class BuildError(BackendError):
-    """A kernel did not compile. `detail` has the compiler's text, and the case becomes a Failure."""
+    """Error: a kernel did not compile. `detail` is the text of the compiler, and the case becomes a Failure."""
 
     reason: Reason = "build-error"
 
 
 class WrongResult(BackendError):
-    """The output differs from the float64 reference. The case becomes a Failure without a number."""
+    """Error: the output differs from the float64 reference. The case becomes a Failure without a time."""
 
     reason: Reason = "wrong-result"
 
 
 class DeviceLost(BackendError):
-    """The device is gone, and only a fresh worker can go on. The case becomes a Failure."""
+    """Error: the device is gone, and a new worker is needed. The case becomes a Failure."""
 
     reason: Reason = "device-lost"
 
 
-# Limits that the system, a shell or a container sets.
+# Texts about limits that the system, a shell or a container sets.
 NO_TASKS = (
     "the system starts no more processes or threads: see `ulimit -u`, `ulimit -v`, a container's pids limit"
 )
@@ -143,7 +146,7 @@ _WORDS = {
 
 
 def find_limit(error: BaseException) -> str:
-    """Return the system limit that caused this exception; an empty text if no limit did."""
+    """Return a text about the system limit that caused this exception, or an empty text if none did."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NO_MEMORY
@@ -155,13 +158,14 @@ def find_limit(error: BaseException) -> str:
 
 
 def name_limit(text: str) -> str:
-    """Return the system limit that a library names in its last output; an empty text if it names none."""
+    """Return a text about the system limit that the output of a library mentions, or an empty text if it
+    mentions none."""
     return next((limit for words, limit in _WORDS.items() if words in text), "")
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return `did you mean 'matmul'?`, or an empty text if no name is similar. Names that begin with `mlp_` are similar
-    to `mlp`."""
+    """Return `did you mean 'matmul'?`, or an empty text if no name is similar. Names that begin with `mlp_` are
+    similar to `mlp`."""
     from difflib import get_close_matches
 
     lowered = {name.lower(): name for name in names}
@@ -171,12 +175,12 @@ def suggest(word: str, names: Iterable[str]) -> str:
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
-MOST_CHOICES = 20  # more names are not listed one by one
+MOST_CHOICES = 20  # most names that a message lists
 
 
 def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "", listing: str = "") -> str:
-    """Return `word` if it is one of `names`, else raise UsageError. `what`: the option's name, such as "--format".
-    `hint`: advice in place of "did you mean". `listing`: the command that lists all names."""
+    """Return `word` if it is one of `names`; otherwise raise UsageError. `what`: the name of the option, such
+    as "--format". `hint`: advice in place of "did you mean". `listing`: the command that lists all names."""
     allowed = list(dict.fromkeys(names))
     if word in allowed:
         return word

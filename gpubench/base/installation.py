@@ -1,4 +1,5 @@
-"""The origin of this gpubench (a checkout or a package index), the command that installs it, and the user's folders.
+"""The origin of this gpubench (a checkout or a package index), the command that installs it, and the user's
+folders.
 
 Every text that tells the user to install gpubench or one of its extras takes the command from here.
 """
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 
-DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
+DISTRIBUTION = "gpubench-cli"  # on the package index, gpubench is another package: docs/decisions/0010
 NUMBA_MISSING = "numba is not installed"
 NOT_AT_BEST = (
     "the CPU is not at its best: it has library calls alone, up to 15 times slower than compiled kernels ({})"
@@ -28,10 +29,9 @@ EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch"
 
 @functools.cache
 def checkout() -> str | None:
-    """Return the source folder of the running gpubench if its pyproject.toml is ours. Returns None for an installed
-    gpubench.
+    """Return the folder of the checkout from which gpubench runs. Returns None if gpubench is installed.
 
-    An editable installation runs the source, so it counts as a checkout.
+    An editable installation runs from the source, so it counts as a checkout.
     """
     import tomllib
 
@@ -45,7 +45,8 @@ def checkout() -> str | None:
 
 
 def install_command(extra: str = "") -> str:
-    """Return the install command without paths, for texts that may be saved to a file. `locate` inserts the paths."""
+    """Return the command that installs gpubench with this extra. It has no paths, so it may be saved in a file;
+    `locate` inserts them."""
     return _command_for(extra, sys.platform)
 
 
@@ -56,12 +57,12 @@ def _command_for(extra: str, platform: str) -> str:
 
 
 def installs(text: str) -> bool:
-    """Return whether a hint holds a command that installs something."""
+    """Return whether the text contains a command that installs something."""
     return "pip install" in text
 
 
 def locate(text: str) -> str:
-    """Return `text` with each `install_command` in a form that the user of this gpubench can paste.
+    """Return `text` with each `install_command` replaced by a command that the user of this gpubench can paste.
 
     `text` may come from a file of another system, whose shell quotes differently.
     """
@@ -73,13 +74,14 @@ def locate(text: str) -> str:
     return text.replace(f"pip install {_TORCH}", _pip(f"install {_TORCH}"))
 
 
-# The wheels of PyTorch for GPUs, by maker and system, where the package index's own wheel does not drive them. Its
-# wheel for Linux brings CUDA along and that for macOS drives Metal; that for Windows is for the CPU alone.
+# The wheels of PyTorch for GPUs that the wheel of the package index does not drive, by vendor and system. On
+# the index, the wheel for Linux includes CUDA, that for macOS drives Metal, and that for Windows is only for
+# the CPU.
 _TORCH = "torch --index-url https://download.pytorch.org/whl/"
 _WHEELS = {
     ("amd", "linux"): "rocm7.2", ("intel", "linux"): "xpu", ("intel", "win32"): "xpu", ("nvidia", "win32"): "cu130",
 }  # fmt: skip
-# For drivers that serve CUDA 12 alone.
+# The wheel for drivers that support CUDA 12 but not 13.
 _OLD_CUDA = "cu126"
 # PyTorch's own index has no wheel for AMD's GPUs on Windows.
 _AMD_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen"
@@ -87,9 +89,9 @@ _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
 def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None = None) -> str:
-    """Return the command that installs PyTorch for the GPUs of a maker: "nvidia", "amd", "intel" or "apple".
+    """Return the command that installs PyTorch for the GPUs of a vendor: "nvidia", "amd", "intel" or "apple".
 
-    `cuda` is the newest CUDA version that the driver supports, such as 13000.
+    `cuda`: the newest CUDA version that the driver supports, such as 13000.
     """
     wheel = _WHEELS.get((vendor, platform))
     if vendor == "amd" and platform == "win32":
@@ -102,8 +104,8 @@ def torch_command(vendor: str, platform: str = sys.platform, *, cuda: int | None
 
 
 def torch_hint(platform: str = sys.platform) -> str:
-    """Return how to install PyTorch on this system, including special wheels for GPUs that the usual wheel cannot
-    use."""
+    """Return how to install PyTorch on this system, with the wheels for GPUs that the usual wheel does not
+    drive."""
     others = [
         f"for GPUs of {name} {torch_command(vendor, platform)}"
         for vendor, name in _MAKERS.items()
@@ -113,9 +115,10 @@ def torch_hint(platform: str = sys.platform) -> str:
 
 
 def quote(text: str, platform: str = sys.platform) -> str:
-    """Quote `text` as one word of a command line, for a POSIX shell or for both cmd and PowerShell.
+    """Return `text` quoted as one word of a command line, for a POSIX shell or for both cmd and PowerShell.
 
-    On Windows only double quotes work in both shells. They protect every valid file name except for its `%` and `$`.
+    On Windows only double quotes work in both shells. They protect every valid file name except for `%` and `$`
+    in it.
     """
     import re
     import shlex
@@ -127,15 +130,15 @@ def quote(text: str, platform: str = sys.platform) -> str:
 
 
 def upgrade_command() -> str:
-    """Return how to get a newer gpubench, ready to paste. For a checkout, begin with the update of the source."""
+    """Return how to get a newer gpubench, ready to paste. For a checkout the source is updated first."""
     if not checkout():
         return _pip(f"install --upgrade {DISTRIBUTION}")
     return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
 
 
 def repair_command(clash: str = "") -> str:
-    """Return the command that reinstalls all files of gpubench. It first uninstalls the distribution `clash`, if one is
-    given."""
+    """Return the command that reinstalls all files of gpubench. `clash`: a distribution to uninstall before
+    that."""
     repair = _pip(f"install --force-reinstall {_source()}")
     # Windows PowerShell knows no `&&`, and cmd no `;`.
     then = ", then" if sys.platform == "win32" else " &&"
@@ -143,7 +146,8 @@ def repair_command(clash: str = "") -> str:
 
 
 def find_clash() -> tuple[str, str] | None:
-    """Return name and version of another distribution that also installs a package `gpubench`; else None.
+    """Return name and version of another distribution that also installs a package `gpubench`, or None if there
+    is none.
 
     Two such distributions overwrite each other's files.
     """
@@ -193,14 +197,15 @@ def _pip(arguments: str) -> str:
 
 
 def _normalize(name: str) -> str:
-    """Normalize a name as the package index does for comparison."""
+    """Return the name in the form in which the package index compares names."""
     import re
 
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _harmless(text: str) -> str:
-    """Replace characters that no valid name or version has, so that no shell or terminal obeys them."""
+    """Return the text with `?` for each character that no valid name or version has, so that no shell or
+    terminal interprets it."""
     import re
 
     return re.sub(r"[^A-Za-z0-9._+!-]", "?", text)
@@ -210,7 +215,7 @@ CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each
 
 
 def tell_bug(error: BaseException) -> int:
-    """Print the traceback of `error`, what happened, why and what to do. Returns the exit code."""
+    """Print the traceback of `error`, then what happened, why, and what to do. Returns the exit code."""
     import traceback
 
     import gpubench
@@ -224,7 +229,7 @@ def tell_bug(error: BaseException) -> int:
 
 
 def _cause(error: BaseException) -> tuple[str, str]:
-    """Return the likely reason and its remedy."""
+    """Return the likely reason of `error`, and what the user can do."""
     clash = find_clash()
     if clash is not None:
         return CLASH.format(" ".join(clash)), repair_command(clash[0])
@@ -240,12 +245,12 @@ def _cause(error: BaseException) -> tuple[str, str]:
 
 
 class Kind(NamedTuple):
-    """The place of one kind of file."""
+    """How to find the user's folder for one kind of file on each system."""
 
-    windows: str  # a variable
-    macos: str  # a folder below the home
-    xdg: str  # a variable
-    default: str  # a folder below the home, where that variable is not set
+    windows: str  # environment variable with the folder on Windows
+    macos: str  # folder below the home on macOS
+    xdg: str  # environment variable with the folder on other systems
+    default: str  # folder below the home if that variable is not set
 
 
 CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
@@ -254,8 +259,8 @@ CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
-    """Return gpubench's own folder for this kind of file, without creating it. Returns None if the environment names
-    none."""
+    """Return gpubench's folder for this kind of file, without creating it. Returns None if the environment
+    names neither the folder nor a home."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if platform == "win32":
         base = environ.get(kind.windows)
@@ -267,7 +272,7 @@ def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path |
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """Return the user's cache folder: `GPUBENCH_CACHE_DIR`, else the platform's cache folder for gpubench.
+    """Return the user's cache folder: `GPUBENCH_CACHE_DIR`, or else gpubench's cache folder of this system.
 
     Returns None if the environment names none.
     """
@@ -277,6 +282,6 @@ def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pl
 
 
 def cache_variable(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> str:
-    """Return the name of the variable that decides where `cache_folder` lies. Messages show it in place of a path."""
+    """Return the name of the variable that determines `cache_folder`. Messages show it in place of a path."""
     candidates = ("GPUBENCH_CACHE_DIR", CACHE.windows if platform == "win32" else CACHE.xdg, "HOME")
     return next((name for name in candidates if environ.get(name)), "HOME")

@@ -1,8 +1,8 @@
 """The list of messages: each reason, warning and error by its code, with a sentence and a remedy.
 
-For a mode or a GPU in `detect`, one sentence holds both. A code never changes, because result files and scripts hold
-it. The program, the report and docs/troubleshooting.md read these tables. A test finds codes in the source that have no
-entry. Imports nothing of gpubench.
+A message of `detect` about a mode or a GPU is a single text with both. A code never changes, because result
+files and scripts contain it. The program, the report and docs/troubleshooting.md use these tables. A test finds
+codes in the source that have no entry. This module imports nothing of gpubench.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 
 class Entry(NamedTuple):
-    """A message."""
+    """A message of the list."""
 
     sentence: str  # the meaning of its code
-    remedy: str  # what to do where the place that says it knows nothing better
+    remedy: str  # what to do, unless the code that reports it knows something better
 
 
 # fmt: off
@@ -396,8 +396,8 @@ ERRORS: dict[str, Entry] = {
         "the file cannot be used: it is a document of another kind", "give a file that gpubench has written"),
 }
 
-# The types of fields that hold a code: a skip's or a failure's reason, the reason of a case without either, which the
-# report finds in the samples, and a warning's code.
+# The types of fields that contain a code. Reason: why a case was skipped or failed. NoNumber: why another case
+# has no number, as the report finds in the samples. WarningCode: the code of a warning.
 if TYPE_CHECKING:
     Reason = str
     NoNumber = str

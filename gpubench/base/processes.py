@@ -1,11 +1,13 @@
-"""The only functions that start child processes, with their environment, messages, deadline, bounded output and end.
+"""The only functions that start child processes, with their environment, messages, deadlines, bounded output
+and end.
 
 A Python child starts with `-P`, so that nothing is imported from the working folder, and with `-S`, so that
-child_main.py runs before other packages' start-up code. Its messages are framed, which separates them from other output
-in its pipe. On Linux the kernel kills a child when the thread that started it ends, so that thread has to outlive the
-child.
+child_main.py runs before the start-up code of other packages. Its messages are framed, which separates them
+from other output in its pipe. On Linux the kernel kills a child when the thread that started it ends, so that
+thread has to outlive the child.
 
-Foreign load comes from two readings of the system's own counters, so nothing runs beside a sample.
+The load by other programs is computed from two readings of the system's counters, so that nothing runs during a
+sample.
 """
 
 from __future__ import annotations
@@ -29,33 +31,34 @@ from gpubench.base import BUSY_SHARE
 from gpubench.base.child_main import FRAME
 from gpubench.base.errors import find_limit
 
-# Time between the polite end and the certain one.
+# Seconds between asking a process to end and killing it.
 KILL_AFTER_S = 2.0
-# A child stuck in the kernel is abandoned after so long, and so is a pipe that a child of the child keeps open.
+# Seconds after which a child that cannot be killed is abandoned, and a pipe that a child of the child keeps
+# open.
 LET_GO_S = 1.0
-# After so long a parent says which children it waits for.
+# Seconds after which the parent reports for which children it waits.
 SILENT_S = 3.0
-# Of what a child writes to stderr the first and the last bytes are kept, so many of each.
+# How many of the first and of the last bytes are kept that a child writes to stderr and to stdout.
 MOST_ERRORS = 64 << 10
 MOST_OUTPUT = 2 << 20
 STDERR_TAIL = 2000
 _PIECE = 1 << 16
-# On Windows Ctrl-C reaches every process of the console but those of another group.
+# On Windows, Ctrl-C reaches every process of the console except those of another group.
 _NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 
 
-# From here on Windows numbers what ended a process: 0xC0000005 is a wrong address.
+# On Windows, statuses from this one on mean a crash: 0xC0000005 is an access to a wrong address.
 _CRASHED = 0xC0000000
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child of the calling process."""
+    """Return the command that runs a module of gpubench in a child of this process."""
     start = Path(__file__).with_name("child_main.py")
     return [sys.executable, "-PS", str(start), str(os.getpid()), module, *arguments]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the parent's environment, a default runtime folder, and `extra`.
+    """Return the environment of this process, with a default for XDG_RUNTIME_DIR, and with `extra`.
 
     Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
     """
@@ -92,18 +95,18 @@ class Excerpt:
 
     @property
     def left_out(self) -> int:
-        """The number of bytes that were dropped."""
+        """The number of dropped bytes."""
         return self._count - len(self._first) - len(self._last)
 
     def text(self) -> str:
-        """Return the kept bytes as text. A line states how many bytes are left out."""
+        """Return the kept bytes as text. If bytes were dropped, a line between the two parts says how many."""
         gap = f"\n[{self.left_out} bytes left out]\n".encode() if self.left_out else b""
         return b"".join((self._first, gap, self._last)).decode("utf-8", "replace").strip()
 
 
 class _Process:
-    """A process, in its own session and process group unless `own_session` is false. `read` gets its stdout; an excerpt
-    of its stderr is kept."""
+    """A process, by default in a session and process group of its own. `read` is called with its stdout. An
+    excerpt of its stderr is kept."""
 
     def __init__(
         self,
@@ -131,7 +134,8 @@ class _Process:
         self._begin(_drain, self._process.stderr, self.errors)
 
     def _begin(self, function: Callable[..., None], *arguments: object) -> None:
-        """Start a thread that reads or writes a pipe. If no thread can start, kill the process and raise OSError."""
+        """Start a thread that reads or writes a pipe. If no thread can be started, kill the process and raise
+        OSError."""
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         try:
             thread.start()
@@ -142,19 +146,19 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still running."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def wait(self, limit_s: float) -> int | None:
-        """Return the exit status; a negative status is the signal that ended it. Returns None if it still runs after
-        `limit_s`."""
+        """Return the exit status; a negative status is the number of the signal that ended it. Returns None if
+        it still runs after `limit_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(0.0, limit_s))
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate the process; after `after_s` seconds kill it with its own group, and reap it. 0 kills at once.
-        Never raises."""
+        """Terminate the process and, after `after_s` seconds, kill it with its group. 0 kills it at once. Never
+        raises."""
         if self.alive and after_s:
             self._process.terminate()
             self.wait(after_s)
@@ -163,7 +167,7 @@ class _Process:
         self.settle()
 
     def send_kill(self) -> None:
-        """Kill the process with its own group, without waiting for its end."""
+        """Kill the process with its group, without waiting for its end."""
         if self.alive:
             with contextlib.suppress(OSError):
                 if self._own_session and hasattr(os, "killpg"):
@@ -174,8 +178,8 @@ class _Process:
                     self._process.kill()
 
     def settle(self, until: float | None = None) -> None:
-        """Let the readers finish the output of an ended process, then close its pipes. Give up at the monotonic time
-        `until`."""
+        """Let the readers read the rest of the output of an ended process, then close its pipes. Give up at the
+        monotonic time `until`."""
         until = time.monotonic() + LET_GO_S if until is None else until
         for reader in self._readers:
             reader.join(max(0.0, until - time.monotonic()))
@@ -201,10 +205,9 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 class Child(_Process):
-    """A child that writes lines.
+    """A child that sends and receives lines.
 
-    The queue `lines` holds its messages, or every line if the child frames no messages. None marks the end of the
-    output.
+    The queue `lines` has its messages, or all lines if `framed` is false. None marks the end of its output.
     """
 
     def __init__(
@@ -232,7 +235,7 @@ class Child(_Process):
         return self.errors.text()[-STDERR_TAIL:]
 
     def noise(self) -> str:
-        """Describe the child's output beside messages; an empty text if there is none."""
+        """Describe the output of the child that is no message, or return an empty text if there is none."""
         return foreign(self._noise.text())
 
     def _read(self, stream: IO[bytes]) -> None:
@@ -261,8 +264,8 @@ class Child(_Process):
 
 
 def foreign(text: str) -> str:
-    """Describe output without a message: its first line, and where it may come from. Returns an empty text for no
-    output."""
+    """Describe output that is no message: its first line, and where it may come from. Returns an empty text for
+    empty output."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     printable = "".join(letter for letter in first if letter.isprintable())[:80]
     return first and (
@@ -275,23 +278,23 @@ class Ended(msgspec.Struct, frozen=True):
     """The result of a child that ran one command."""
 
     status: int | None  # None: it did not end in time
-    output: str  # of its stdout
-    errors: str  # of its stderr
-    took_s: float  # until it had written everything
+    output: str  # text of its stdout
+    errors: str  # text of its stderr
+    took_s: float  # seconds until it had written everything
 
     @property
     def message(self) -> str:
-        """The last message; the whole output if the program frames no messages."""
+        """The last message of the child, or its whole output if it sent no message."""
         return self.output.rpartition(FRAME.decode())[2].partition("\n")[0] if self.framed else self.output
 
     @property
     def noise(self) -> str:
-        """The description of output without a message; an empty text if the child sent a message or nothing."""
+        """A description of the output if it contains no message, or else an empty text."""
         return "" if self.framed else foreign(self.output)
 
     @property
     def framed(self) -> bool:
-        """Whether the child sent a message."""
+        """Whether the output contains a message."""
         return FRAME.decode() in self.output
 
 
@@ -299,7 +302,7 @@ def run(
     command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
     stdin: bytes = b"", most_output: int = MOST_OUTPUT,
 ) -> Ended:  # fmt: skip
-    """Run one command to its end. Raises OSError if it cannot be started."""
+    """Run a command to its end, or for at most `limit_s` seconds. Raises OSError if it cannot be started."""
     return run_all([(command, limit_s)], env, stdin=[stdin], most_output=most_output)[0]
 
 
@@ -307,10 +310,11 @@ def run_all(
     commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None, *,
     tell: Callable[[Sequence[int]], None] | None = None, stdin: Sequence[bytes] = (), most_output: int = MOST_OUTPUT,
 ) -> list[Ended]:  # fmt: skip
-    """Run commands side by side, each to its end or its limit in seconds. Takes at most `2 * LET_GO_S` longer.
+    """Run commands at the same time, each to its end or to its limit in seconds. Takes at most `2 * LET_GO_S`
+    longer than the limits.
 
-    `stdin` holds the inputs of the first commands. `tell` gets the places of the commands that still run after
-    `SILENT_S`. Raises OSError if a command cannot be started.
+    `stdin`: the inputs of the first commands. `tell` is called with the indices of the commands that still run
+    after `SILENT_S`. Raises OSError if a command cannot be started.
     """
     tasks: list[_Task] = []
     try:
@@ -362,13 +366,14 @@ class _Task(_Process):
         self._said = time.monotonic()
 
     def expire(self) -> None:
-        """Wait for the command's end, or kill it at its limit."""
+        """Wait for the end of the command, or kill it at its limit."""
         if not self.expired and self.wait(self._until - time.monotonic()) is None:
             self.expired = True
             self.send_kill()
 
     def end(self, until: float) -> Ended:
-        """Return the command's result. Abandons a process that cannot be killed by the monotonic time `until`."""
+        """Return the result of the command. A process that is still running at the monotonic time `until` is
+        abandoned."""
         status = self.wait(until - time.monotonic())
         self.settle(until + LET_GO_S)
         took_s = (self._said or time.monotonic()) - self._began
@@ -381,27 +386,29 @@ def _drain(stream: IO[bytes], into: Excerpt) -> None:
             into.add(part)
 
 
-# Linux' states that add up to all time: `guest` is part of `user`. Windows counts `interrupt` and `dpc` in `system`.
+# States of a CPU that add up to all time: on Linux `guest` is part of `user`, and Windows counts `interrupt`
+# and `dpc` in `system`.
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-# The system counts in ticks of up to 16 ms; in less time than this a few of them decide about a twentieth.
+# Least seconds in which a share of a twentieth can be seen, because the system counts in ticks of up to 16 ms.
 LONG_ENOUGH_S = 2.0
 
 
 class CpuTimes(NamedTuple):
-    """A reading of time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
+    """A reading of CPU time counters, in seconds. Total, busy and stolen time are sums over the usable CPUs."""
 
-    at_s: float  # of the wall
-    total_s: float  # in all states
-    busy_s: float  # computing
-    steal_s: float  # taken by the hypervisor
-    ours_s: float  # of this process and its workers
+    at_s: float  # wall clock
+    total_s: float  # time in all states
+    busy_s: float  # time spent computing
+    steal_s: float  # time taken by the hypervisor
+    ours_s: float  # CPU time of this process and its workers
 
 
 class Share(NamedTuple):
-    """Shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or for too short a time."""
+    """Shares of the usable CPUs' time, from 0 to 1. A share is None if it was not measured, or not for long
+    enough."""
 
-    foreign: float | None  # of other processes
-    steal: float | None  # of the hypervisor
+    foreign: float | None  # taken by other processes
+    steal: float | None  # taken by the hypervisor
 
 
 def read_cpu_times() -> CpuTimes | None:
@@ -429,9 +436,9 @@ def read_cpu_times() -> CpuTimes | None:
 
 
 def _of_living_children() -> float:
-    """Return the CPU seconds used by workers that are still running.
+    """Return the CPU seconds that running workers have used.
 
-    Linux lists the children of each thread; on other systems all processes are searched.
+    Linux lists the children of each thread. On other systems all processes are searched.
     """
     import psutil
 
@@ -445,14 +452,14 @@ def _of_living_children() -> float:
 
 
 def no_cpu_times() -> None:
-    """Return no reading. Used for devices on a scripted clock, which no load disturbs."""
+    """Return None. It replaces `read_cpu_times` for devices with a scripted clock, which no load disturbs."""
 
 
 def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """Return the load between two readings.
+    """Return the load by other programs between two readings.
 
-    The counters tick coarsely, so a short interval shows only a large share: half the time needs a share twice as
-    large. A smaller share is None.
+    The counters have coarse ticks. So after less than LONG_ENOUGH_S only large shares can be seen: in half of
+    that time, shares twice as large. Smaller shares are then None.
     """
     shares = load_in_ticks(before, after)
     if before is None or after is None or shares == Share(None, None):
@@ -465,7 +472,7 @@ def load_between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
 
 
 def load_in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """Return the load between two readings, even if it rests on a few ticks."""
+    """Return the load by other programs between two readings, even if it is based on a few ticks."""
     if before is None or after is None:
         return Share(None, None)
     total_s = after.total_s - before.total_s

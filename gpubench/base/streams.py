@@ -1,4 +1,5 @@
-"""The standard streams, and functions that show foreign text safely. A note that cannot be written never ends a run."""
+"""The standard streams, and functions that show foreign text safely. A failure to write to standard error never
+ends a run."""
 
 from __future__ import annotations
 
@@ -9,32 +10,32 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
-# One of these is set in each step of the runners that obey lines of a log: GitHub, Forgejo and Gitea; Azure Pipelines;
-# TeamCity; and the variable that nearly all of them set.
+# Variables of CI runners that execute commands in the lines of a log: GitHub, Forgejo and Gitea; Azure
+# Pipelines; TeamCity; and the variable that nearly all of them set.
 RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION", "CI")
-_TAIL = 200  # characters of an unfinished line that tell whether the next ones complete a command
+_TAIL = 200  # most characters of an unfinished line that are kept, because later text may complete a command
 
 
 class Stream:
-    """A wrapper of a standard stream. Everything except writing is the stream's own.
+    """Wraps a standard stream. All methods except those that write are those of the stream.
 
-    `guarded`: no line of the stream acts as a command of a CI runner. `survives`: text that cannot be written is lost
-    without an error.
+    `guarded`: no line acts as a command of a CI runner. `survives`: text that cannot be written is lost without
+    an error.
     """
 
     def __init__(self, stream: IO[str], *, survives: bool, guarded: bool) -> None:
         self.stream = stream
         self._survives = survives
         self.guarded = guarded
-        self.apart = False  # only `put` writes here; what anybody else writes is a note
+        self.apart = False  # whether only `put` writes to this stream, and other text goes to standard error
         self._line = ""  # the line that has not ended, as it was written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write `text`, or send it to standard error if the stream is kept apart. CI commands in the text take no
-        effect.
+        """Write `text`, or send it to standard error if the stream is kept apart. CI commands in the text have
+        no effect.
 
         Returns the length of `text`.
         """
@@ -45,7 +46,7 @@ class Stream:
         return len(text)
 
     def put(self, text: str) -> None:
-        """Write `text` to the stream itself, even if the stream is kept apart. CI commands in the text take no
+        """Write `text` to the stream itself, even if it is kept apart. CI commands in the text have no
         effect."""
         self._put(self._inert(text) if self.guarded else text)
 
@@ -60,7 +61,7 @@ class Stream:
             self.stream.flush()
 
     def command(self, line: str) -> None:
-        """Write a line that the CI runner obeys."""
+        """Write a line that acts as a command of the CI runner."""
         self._put("\n" * bool(self._line) + line + "\n")
         self._line = ""
 
@@ -72,28 +73,28 @@ class Stream:
                 self.stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
     def _lossy(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that suppresses errors of writing if the stream survives them. A closed stream raises
-        ValueError."""
+        """Return a context that suppresses errors of writing if `survives` is set. Writing to a closed stream
+        raises ValueError."""
         return contextlib.suppress(OSError, ValueError) if self._survives else contextlib.nullcontext()
 
     def _inert(self, text: str) -> str:
         shown = inert(self._line + text)
         written = shown[len(self._line) :]
         line = shown[max(shown.rfind("\n"), shown.rfind("\r")) + 1 :]
-        # A long line is told apart from an empty one by a letter.
+        # A letter stands for the beginning of a long line, so that it differs from an empty one.
         self._line = line if len(line) <= _TAIL else "x" * bool(line.strip()) + line[-_TAIL:]
         return written
 
 
 def in_runner(environ: Mapping[str, str]) -> bool:
-    """Return whether a CI runner may read the lines of this process."""
+    """Return whether a CI runner may interpret the output of this process."""
     return any(environ.get(name) for name in RUNNERS)
 
 
 def take_over(environ: Mapping[str, str] = os.environ) -> None:
-    """Replace standard output and standard error by a Stream each.
+    """Replace standard output and standard error by Streams.
 
-    Python has None for a stream that was closed before the start (`>&-`); text for that stream is dropped.
+    In Python, a stream that was closed before the start (`>&-`) is None. Text for such a stream is dropped.
     """
     guarded = in_runner(environ)
     for name in ("stdout", "stderr"):
@@ -107,10 +108,11 @@ def take_over(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def keep_apart() -> None:
-    """Reserve standard output for `put`. All other output goes to standard error. Nothing changes if stdout was
-    replaced.
+    """Reserve standard output for `put`, and send all other output to standard error. Does nothing if
+    sys.stdout was replaced.
 
-    Other code may print from Python, from C or from a thread, so our output moves to a private descriptor.
+    Other code may print from Python, from C or from a thread, so the output of `put` goes to a private
+    descriptor.
     """
     out = sys.stdout
     if not isinstance(out, Stream) or out.stream is not sys.__stdout__:
@@ -126,7 +128,7 @@ def keep_apart() -> None:
 
 
 def surviving(stream: IO[str]) -> Any:
-    """Return `stream` itself if it is a Stream; else wrap it in a Stream that survives errors of writing."""
+    """Return `stream` if it is a Stream, or else a Stream around it that survives errors of writing."""
     return (
         stream if isinstance(stream, Stream) else Stream(stream, survives=True, guarded=in_runner(os.environ))
     )
@@ -144,7 +146,7 @@ def put(text: str) -> None:
 
 
 class Output:
-    """Standard output as an object that callers write to line by line."""
+    """Standard output as an object to which callers write text."""
 
     name = "standard output"
 
@@ -166,34 +168,35 @@ def command(line: str) -> None:
         print(line, file=stream)
 
 
-# What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link, "]:" a target, and
-# an underscore inside a word means nothing.
+# Characters that Markdown may interpret inside a line. A bracket becomes a link only by "](" and a target only
+# by "]:", and an underscore inside a word has no meaning.
 _INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
-# What begins a heading, a quotation, a list, a rule or a quick action at the start of a line, or of an entry of a list.
+# Beginnings of a heading, quotation, list, rule or quick action at the start of a line or of a list entry.
 _AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=/-]")
-# What GitHub and GitLab make a link of, whatever Markdown says, and tell people about: @name, an address of e-mail,
-# owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width behind the match ends that. Case ids,
-# which hold @ behind a letter, are none of these.
+# Text from which GitHub and GitLab make links or notifications, whatever Markdown says: @name, an e-mail
+# address, owner/repository@commit, #12, !12, GH-12, scheme://, www. A mark of no width after the match prevents
+# that. Case ids, which have @ after a letter, are none of these.
 _LINKED = re.compile(
     r"(?<![A-Za-z0-9])@(?=\w)|@(?=[\w-]+(?:\.[\w-]+)+|[0-9a-f]{7,40}\b)|[#!](?=\d)|\bGH(?=-\d)|:(?=//)|\bwww(?=\.)",
     re.IGNORECASE,
 )
 _NO_WIDTH = "&ZeroWidthSpace;"
 
-# Characters that show nothing: controls, marks that turn the direction of what stands around them, and what Unicode
-# lets a renderer, or the comparison of two texts, skip (Default_Ignorable_Code_Point).
+# Invisible characters: control characters, direction marks, and characters that Unicode allows a renderer or a
+# comparison of two texts to skip (Default_Ignorable_Code_Point).
 _HIDDEN = (
     "\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
 )
 _BLANK = " \t\v\f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# What a runner takes for a command of its own: `::name` at the start of a line, after what it trims; `##[name]`,
-# `##vso[name]` and `##teamcity[name]` anywhere in a line. Its comparison of texts skips what shows nothing.
+# Commands of CI runners: `::name` at the start of a line, after characters that they trim; `##[name]`,
+# `##vso[name]` and `##teamcity[name]` anywhere in a line. Their comparison of texts skips invisible characters.
 _COMMAND = re.compile(
     rf"(?:^|(?<=[\r\n]))(?:\x1b\[[0-9;]*m|[{_BLANK}{_HIDDEN}])*:[{_HIDDEN}]*(?=:)"
     rf"|#[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}(?=\[)"
 )
-# The same inside JSON, which has no bare line's start; and what shows nothing, or ends a line for some readers.
+# Likewise inside JSON, in which no value begins a line: invisible characters, line ends of some readers, and
+# commands.
 _JSON_HIDDEN = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
@@ -201,10 +204,10 @@ _JSON_COMMAND = re.compile(rf"#(?=[{_HIDDEN}]*#[\w.{_HIDDEN}]{{0,99}}\[)")
 
 
 def json_in_order(text: bytes) -> bytes:
-    """Return a JSON text in UTF-8 without hidden characters and CI commands. Its values do not change.
+    """Return a JSON text in UTF-8 without invisible characters and CI commands. Its values do not change.
 
-    Escapes direction marks, control characters, invisible characters and the first `#` of a command. All JSON that
-    gpubench writes passes through here.
+    Direction marks, control characters, invisible characters and the first `#` of a command are escaped. All
+    JSON that gpubench writes is passed through this function.
     """
     if text.isascii() and b"##" not in text and b"\x7f" not in text:
         return text
@@ -218,22 +221,25 @@ def _json_escape(mark: re.Match[str]) -> str:
 
 
 def inert(text: str) -> str:
-    """Return `text` with a blank inserted into each command that a CI runner would obey.
+    """Return `text` with a blank in each command that a CI runner would execute.
 
-    A mark of no width would not do: the runner compares texts by a culture's rules, which skip such marks.
+    A mark of no width would not be enough, because runners compare texts by rules of a culture that skip such
+    marks.
     """
     return _COMMAND.sub(r"\g<0> ", text)
 
 
 def visible(text: str) -> str:
-    """Return `text` with a blank for each character that is not printable: escape codes, line ends, direction marks."""
+    """Return `text` with a blank in place of each character that is not printable: escape codes, line ends,
+    direction marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def escape(text: str) -> str:
-    """Escape `text`, a line or a part of a line, so that GitHub shows it exactly, makes no links and notifies nobody.
+    """Return `text`, a line or a part of a line, escaped so that GitHub shows it exactly, makes no links and
+    notifies nobody.
 
-    HTML becomes entities; characters that Markdown could read as markup get a backslash.
+    Characters of HTML become entities, and characters that Markdown may interpret get a backslash.
     """
     import html
 
@@ -246,8 +252,8 @@ def _harmless(mark: re.Match[str]) -> str:
     return f"{mark[0]}\\" if mark["number"] else f"\\{mark[0]}"
 
 
-# Stands before a character of two columns while text is laid out: its length is then what it takes. No printable
-# text holds one.
+# Inserted before a character that is two columns wide while text is laid out, so that the length of the text is
+# its width. Printable text does not contain it.
 _SECOND = "\0"
 NARROWEST_WRAP = 20
 
@@ -257,7 +263,8 @@ def columns(text: str) -> int:
 
 
 def fill(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Wrap `text` into lines of at most `width` columns; all but the first begin with `indent`."""
+    """Return the lines of `text`, wrapped to at most `width` columns. All lines except the first begin with
+    `indent`."""
     # A line may end between a character and what stands before it for its second column: one is kept free for that.
     room = max(width, NARROWEST_WRAP) - (not text.isascii())
     import textwrap
@@ -267,14 +274,14 @@ def fill(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` if it fits into `width` columns, else its beginning and three dots."""
+    """Return `text` if it fits into `width` columns, or else its beginning and three dots."""
     if columns(text) <= width:
         return text
     return _widen(text)[: width - 3].replace(_SECOND, "") + "..."
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Pad `text` with blanks to `width` columns; `right` puts the blanks before the text."""
+    """Return `text` padded with blanks to `width` columns. `right`: the blanks come before the text."""
     blanks = " " * (width - columns(text))
     return blanks + text if right else text + blanks
 
@@ -293,10 +300,10 @@ def printable(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """Return `text` wrapped into lines of at most `width` columns, all but the first indented."""
+    """Return `text` wrapped to lines of at most `width` columns, of which all except the first are indented."""
     return "\n".join(fill(text, width))
 
 
 def shorten(text: str, length: int = 40) -> str:
-    """Return `text` on one line, cut to `length` columns, so that a long name does not widen a table."""
+    """Return `text` on one line, cut to `length` columns."""
     return cut(printable(text), length)

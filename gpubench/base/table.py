@@ -1,6 +1,6 @@
-"""The only table. Columns are dropped, shortened or moved below each other if the width does not suffice.
+"""The only table. If it is too wide, columns are dropped, shortened or moved below each other.
 
-A table becomes lines of text or Markdown. Cells hold no markup.
+A table becomes lines of text, or Markdown. Cells contain no markup.
 """
 
 from __future__ import annotations
@@ -14,59 +14,60 @@ import msgspec
 from gpubench.base.streams import NARROWEST_WRAP, columns, cut, escape, fill, pad
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu", "bold", "warn"]
-# How a terminal is told of a tone, with 256 colours and with 16.
+# Terminal codes of the tones, for 256 colours and for 16.
 _CODES: dict[Tone, str] = {
     "good": "32", "bad": "31", "muted": "2", "gpu": "38;5;75", "cpu": "38;5;208", "bold": "1", "warn": "33"
 }  # fmt: skip
 _FEW_CODES = _CODES | {"gpu": "94", "cpu": "33"}
 FEW, MANY = 16, 256
 GAP, GROUP_GAP = "  ", "   "
-SHORTEST = 8  # columns to which the first cells of a bare table are cut
+SHORTEST = 8  # least width to which the first cells of a bare table are cut
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A heading."""
+    """The heading of a column, and how the column is shown."""
 
-    name: str  # what it says
-    right: bool = False  # numbers end below each other
-    rank: int = 0  # the highest rank is left out first where the width does not suffice; 0 stays
-    group: str = ""  # stands above this column and its neighbours of the same group
-    # columns to which a last one is wrapped, or a first one cut, before others go; 0: all of its text
+    name: str  # text of the heading
+    right: bool = False  # align to the right, as for numbers
+    rank: int = 0  # columns of the highest rank are dropped first if the table is too wide; 0 is never dropped
+    group: str = ""  # heading above this column and its neighbours of the same group
+    # width to which the last column is wrapped, or the first one cut, before columns are dropped; 0: all of its
+    # text
     least: int = 0
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A text and its tone: better or worse, or which side wins. Colour may show the tone, but never carries meaning
-    alone."""
+    """A text with a tone, which says whether it is good or bad, or which side wins. Colour may show the tone,
+    but never is the only sign of a meaning."""
 
-    text: str  # in one line
-    tone: Tone = "plain"  # better or worse, or which side wins
+    text: str  # one line of text
+    tone: Tone = "plain"  # meaning of the text
     more: tuple[Cell, ...] = ()  # lines below the text, in the last column
-    again: bool = False  # it says what the cell above says: lines leave it blank
+    again: bool = False  # it repeats the cell above, so it is left blank in text
 
 
-Line = tuple[Cell, ...]  # what stands on one line of a terminal, without gaps between the cells
+Line = tuple[Cell, ...]  # a line of a terminal, without gaps between the cells
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells below their headings."""
+    """Rows of cells below headings."""
 
-    columns: tuple[Column, ...]  # their headings
-    rows: tuple[tuple[Cell, ...], ...]  # as many cells each
-    title: str = ""  # above it
-    note: str = ""  # above the table: the baseline of a speedup
-    legend: str = ""  # below it
-    narrower: Table | None = None  # says the same in shorter cells, for where this one does not fit
-    bare: bool = False  # without a rule below the headings, as the answer has it
+    columns: tuple[Column, ...]  # headings of the columns
+    rows: tuple[tuple[Cell, ...], ...]  # a cell for each column
+    title: str = ""  # line above the table
+    note: str = ""  # line between title and table, such as the baseline of a speedup
+    legend: str = ""  # lines below the table
+    narrower: Table | None = None  # the same table with shorter cells, which is used if this one is too wide
+    bare: bool = False  # without a rule below the headings, as in the answer
 
     def groups(self) -> list[tuple[str, int, int]]:
-        """Return each group as (label, its first column, the column after its last)."""
+        """Return each group of columns as (label, index of its first column, index after its last column)."""
         runs = itertools.groupby(range(len(self.columns)), key=lambda i: self.columns[i].group)
         places = [(label, list(run)) for label, run in runs]
         return [(label, run[0], run[-1] + 1) for label, run in places if label]
 
     def headings(self) -> list[str]:
-        """Return one heading for each column: `group: name`."""
+        """Return one heading for each column, such as `group: name`."""
         first = {start for _, start, _ in self.groups()}
         return [
             f"{column.group}: {column.name}" if column.group and column.name
@@ -75,7 +76,7 @@ class Table(msgspec.Struct, frozen=True):
         ]  # fmt: skip
 
     def keep(self, places: Sequence[int]) -> Table:
-        """Return the table with the columns at `places`."""
+        """Return the table with only the columns at these indices."""
         return msgspec.structs.replace(
             self, columns=tuple(self.columns[i] for i in places),
             rows=tuple(tuple(line[i] for i in places) for line in self.rows),
@@ -88,7 +89,8 @@ def number(name: str, rank: int = 0) -> Column:
 
 
 def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
-    """Return the columns of a table. A text becomes a plain column; a bool is left out."""
+    """Return the columns of a table. A text becomes a plain column. A bool is left out, which allows `condition
+    and column`."""
     return tuple(
         Column(column) if isinstance(column, str) else column
         for column in columns
@@ -97,12 +99,14 @@ def heads(*columns: str | Column | bool) -> tuple[Column, ...]:
 
 
 def cells(*texts: str | Cell | bool) -> tuple[Cell, ...]:
-    """Return the cells of a row. A text becomes a plain cell; a bool is left out."""
+    """Return the cells of a row. A text becomes a plain cell. A bool is left out, which allows `condition and
+    cell`."""
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts if not isinstance(text, bool))
 
 
 def narrowing(tables: Iterable[Table]) -> Table:
-    """Chain the tables, narrowest first, as narrower forms of each other. Returns the widest table."""
+    """Return the last one of the tables, which are sorted from narrow to wide. Each has the one before it as
+    `narrower`."""
     first, *wider = tables
     for table in wider:
         first = msgspec.structs.replace(table, narrower=first)
@@ -110,7 +114,8 @@ def narrowing(tables: Iterable[Table]) -> Table:
 
 
 def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell, ...], ...]:
-    """Mark the leading cells, at most `count` in each row, that repeat the row above. Returns the rows."""
+    """Return the rows, in which leading cells that repeat the row above are marked, at most `count` in each
+    row."""
     marked: list[tuple[Cell, ...]] = []
     before: list[str] = []
     for line in rows:
@@ -122,9 +127,10 @@ def mark_repeats(rows: Iterable[Sequence[Cell]], count: int) -> tuple[tuple[Cell
 
 
 def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
-    """Return the lines of a table that is made to fit `width`.
+    """Return the lines of a table that is made to fit `width` columns.
 
-    `rule` is the character of a single rule below the headings. Without `rule` each column has its own hyphens.
+    `rule` is the character of a continuous rule below the headings. If it is empty, each column has its own
+    hyphens.
     """
     table = fit(table, width)
     parts = [table]
@@ -134,10 +140,10 @@ def table_lines(table: Table, width: int, *, rule: str = "") -> list[Line]:
 
 
 def fit(table: Table, width: int) -> Table:
-    """Return a form of the table that fits `width`.
+    """Return a form of the table that fits into `width`.
 
-    Takes the first of the table and its narrower forms that would fit without ranked columns. Then drops columns of the
-    highest rank, as few as necessary.
+    Take the first one of the table and its narrower forms that would fit without ranked columns. Then drop
+    columns of the highest rank, as few as necessary.
     """
     while table.narrower is not None and natural_width(_without(table, lambda rank: rank > 0)) > width:
         table = table.narrower
@@ -147,13 +153,15 @@ def fit(table: Table, width: int) -> Table:
 
 
 def _without(table: Table, goes: Callable[[int], bool], most: int | None = None) -> Table:
-    """Return the table without the columns whose rank satisfies `goes`, at most the first `most` of them."""
+    """Return the table without the columns for whose rank `goes` returns True, at most the first `most` of
+    them."""
     gone = [i for i, column in enumerate(table.columns) if goes(column.rank)][:most]
     return table.keep([i for i in range(len(table.columns)) if i not in gone])
 
 
 def natural_width(table: Table) -> int:
-    """Return the width in characters of the table with all columns, its first and last column as narrow as allowed."""
+    """Return the width in characters of the table with all columns, if its first and last column are as narrow
+    as allowed."""
     widths = _widths(table)
     for i in {0, len(widths) - 1}:
         widths[i] = min(widths[i], table.columns[i].least or widths[i])
@@ -161,7 +169,7 @@ def natural_width(table: Table) -> int:
 
 
 def _with_short_names(table: Table, width: int) -> Table:
-    """Shorten the first cells of a table that is too wide, if they may be cut."""
+    """Return the table with shortened first cells if it is too wide and they may be cut."""
     first, last = table.columns[0].least, table.columns[-1].least
     least = first or (SHORTEST if table.bare and not last else 0)
     longest = _widths(table)[0]
@@ -176,13 +184,13 @@ def _with_short_names(table: Table, width: int) -> Table:
 
 
 def _parts(table: Table) -> list[Table]:
-    """Return one table for each group. Each table begins with the columns before the first group."""
+    """Return one table for each group of columns. Each begins with the columns before the first group."""
     groups = table.groups()
     return [table.keep([*range(groups[0][1]), *range(start, end)]) for _, start, end in groups]
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the width of each column. A group's last column absorbs the extra width of the group's label."""
+    """Return the width of each column. The last column of a group is wide enough for the label of the group."""
     widths = [
         max(map(columns, (column.name, *(line.text for record in table.rows for line in (record[i], *record[i].more)))))
         for i, column in enumerate(table.columns)
@@ -194,7 +202,7 @@ def _widths(table: Table) -> list[int]:
 
 
 def _gaps(table: Table) -> list[str]:
-    """Return the gap before each column. The gap is wider where a second or later group begins."""
+    """Return the gap before each column. It is wider before the second and each later group."""
     later = {start for _, start, _ in table.groups()[1:]}
     return ["", *(GROUP_GAP if i in later else GAP for i in range(1, len(table.columns)))]
 
@@ -226,7 +234,7 @@ def _text(text: str, width: int, tone: Tone) -> list[Line]:
 
 
 def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequence[str]) -> list[Line]:
-    """Return the lines of one row. If the table is too wide, the last column wraps."""
+    """Return the lines of one row. The last column is wrapped to its width."""
     *others, last = (Cell("", cell.tone) if cell.again else cell for cell in record)
     right = table.columns[-1].right
     below = [
@@ -244,7 +252,7 @@ def _row(record: Sequence[Cell], table: Table, widths: Sequence[int], gaps: Sequ
 
 
 def trim(line: Iterable[Cell]) -> Line:
-    """Remove empty cells, and the blanks at the end of the line."""
+    """Return the line without empty cells and without blanks at its end."""
     cells = [cell for cell in line if cell.text]
     while len(cells) > 1 and not cells[-1].text.strip():
         cells.pop()
@@ -266,7 +274,8 @@ def line_text(line: Line) -> str:
 
 
 def paint(line: Line, *, color: int) -> str:
-    """Return the line with a terminal's colour codes. Cells of blanks alone get no codes."""
+    """Return the line with a terminal's colour codes. `color` is 0, FEW or MANY. Cells with only blanks get no
+    codes."""
     if not color:
         return line_text(line)
     codes = _FEW_CODES if color == FEW else _CODES

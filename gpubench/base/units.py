@@ -1,4 +1,5 @@
-"""Quantities as text: parsing of typed values, and formatting with only those digits that the precision allows.
+"""Quantities as text: parsing of what users type, and formatting with only those digits that the precision
+allows.
 
 The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e6`, `1_000`, `1.5k`:
 
@@ -6,8 +7,8 @@ The grammar of sizes, such as `1k,4k`, `1k:64M:x4`, `256:1024:+256`, `2^20`, `1e
     range  = number ":" number [ ":x" factor | ":+" number ]        default step x2
     number = digits [ "." digits ] [ " " ] [ k | M | G ] [ "i" ] | base "^" exponent | digits "e" exponent
 
-Suffixes are powers of 1024, with or without `i`, in upper or lower case. Their value is rounded to whole elements.
-The caller handles the item "auto", because it depends on the ladder of the op.
+Suffixes are powers of 1024, with or without `i`, in upper or lower case. The value is rounded to a whole
+number. The item "auto" is treated by the caller, because it depends on the ladder of the op.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_SIZE = 2**40
-# A list is meant to be measured; every size costs seconds, so a longer one is a slip of the keyboard.
+# Most sizes of a list. Every size takes seconds to measure, so a longer list is a typing error.
 MAX_SIZES = 1000
-# Longer than any way to write 2^40 with sense: bounds the work on hostile text.
+# Most characters of a number, more than any sensible way to write 2^40. It bounds the work on hostile text.
 _MAX_NUMBER_LENGTH = 32
 
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
@@ -48,12 +49,12 @@ MAX_DIGITS = 4
 
 
 class _Part(NamedTuple):
-    """A part of a typed list of sizes. It keeps its position, so that an error can show it."""
+    """A part of a typed list of sizes. It knows its position, so that an error can show it."""
 
     text: str  # its characters
-    start: int  # where it begins in the whole
-    whole: str  # all that was typed
-    option: str  # that it was typed for
+    start: int  # index of its first character in the whole text
+    whole: str  # the whole text
+    option: str  # name of the option
 
     def fail(self, why: str, hint: str | None = None) -> NoReturn:
         """Raise a UsageError about this part."""
@@ -61,7 +62,7 @@ class _Part(NamedTuple):
         raise UsageError("bad-size", f"{self.option}: {where} is not usable", why=why, hint=hint)
 
     def split(self, mark: str) -> list[_Part]:
-        """Split the part at each `mark`."""
+        """Return the parts between the marks."""
         parts, start = [], self.start
         for text in self.text.split(mark):
             parts.append(self._replace(text=text, start=start))
@@ -74,7 +75,7 @@ class _Part(NamedTuple):
         return self._replace(text=self.text.strip()[first:], start=start + first)
 
     def number(self) -> int:
-        """Return the value of one number: whole, 1 to 2^40."""
+        """Return the value of one number: a whole number from 1 to 2^40. Raises UsageError."""
         part = self.trim()
         if not part.text:
             part.fail("a number is missing here")
@@ -108,7 +109,7 @@ class _Part(NamedTuple):
         return rest[1].steps(low, high) if len(rest) == 2 else _geometric(low, high, 2)
 
     def steps(self, low: int, high: int) -> list[int]:
-        """Return the sizes from `low` to `high`, with this part as the step: `xF` or `+N`."""
+        """Return the sizes from `low` to `high`. This part is the step: `xF` or `+N`."""
         number = self.trim(first=1)
         if self.text.strip()[:1] in ("x", "X"):
             factor = number.number()
@@ -124,8 +125,8 @@ class _Part(NamedTuple):
 
 
 def parse_time(text: str) -> datetime | None:
-    """Parse an ISO 8601 time and convert it to UTC. A time without an offset counts as UTC. Returns None for other
-    texts."""
+    """Return an ISO 8601 time in UTC. A time without an offset counts as UTC. Returns None for any other
+    text."""
     try:
         time = datetime.fromisoformat(text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
@@ -134,9 +135,10 @@ def parse_time(text: str) -> datetime | None:
 
 
 def parse_sizes(text: str, *, option: str = "--sizes") -> list[int]:
-    """Return the sizes that `text` lists, ascending and unique, each from 1 to 2^40, at most MAX_SIZES of them.
+    """Return the sizes that `text` lists, ascending and without duplicates: from 1 to 2^40, and at most
+    MAX_SIZES of them.
 
-    The message names `option`. Raises UsageError with the position of the faulty part.
+    Raises UsageError, which names `option` and the position of the faulty part.
     """
     sizes: set[int] = set()
     for part in _Part(text, 0, text, option).split(","):
@@ -155,7 +157,8 @@ def _geometric(low: int, high: int, factor: int) -> list[int]:
 
 
 def _value(match: re.Match[str]) -> Fraction:
-    """Return the exact value of a matched number. Powers are cut off above 2^41, so 9^99 is never computed."""
+    """Return the exact value of a matched number. Powers are limited to about 2^41, so that 9^99 is never
+    computed."""
     from fractions import Fraction  # commands that read no size do without
 
     if match["plain"] is not None:
@@ -176,10 +179,8 @@ def _shorten(text: str, width: int = 60) -> str:
 
 
 def parse_duration(text: str, *, option: str = "--max-time") -> float:
-    """Return the seconds of `500ms`, `2s`, `5m` or `1h`. A plain number means seconds. More than 0, at most 30 days.
-
-    Raises UsageError.
-    """
+    """Return the seconds of `500ms`, `2s`, `5m` or `1h`: more than 0 and at most 30 days. A number without a
+    unit means seconds. Raises UsageError."""
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or "s"] if match else math.nan
     if not 0 < seconds <= MAX_DURATION_S:
@@ -191,7 +192,8 @@ def parse_duration(text: str, *, option: str = "--max-time") -> float:
 
 
 def parse_percent(text: str, *, option: str = "--precision") -> float:
-    """Return a percentage as a share: `2` and `2%` are 0.02. More than 0 %, at most 100 %. Raises UsageError."""
+    """Return a percentage as a share: 0.02 for `2` and for `2%`. It must be more than 0 % and at most 100 %.
+    Raises UsageError."""
     match = _PERCENT.fullmatch(text.strip())
     percent = float(match["number"]) if match else math.nan
     if not 0 < percent <= 100:
@@ -203,9 +205,10 @@ def parse_percent(text: str, *, option: str = "--precision") -> float:
 
 
 def earned_digits(value: float, low: float, high: float) -> int:
-    """Return the number of significant digits that the interval of `value` allows: at most two uncertain digits.
+    """Return how many significant digits of `value` to show if its interval is [low, high]: at most two of them
+    are uncertain.
 
-    The result is from 1 to MAX_DIGITS, and MAX_DIGITS if the interval has no width.
+    The result is from 1 to MAX_DIGITS. It is MAX_DIGITS if the interval has no width.
     """
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or value == 0 or width == 0:
@@ -215,8 +218,8 @@ def earned_digits(value: float, low: float, high: float) -> int:
 
 
 def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> str:
-    """Format a time with `digits` significant digits, as `1.23 ms`. "auto" takes the unit (s, ms, us, ns) in which 1 <=
-    value < 1000."""
+    """Return a time with `digits` significant digits, such as `1.23 ms`. The unit "auto" is the one (s, ms, us,
+    ns) in which the number is from 1 to 1000."""
     if not math.isfinite(seconds):
         return str(seconds)
     rounded = _round(seconds, digits)
@@ -228,12 +231,12 @@ def format_seconds(seconds: float, *, digits: int = 3, unit: str = "auto") -> st
 
 
 def format_joules(joules: float, *, digits: int = 3) -> str:
-    """Format an energy as `1.23 mJ`, with the prefixes of `format_seconds`."""
+    """Return an energy such as `1.23 mJ`, with the prefixes of `format_seconds`."""
     return f"{format_seconds(joules, digits=digits)[:-1]}J"
 
 
 def format_bytes(count: float, *, digits: int = 3) -> str:
-    """Format a memory size in binary units: `512 B`, `1.5 KiB`, `139 GiB`."""
+    """Return a number of bytes in binary units, such as `512 B`, `1.5 KiB`, `139 GiB`."""
     index, value = 0, float(count)
     while index < len(_MEMORY_UNITS) - 1 and abs(_round(value, max(digits, 4))) >= 1024:
         value /= 1024
@@ -245,7 +248,7 @@ def format_bytes(count: float, *, digits: int = 3) -> str:
 
 
 def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
-    """Format a rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`. Also for `FLOP/s`."""
+    """Return a rate in SI units: `format_rate(4.22e12, "B/s")` is `4.22 TB/s`."""
     index, value = 0, float(per_second)
     while index < len(_RATE_PREFIXES) - 1 and abs(_round(value, digits)) >= 1000:
         value /= 1000
@@ -254,7 +257,8 @@ def format_rate(per_second: float, unit: str, *, digits: int = 3) -> str:
 
 
 def format_size(n: int, *, table: bool = False) -> str:
-    """Format a size as a plain integer. In tables, exact multiples from 16 K on become `64 K`, `16 M` or `2 G`."""
+    """Return a size as a plain integer. With `table`, exact multiples from 16 K on become `64 K`, `16 M` or `2
+    G`."""
     if table and n >= 2**14:
         for suffix, scale in SIZE_UNITS:
             if n >= scale and n % scale == 0:
@@ -283,7 +287,8 @@ def _round(value: float, digits: int) -> float:
 
 
 def _significant(value: float, digits: int) -> str:
-    """Format `value` with `digits` significant digits and no exponent: 1234.5 with 3 digits is `1230`."""
+    """Return `value` with `digits` significant digits and without an exponent: 1234.5 with 3 digits is
+    `1230`."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     rounded = _round(value, digits)
@@ -291,12 +296,12 @@ def _significant(value: float, digits: int) -> str:
 
 
 def count_noun(count: int, noun: str) -> str:
-    """Return `1 case`, `2 cases`."""
+    """Return the number and the noun, in the plural if needed: `1 case`, `2 cases`."""
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def list_words(texts: Sequence[str]) -> str:
-    """Join the texts as `a, b and c`; an empty text for no texts."""
+    """Return the texts joined as `a, b and c`."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
@@ -306,6 +311,6 @@ def split_words(text: str | None) -> list[str]:
 
 
 def truncate(texts: Sequence[str], most: int, *, between: str = ", ") -> str:
-    """Join the first `most` texts and the number of further texts: `a, b and 3 more`."""
+    """Return the first `most` texts, joined, and the number of the other ones: `a, b and 3 more`."""
     rest = len(texts) - most
     return between.join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")

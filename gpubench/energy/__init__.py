@@ -1,4 +1,4 @@
-"""A wing for the energy of a call, from the counters of the GPU's board and of the CPU's packages.
+"""A wing for the energy of a call, measured by the counters of the GPU's board and of the CPU's packages.
 
 No other package imports this wing. `WING` lists its parts, and gpubench works without this folder.
 """

@@ -18,8 +18,8 @@ class EnergyOptions(SelectionOptions):
     # fmt: on
 
     def more_settings(self) -> dict[str, Any]:
-        """Return the settings, with `energy` switched on if requested. Raises UsageError if energy is requested and no
-        size is named."""
+        """Return the settings, with `energy` on if it was requested. Raises UsageError if energy is requested
+        without sizes."""
         if not self.energy:
             return super().more_settings()
         plans = [getattr(self, name, None) for name in ("append", "like")]  # a file there names its sizes
@@ -38,8 +38,8 @@ class EnergyGoal(AdviseOptions):
         "counted them.", default="time", brief="What should be least. Default: time.")
 
     def amend(self, advice: Any) -> Any:
-        """Change the advice to the device with the least energy if the goal is energy. Raises UsageError for an unknown
-        goal."""
+        """Return the advice; if the goal is energy, for the device with the least energy. Raises UsageError for
+        an unknown goal."""
         from gpubench.base.errors import require_choice
 
         if require_choice(self.goal, ("time", "energy"), "--goal") == "energy":

@@ -1,5 +1,5 @@
-"""The energy section, with the joules of a call on both sides where known; and the advice for the device with the least
-energy."""
+"""The energy section, which shows the joules of a call on both sides, and the advice for the device with the
+least energy."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from gpubench.result.run import EnergyWindow, Measurement, Run
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Energy that a call of a case takes."""
+    """The energy of a call of a case."""
 
-    id: str  # of the case
-    device_id: str  # on which it ran
-    kind: str  # of that device
-    joules: float | None  # of one call; None where it is not known
-    power_w: float | None  # while it ran
-    idle_w: list[float]  # of the device at rest, before and after
-    sensor_w: float | None  # while it ran, by the device's sensor
-    window_s: float  # how long it ran
-    steps: int  # of the counter in that time
-    counter: str  # what counts: "nvml", "hwmon" or "rapl"
-    reason: str | None  # why nothing is known
+    id: str  # id of the case
+    device_id: str  # device on which it ran
+    kind: str  # kind of that device
+    joules: float | None  # energy of one call; None: unknown
+    power_w: float | None  # mean power while it ran
+    idle_w: list[float]  # power of the idle device, before and after
+    sensor_w: float | None  # mean power while it ran, by the device's sensor
+    window_s: float  # seconds for which it ran
+    steps: int  # steps of the counter in that time
+    counter: str  # kind of counter: "nvml", "hwmon" or "rapl"
+    reason: str | None  # why the energy is unknown
 
 
 @derive_once
 def energies(analysis: Analysis) -> tuple[EnergyResult, ...]:
-    """Return the newest energy window of each shown case that has one."""
+    """Return the newest measurement of the energy of each shown case that has one."""
     kinds = {device.id: device.kind for device in analysis.run.devices}
     shown = {case.id for case in analysis.cases}
     results = []
@@ -66,7 +66,7 @@ _MEANING = (
 
 @section("energy", order=130, help="Joules of a call, where --energy counted them", usual="end")
 def energy_section(analysis: Analysis, options: RenderOptions) -> Section | None:
-    """Draw a row for each size and situation. Return None if the run has no energy window."""
+    """Draw a row for each size and situation. Returns None if the run has no energy."""
     results = energies(analysis)
     if not results:
         return None
@@ -145,13 +145,13 @@ ROWS = (Rows("energy", EnergyResult, energies, order=135),)
 
 # ---------------------------------------------------------------- advice
 
-# Two calls whose energies are nearer to each other are about equal.
+# Two energies are about equal if their ratio is below this.
 CLOSE = 1.05
 
 
 def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
-    """Return the advice for the least energy. The answer is unknown if a measured side has no joules, or if fewer than
-    two devices have some."""
+    """Return the advice for the least energy. Its answer is unknown if the energy of the CPU's or the GPU's
+    side is unknown, or if fewer than two devices have one."""
     run, windows = next(((run, devices) for run in runs if (devices := _windows(run, advice))), (None, {}))
     best = {name: min(pairs, key=lambda pair: pair[1].joules or math.inf) for name, pairs in windows.items()}
     joules = {name: window.joules or window.reason or "unknown" for name, (_, window) in best.items()}
@@ -179,8 +179,8 @@ def by_energy(advice: Advice, runs: Iterable[Run]) -> Advice:
 
 
 def _windows(run: Run, advice: Advice) -> dict[str, list[tuple[Case, EnergyWindow]]]:
-    """Return the energy windows of this call with their cases, by device. A CPU's data is in host memory, so its
-    resident case serves every situation."""
+    """Return the energy windows of the call that the advice is about, with their cases, by device. The resident
+    case of a CPU serves every situation, because its data is in host memory."""
     params = {"n": advice.n, **advice.params}
     fitting = (
         (outcome.case, window)

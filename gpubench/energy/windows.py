@@ -1,9 +1,9 @@
-"""The measurement of the energy of a call: each case runs alone for some seconds while the energy counter of its device
-is read.
+"""The measurement of the energy of a call. Each case runs alone for some seconds, which are its *window*, while
+the energy counter of its device is read.
 
-The kernel shows two kinds of counters as files, in microjoules: RAPL of the CPU's packages, also AMD's
-(`/sys/class/powercap/intel-rapl:N`), and `energy1_input` of amdgpu's sensors. The monitor reads NVIDIA's counter from
-NVML. Since 2020 most kernels let only root read RAPL.
+The kernel shows two kinds of counters as files, in microjoules: RAPL of the CPU's packages, also of AMD's
+(`/sys/class/powercap/intel-rapl:N`), and `energy1_input` of amdgpu's sensors. The monitor reads NVIDIA's
+counter from NVML. Since 2020 most kernels let only root read RAPL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGE = re.compile(r"intel-rapl:\d+")
 
 
 def package_counters(root: Path) -> list[CounterFile] | str:
-    """Return the counters of the CPU's packages, or why there are none."""
+    """Return the energy counters of the CPU's packages, or the reason why there are none."""
     folder = root / POWERCAP
     try:
         names = sorted(path.name for path in folder.iterdir() if PACKAGE.fullmatch(path.name))
@@ -48,7 +48,7 @@ def package_counters(root: Path) -> list[CounterFile] | str:
 
 
 def board_counters(root: Path, pci: str | None) -> list[CounterFile] | str:
-    """Return the counter of an AMD GPU at this PCI address, or why there is none."""
+    """Return the energy counter of the AMD GPU at this PCI address, or the reason why there is none."""
     sensors = sorted((root / f"sys/bus/pci/devices/{pci}/hwmon").glob("hwmon*/energy1_input")) if pci else []
     readable = [CounterFile(str(path)) for path in sensors if _text(path)]
     return readable[:1] or "its driver shows no energy counter (hwmon energy1_input)"
@@ -62,17 +62,18 @@ def _text(path: Path) -> str:
 
 
 class MeanPower(NamedTuple):
-    """The power between the first and the last step of a counter."""
+    """The mean power between the first and the last step of a counter."""
 
-    watts: float  # the mean
-    steps: int  # of the counter
+    watts: float  # mean power
+    steps: int  # number of steps of the counter
 
 
 def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
-    """Return the mean power from readings (time, joules). Return None if the counter took fewer than two steps or went
-    back.
+    """Return the mean power from readings (seconds, joules). Returns None if the counter took fewer than two
+    steps or went back.
 
-    A counter stands still between its steps, so time and energy are both measured from the first step to the last.
+    A counter stands still between its steps, so time and energy are both measured from the first step to the
+    last one.
     """
     steps = [later for earlier, later in pairwise(readings) if later[1] != earlier[1]]
     if len(steps) < 2 or any(later[1] < earlier[1] for earlier, later in pairwise(readings)):
@@ -81,11 +82,11 @@ def mean_power(readings: Sequence[tuple[float, float]]) -> MeanPower | None:
     return MeanPower((last_j - first_j) / (last_s - first_s), len(steps) - 1)
 
 
-# A window holds so many steps of the counter, and lasts so long at least and at most.
+# Steps of the counter in a window, and the least and most seconds of a window.
 STEPS, LEAST_S, MOST_S = 50, 2.0, 15.0
-# Without work, before and after.
+# Seconds without work, before and after the window.
 IDLE_S = 1.0
-# The caches, the clock and the fan settle before the window.
+# Seconds of work before the window, in which caches, clock and fan settle.
 WARM_UP_S = 0.5
 AHEAD_S = 0.1
 READ_EVERY_S = 0.02
@@ -95,8 +96,7 @@ UNCOUNTED = "its driver counts no energy"
 
 
 class EnergyCompanion(Companion):
-    """A companion of the run that measures the energy of each case once, in the first session that measures the
-    case."""
+    """Measures the energy of each case once, in the first session that measures the case."""
 
     root = Path("/")
     _monitor: Monitor | None = None
@@ -114,7 +114,7 @@ class EnergyCompanion(Companion):
                     self.recorder.add(run.case.id, energy=window)
 
     def clean_up(self) -> None:
-        """End the child that reads the counters."""
+        """End the child process that reads the counters."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -156,14 +156,14 @@ class EnergyCompanion(Companion):
         )  # fmt: skip
 
     def _read(self, device_id: str, seconds: float) -> list[Reading]:
-        """Return the readings over `seconds` without work."""
+        """Return the readings of `seconds` seconds without work."""
         assert self._monitor is not None
         self._monitor.watch(device_id, every_s=READ_EVERY_S)
         time.sleep(seconds)
         return self._monitor.rest()
 
     def _start(self) -> Monitor:
-        """Start the child that reads the counters of all devices."""
+        """Start the child process that reads the counters of all devices."""
         machine = self.spec.run.machine
         devices = [target.device for target in self.spec.constraints.targets]
         targets, absent = find_targets(devices, machine)
@@ -181,8 +181,8 @@ class EnergyCompanion(Companion):
         return monitor
 
     def _files(self, device: Device) -> tuple[list[CounterFile] | str, str]:
-        """Return the counter files of a device, or the reason why it has none, together with the kind of counter. The
-        kind is "" if the counter is not read from files."""
+        """Return the counter files of a device, or the reason why it has none, together with the kind of
+        counter. The kind is "" if the counter is not read from files."""
         if device.kind == "cpu":
             return package_counters(self.root), "rapl"
         if device.kind == "software":

@@ -20,23 +20,25 @@ SECTIONS = "gpubench.sections"
 _NOUNS = {OPS: "op", BACKENDS: "backend"}
 
 
-# What is said of a package that asks for what is no more.
+# Text about a package that uses something that no longer exists.
 EARLIER = "; it was written for an earlier contract: docs/extending.md says what changed, and what to write now"
 
 
 class PluginError(Exception):
-    """A fault of an entry point, in one sentence."""
+    """Error: an entry point is broken. The text is one sentence."""
 
 
 def entries(group: str, name: str | None = None) -> list[EntryPoint]:
-    """Return the entry points of a group, or only those called `name`. The package found first comes first."""
+    """Return the entry points of a group, or only those with this name. Those of the package that was found
+    first come first."""
     return [
         entry for entry in _our_entries(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
     ]
 
 
 def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin]:
-    """Return an error for each entry point whose name is taken by gpubench or an earlier package, by that name."""
+    """Return an error for each entry point whose name gpubench or an earlier package has. The keys are the
+    names."""
     first: dict[str, EntryPoint] = {}
     namesakes: dict[str, BadPlugin] = {}
     for entry in entries(group):
@@ -54,16 +56,17 @@ def find_namesakes(group: str, built_in: Collection[str]) -> dict[str, BadPlugin
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group, sorted. Imports no plugin."""
+    """Return the sorted names of a group's entry points, without importing any."""
     return sorted({entry.name for entry in entries(group)})
 
 
 @cache
 def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the gpubench entry points of all packages on the path. If two packages have one name, only the first
-    counts.
+    """Return the entry points for gpubench of all packages on the path. If two packages have the same name,
+    only the first counts.
 
-    importlib.metadata takes 60 ms and more, so it is loaded only if some folder may hold such entry points.
+    importlib.metadata takes 60 ms and more, so it is imported only if some folder may contain such entry
+    points.
     """
     if not any(map(_may_have_ours, path)):
         return ()
@@ -77,7 +80,7 @@ def _our_entries(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _may_have_ours(folder: str) -> bool:
-    """Return whether a package in the folder may have gpubench entry points. An archive always may."""
+    """Return whether a package in the folder may have entry points for gpubench. An archive always may."""
     files = (os.path.join(folder, name, "entry_points.txt") for name in _metadata_folders(folder))
     for file in files:
         with contextlib.suppress(OSError):
@@ -94,7 +97,7 @@ def _metadata_folders(folder: str) -> list[str]:
 
 
 def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
-    """Return the package's gpubench entry points; none if its metadata cannot be read."""
+    """Return the package's entry points for gpubench, or none if its metadata cannot be read."""
     try:
         return tuple(entry for entry in package.entry_points if entry.group in (OPS, BACKENDS, WINGS, SECTIONS))
     except Exception:
@@ -102,12 +105,14 @@ def _ours(package: Distribution) -> tuple[EntryPoint, ...]:
 
 
 def package(entry: EntryPoint) -> str:
-    """Return the name of the package that brings the entry point; the entry point's value if the package is unknown."""
+    """Return the name of the package of the entry point, or the value of the entry point if the package is
+    unknown."""
     return entry.dist.name if entry.dist is not None else entry.value
 
 
 def load(entry: EntryPoint) -> Any:
-    """Import the object that the entry point names. The state of this process is restored. Raises PluginError."""
+    """Import the object that the entry point names, then restore the state of this process. Raises
+    PluginError."""
     from gpubench.base.plugins.containment import contain
 
     try:
@@ -121,14 +126,14 @@ def load(entry: EntryPoint) -> Any:
 
 
 def _lacking(error: ImportError | AttributeError) -> str:
-    """Return the name of the module in which the import or the attribute is missing; empty if there is no such
-    module."""
+    """Return the name of the module that lacks the imported name or the attribute, or an empty text if there is
+    no such module."""
     name = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
     return name if isinstance(name, str) else ""
 
 
 def error_text(error: BaseException) -> str:
-    """Return `ValueError: text` on one line, in characters that any stream can write."""
+    """Return `ValueError: text` on one line, at most 1000 characters, which any stream can write."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # it has no text

@@ -1,4 +1,5 @@
-"""Containment for the import of another package: the state of this process is restored, whatever the import does."""
+"""Containment for the import of other packages: the state of this process is restored, whatever the import
+does."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from typing import Any, NoReturn
 
 from gpubench.base import streams
 
-# How long threads that an import started may take to end.
+# Seconds that threads which an import started may take to end.
 THREADS_S = 1.0
 _STREAMS = (0, 1, 2)
-used = threading.Event()  # whether this process has code of another package
+used = threading.Event()  # set once this process has run code of another package
 _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (sys, ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")),
     (sys, ("argv", "excepthook", "unraisablehook", "displayhook")),
@@ -31,10 +32,10 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @contextlib.contextmanager
 def contain() -> Iterator[None]:
-    """Run an import of another package, then restore the state of the process.
+    """Restore the state of the process after the `with` block, which imports another package.
 
-    Output that the package prints meanwhile, from Python or from C, goes to standard error. A process that the import
-    forks ends here.
+    Output that the package prints meanwhile, from Python or from C, goes to standard error. If the import
+    forks, the new process ends here.
     """
     used.set()
     streams.keep_apart()
@@ -62,19 +63,19 @@ def contain() -> Iterator[None]:
 
 
 def _wait(before: list[threading.Thread]) -> None:
-    """Give the threads that the import started a moment to end."""
+    """Wait up to THREADS_S for the threads that the import started to end."""
     end = time.monotonic() + THREADS_S
     for thread in new_threads(before):
         thread.join(max(0.0, end - time.monotonic()))
 
 
 def new_threads(before: list[threading.Thread]) -> list[threading.Thread]:
-    """Return the threads that run now and did not run `before`."""
+    """Return the threads that run now and are not among `before`."""
     return [thread for thread in threading.enumerate() if thread not in before]
 
 
 def lasting_state() -> dict[str, Any]:
-    """Return the state that `contain` may be unable to restore, by the name of each part."""
+    """Return those parts of the state that `contain` may be unable to restore, by their names."""
     state: dict[str, Any] = {"the standard streams": [_identity(number) for number in _STREAMS]}
     for what, call in (("the process group", "getpgrp"), ("the user", "getuid")):
         if hasattr(os, call):
@@ -94,7 +95,8 @@ def _identity(number: int) -> tuple[int, int] | None:
 
 
 def end(code: int) -> NoReturn:
-    """End the process at once, because exit functions that a package has registered may hang."""
+    """End the process at once, without the exit functions that a package has registered, because they may
+    hang."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -102,7 +104,7 @@ def end(code: int) -> NoReturn:
 
 
 def _restorers() -> list[Callable[[], Any]]:
-    """Read the state of the process. Returns functions that each restore one part of it."""
+    """Read the state of the process, and return functions that each restore one part of it."""
     restorers: list[Callable[[], Any]] = [faulthandler.cancel_dump_traceback_later]
     for holder, names in _ATTRIBUTES:
         restorers += [partial(setattr, holder, name, getattr(holder, name)) for name in names]
@@ -133,14 +135,15 @@ def _set_environment(environ: dict[str, str]) -> None:
 
 
 def _set_handler(number: int, handler: Any) -> None:
-    """Set the signal's handler if it differs. None marks a handler that was not set in Python; it cannot be set."""
+    """Set the handler of a signal if it differs. None stands for a handler that was not set in Python and
+    cannot be set."""
     if handler is not None and signal.getsignal(number) is not handler:
         signal.signal(number, handler)
 
 
 def _descriptors() -> Iterator[Callable[[], Any]]:
-    """Yield functions that restore the descriptors of the standard streams. A stream that was closed is closed
-    again."""
+    """Yield functions that restore the descriptors of the standard streams. A stream that was closed before is
+    closed again."""
     for number in _STREAMS:
         try:
             yield partial(_set_descriptor, os.dup(number), number)
@@ -154,7 +157,7 @@ def _set_descriptor(copy: int, number: int) -> None:
 
 
 def _of_system() -> Iterator[Callable[[], Any]]:
-    """Yield functions that restore timers, blocked signals, CPU affinity and limits, where the system has them."""
+    """Yield functions that restore timers, blocked signals, CPU affinity and limits, if the system has them."""
     if hasattr(signal, "setitimer"):
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             yield partial(signal.setitimer, timer, *signal.getitimer(timer))
@@ -167,7 +170,7 @@ def _of_system() -> Iterator[Callable[[], Any]]:
 
 
 def _limits() -> list[tuple[int, tuple[int, int]]]:
-    """Return the limits of the process by their number; none on a system without limits."""
+    """Return the limits of the process by their numbers; an empty list on a system without limits."""
     try:
         import resource
     except ImportError:

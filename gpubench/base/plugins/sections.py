@@ -1,8 +1,10 @@
-"""The sections of a report, one file each. Decorators state a section's function, its place and its purpose.
+"""The sections of a report. Each is declared in a file by a decorator that states its name, its place and its
+purpose.
 
-The files are in `gpubench/report/sections`, among the modules that a wing names, and in packages with an entry point of
-the group `gpubench.sections`. The list of sections is read from the text of the files, so listing imports nothing. A
-package's section is shown only if the user names it, so that reports of one file are the same on every machine.
+The files are in `gpubench/report/sections`, among the modules that a wing names, and in packages with an entry
+point of the group `gpubench.sections`. The list of sections is read from the text of the files, so listing them
+imports nothing. A section of another package is shown only if the user names it, so that reports of a file are
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ _DECLARED = re.compile(
 
 
 class SectionDeclaration(NamedTuple):
-    """The declaration of a section in its file."""
+    """The declaration of a section as its file states it."""
 
     key: str  # its name in `--sections`
-    order: int  # of the report
-    more: str  # the other arguments, as they stand there
-    module: str  # that holds it
+    order: int  # sorts the sections of a report
+    more: str  # text of the other arguments
+    module: str  # module that declares it
 
     @property
     def help(self) -> str:
-        """One line for the list of sections."""
+        """A line about the section for the list of sections."""
         match = re.search(r'help="([^"]*)"', self.more)
         return match[1] if match else ""
 
@@ -50,18 +52,19 @@ class SectionDeclaration(NamedTuple):
 
     @property
     def at_end(self) -> bool:
-        """Whether a run ends with this section, behind its answer."""
+        """Whether the section is shown at the end of a run, after the answer."""
         return 'usual="end"' in self.more
 
     @property
     def choice(self) -> bool:
-        """Whether the user chooses the section by name; any other section is shown whenever it has content."""
+        """Whether the user can choose the section by name. Any other section is shown whenever it has
+        content."""
         return "choice=False" not in self.more
 
 
 @functools.cache
 def declarations() -> tuple[SectionDeclaration, ...]:
-    """Return the sections declared in the files of gpubench and its wings, in the order of a report."""
+    """Return the sections that the files of gpubench and its wings declare, in the order of a report."""
     own = (path.stem for path in sorted((_PACKAGE / "report" / "sections").glob("*.py")))
     modules = [f"gpubench.report.sections.{name}" for name in own]
     modules += [module for wing in wings.own() for module in wing.sections]
@@ -78,12 +81,12 @@ def _text(module: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the sections that a reader can choose, in the order of a report."""
+    """Return the names of the sections that the user can choose, in the order of a report."""
     return tuple(dict.fromkeys(declaration.key for declaration in declarations() if declaration.choice))
 
 
 def usual() -> tuple[str, ...]:
-    """Return the sections of a report for which the reader chose none."""
+    """Return the names of the sections that are shown if the user chooses none."""
     return tuple(
         dict.fromkeys(
             declaration.key for declaration in declarations() if declaration.choice and declaration.usual
@@ -92,7 +95,7 @@ def usual() -> tuple[str, ...]:
 
 
 def require(keys: Iterable[str]) -> None:
-    """Raise UsageError for a section that neither gpubench nor any installed package has."""
+    """Raise UsageError for a name that no section of gpubench or of an installed package has."""
     for key in keys:
         if key not in names() and not plugins.entries(plugins.SECTIONS, key):
             require_choice(key, (*names(), *plugins.names(plugins.SECTIONS)), "--sections")
@@ -101,25 +104,23 @@ def require(keys: Iterable[str]) -> None:
 class Maker(NamedTuple):
     """A function that draws a section (`make(analysis, options)`) or a chart."""
 
-    key: str  # of the section
-    order: int  # of the report
-    make: Callable[..., Any]  # draws it
+    key: str  # name of the section
+    order: int  # sorts the sections of a report
+    make: Callable[..., Any]  # the function
     help: str = ""  # the title of a table without a section
-    together: bool = False  # it draws what several files say together: `make(analyses, options)`
+    together: bool = False  # it draws several files together: `make(analyses, options)`
 
 
 class Rows(NamedTuple):
-    """The rows that a section adds to the JSON document, under a name. `a.b` means the key b of the object a.
+    """Rows that a section adds to the JSON document under a name. The file of a section lists its rows in the
+    tuple ROWS."""
 
-    A section's file lists its rows in the tuple ROWS.
-    """
-
-    name: str  # `a.b` stands for the key b of the object a
-    kind: type[msgspec.Struct]  # their struct
-    make: Callable[[Any], Iterable[Any]]  # analysis -> structs of `kind`
-    order: int  # of the document
-    csv: Mapping[str, str] = {}  # by column the field of a row that stands in the line of the case of its id
-    # row -> columns of further lines below that
+    name: str  # key in the document; `a.b` means the key b of the object a
+    kind: type[msgspec.Struct]  # struct type of the rows
+    make: Callable[[Any], Iterable[Any]]  # returns the rows of an analysis
+    order: int  # sorts the rows of the document
+    csv: Mapping[str, str] = {}  # by CSV column: the field of a row to show in the line of its case
+    # returns the columns of further CSV lines below the line of the case
     parts: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None
 
 
@@ -136,11 +137,12 @@ def section(
     choice: bool = True,
     together: bool = False,
 ) -> Callable[[F], F]:
-    """Register a function that draws the section `key`: a Section, a Table, several, or None.
+    """Register a function that draws the section `key`. It returns a Section, a Table, several of them, or
+    None.
 
-    `order` sorts the sections; gpubench's own are multiples of ten. `usual=False` shows the section only if the user
-    chooses it, and "end" puts it at the end of a run. The arguments are read from the text of the file, so write them
-    as literals and in this order, `key` and `order` first.
+    `order` sorts the sections; those of gpubench are multiples of ten. `usual=False` shows the section only if
+    the user chooses it, and `usual="end"` also shows it at the end of a run. The arguments are read from the
+    text of the file, so they must be literals in this order, with `key` and `order` first.
     """
 
     def register(make: F) -> F:
@@ -161,8 +163,8 @@ def chart(key: str, *, order: int) -> Callable[[F], F]:
 
 
 def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
-    """Return the functions that draw these sections and the sections shown without a choice, in the order of a
-    report."""
+    """Return the functions that draw these sections and the sections that are always shown, in the order of a
+    report. `together`: those that draw several files together."""
     _load(keys)
     always = {declaration.key for declaration in declarations() if not declaration.choice}
     makers = [maker for maker in _sections.values() if maker.key in keys or maker.key in always]
@@ -170,7 +172,7 @@ def sections(keys: Collection[str], *, together: bool = False) -> list[Maker]:
 
 
 def charts(keys: Collection[str]) -> list[Maker]:
-    """Return the functions that draw the charts of these sections."""
+    """Return the functions that draw the charts of these sections, in the order of a report."""
     _load(keys)
     return _in_order(maker for maker in _charts.values() if maker.key in keys)
 
@@ -180,16 +182,18 @@ def _in_order(makers: Iterable[Maker]) -> list[Maker]:
 
 
 def all_rows(keys: Collection[str] = ()) -> list[Rows]:
-    """Return the rows of all sections of gpubench and its wings, and of the other packages' sections among `keys`."""
+    """Return the rows of all sections of gpubench and its wings, and of those sections of other packages that
+    `keys` names."""
     modules = _load({declaration.key for declaration in declarations()} | {*keys})
     rows = [rows_of_section for module in modules for rows_of_section in getattr(module, "ROWS", ())]
     return sorted(rows, key=lambda rows_of_section: rows_of_section.order)
 
 
 def _load(keys: Collection[str]) -> list[Any]:
-    """Import the files of these sections and return the modules. A wing's file that cannot be imported is left out.
+    """Import the files of these sections and return the modules. A file of a wing that cannot be imported is
+    left out.
 
-    Raises BadPlugin if the section of another package cannot be imported.
+    Raises BadPlugin if a section of another package cannot be imported.
     """
     modules: dict[str, Any] = {}
     for declaration in declarations():
@@ -212,19 +216,20 @@ def _load(keys: Collection[str]) -> list[Any]:
     return list(modules.values())
 
 
-# Format -> the module with its `render`; it is imported only when the format is asked for.
+# By format: the module, and the function if it is not `render`. It is imported only when the format is
+# requested.
 FORMATS = {
     "table": "renderers:render_terminal", "plain": "renderers:render_plain", "markdown": "renderers:render_markdown",
     "json": "document",
     "jsonl": "document:render_events", "csv": "exporters:render_csv", "html": "renderers.html",
 }  # fmt: skip
-# The same for formats that other tools read.
+# Likewise for formats that other tools read.
 TOOLS = {
     "gha-smaller": "exporters:render_smaller", "gha-bigger": "exporters:render_bigger",
     "bmf": "exporters:render_bmf", "pytest-benchmark": "exporters:render_pytest_benchmark",
     "hyperfine": "exporters:render_hyperfine",
     "google-benchmark": "exporters:render_google_benchmark", "go": "exporters:render_go",
 }  # fmt: skip
-# What is drawn as a picture, and no text (report/plots.py).
+# Formats that are pictures (report/plots.py).
 PICTURES = ("svg", "png")
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")

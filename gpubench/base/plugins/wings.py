@@ -1,7 +1,8 @@
-"""Wings: folders of gpubench and other packages that bring commands, options, files, ops, backends and sections.
+"""Wings: folders of gpubench, and other packages, that add commands, options, files, ops, backends and
+sections.
 
-No code imports a wing by name. A wing is the object WING of its package, or the object that an entry point of the group
-`gpubench.wings` names. A wing that cannot be imported is left out.
+No code imports a wing by its name. A wing is the object WING of its package, or the object that an entry point
+of the group `gpubench.wings` names. A wing that cannot be imported is left out.
 """
 
 from __future__ import annotations
@@ -19,30 +20,32 @@ OWN = ("workloads", "multi", "energy", "fleet")
 
 
 class Wing(NamedTuple):
-    """The contents of a wing. Each value names its object as `module:attribute`, like an entry point, so that the
-    object is imported only when it is used."""
+    """The contents of a wing. Each value names an object as `module:attribute`, like an entry point, so that
+    the object is imported only when it is used."""
 
-    # By the name of a command: the class of its options, for a command of gpubench a subclass of the options it has.
+    # By the name of a command: the class of its options. For a command of gpubench it is a subclass of its
+    # options.
     commands: Mapping[str, str] = {}
-    # By the name in a document's head: the function that reads its bytes, and the type for `schema`.
+    # By the name in the head of a document: the function that reads its bytes, and its struct type.
     readers: Mapping[str, str] = {}
-    schemas: Mapping[str, str] = {}  # document -> its struct
-    ops: Mapping[str, str] = {}  # name -> declaration
-    backends: Mapping[str, str] = {}  # name -> BACKEND
-    # By a field of an op that only this wing understands: what runs such an op in a worker, what times one that
-    # computes nothing, and the session that runs it on two sides.
+    schemas: Mapping[str, str] = {}
+    ops: Mapping[str, str] = {}  # by name: the declaration
+    backends: Mapping[str, str] = {}  # by name: the object BACKEND
+    # By the name of a field of Op that only this wing uses: for ops in which the field is set, the class of its
+    # workspaces, the class of its timers, and the class of the session that runs it on two sides.
     workspaces: Mapping[str, str] = {}
-    timers: Mapping[str, str] = {}  # kind of op -> what samples it
-    two_sides: Mapping[str, str] = {}  # kind of op -> the session of a GPU and the CPU that runs it
+    timers: Mapping[str, str] = {}
+    two_sides: Mapping[str, str] = {}
     # Modules with sections of a report (`gpubench.base.plugins.sections`).
     sections: tuple[str, ...] = ()
-    # By a name of its own: the function from an analysis to SharedCalls, which the CPU and a GPU do together.
+    # By any name: a function from an analysis to SharedCalls, the calls that the CPU and a GPU do together.
     shared_calls: Mapping[str, str] = {}
-    # By a name of its own: the class, a Companion of `measure`, of what is measured of a run beside its cases.
+    # By any name: a subclass of Companion (`measure`), which measures something in addition to the cases of a
+    # run.
     companions: Mapping[str, str] = {}
-    # By the code of a warning: the function from an analysis to the ids of the cases that it is about.
+    # By the code of a warning: a function from an analysis to the ids of the cases that the warning is about.
     warnings: Mapping[str, str] = {}
-    # By a name of its own: the function that makes the AnswerPart of an analysis.
+    # By any name: a function from an analysis to an AnswerPart.
     answers: Mapping[str, str] = {}
 
 
@@ -60,12 +63,12 @@ def own() -> tuple[Wing, ...]:
     return tuple(wings)
 
 
-# Why a wing of gpubench is left out. Who speaks to the user says it; a worker does not.
+# By the name of a wing of gpubench that is left out: the reason. Commands report it; workers do not.
 _broken: dict[str, str] = {}
 
 
 def tell_broken() -> None:
-    """Print which wings are left out, and why."""
+    """Print which wings of gpubench are left out, and why."""
     own()
     for name, why in _broken.items():
         tell(f"the wing {name} cannot be used", why)
@@ -73,8 +76,8 @@ def tell_broken() -> None:
 
 @functools.cache
 def foreign() -> tuple[Wing, ...]:
-    """Return the wings of other packages. Reading the installed packages takes 60 ms, so only an unknown command does
-    it."""
+    """Return the wings of other packages. This is called only for an unknown command, because reading the
+    installed packages takes 60 ms."""
     wings = []
     for entry in plugins.entries(plugins.WINGS):
         try:
@@ -86,19 +89,19 @@ def foreign() -> tuple[Wing, ...]:
 
 @functools.cache
 def tell(what: str, why: str) -> None:
-    """Print once on standard error which part of a wing is left out, and why."""
+    """Print once, on standard error, which part of a wing is left out, and why."""
     print(f"warning: {what}: {why}", file=sys.stderr)
 
 
 @functools.cache
 def brought(what: str) -> dict[str, str]:
-    """Return the entries of one field of Wing, over all wings of gpubench: places by their names."""
+    """Return the entries of one field of Wing, over all wings of gpubench, as {name: "module:attribute"}."""
     return {name: place for wing in own() for name, place in getattr(wing, what).items()}
 
 
 def for_op(what: str, op: object) -> Any:
-    """Return the object that a wing brings for an op, else None. `what` is a field of Wing: "workspaces", "timers" or
-    "two_sides"."""
+    """Return the object that a wing brings for an op, or None. `what` is a field of Wing: "workspaces",
+    "timers" or "two_sides"."""
     place = next((place for field, place in brought(what).items() if getattr(op, field)), None)
     return None if place is None else find(place)
 
@@ -119,8 +122,8 @@ def find(place: str) -> Any:
 
 
 def find_all(places: Mapping[str, str]) -> dict[str, Any]:
-    """Return the objects of these places by their names. Print which objects are left out because their import
-    fails."""
+    """Return the objects by the names of their places, which are `module:attribute`. An object that cannot be
+    imported is left out, with a message on standard error."""
     objects = {}
     for name, place in places.items():
         try:

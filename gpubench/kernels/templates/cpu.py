@@ -1,4 +1,4 @@
-"""What the tuned CPU implementations share. For compiled kernels (numba): their types, and the numbers of
+"""Parts that the tuned CPU implementations share. For compiled kernels (numba): their types, and the numbers of
 threads that are worth a trial. For NumPy: slices that threads take, scratch arrays that stay in cache, and the
 conversion of halves to float32."""
 
