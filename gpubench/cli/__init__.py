@@ -1,6 +1,8 @@
-"""The command line, one file for each command. Options become a request; the end of a command becomes an exit code.
+"""The command line, one file for each command. Options become a request, and the end of a command becomes an
+exit code.
 
-The Python interface and wings use this package. `--version` answers without loading any of its modules.
+The Python interface and wings use this package, too. `--version` is answered without importing any of its
+modules.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program on `argv`, by default the process's own arguments, and return its exit code."""
+    """Run the program on `argv`, or on the arguments of this process if it is None. Returns the exit code."""
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before or after the guard, while modules are loaded
@@ -55,9 +57,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _expand_wildcards(arguments: Sequence[str]) -> list[str]:
-    """Replace each word with wildcards by the files that match it, because no Windows shell does that.
+    """Return the arguments, with each word that has wildcards replaced by the files that match it, because no
+    Windows shell does that.
 
-    The value of an option does not change: `--label "a*b"` names no file.
+    The value of an option does not change, since `--label "a*b"` names no file.
     """
     import glob
 

@@ -53,7 +53,8 @@ def _size(text: str) -> int:
 
 
 def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run], Key]:
-    """Return the results, and the key of a measured function called `op`. Raises UsageError if none is called so."""
+    """Return the results, and the key of a measured function called `op`. Raises UsageError if there is no such
+    function."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.analysis.thresholds import resolve_op
@@ -73,7 +74,8 @@ def _of_function(op: str, dtype: str, results: list[Run]) -> tuple[Iterator[Run]
 
 
 def _key(op: str, dtype: str, params: str | None) -> Key | None:
-    """Return the key of the op in question. Returns None for an op that nobody declares."""
+    """Return the key of the op in question. Returns None for an op that nobody declares, such as a user's
+    function."""
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
     from gpubench.result.case import LONG_DTYPES

@@ -1,4 +1,5 @@
-"""`gpubench check`: has a new version become slower? Measures two environments in turns and compares the results."""
+"""`gpubench check`: has a new version become slower? Measures two environments in turns and compares their
+results."""
 
 from __future__ import annotations
 
@@ -17,24 +18,25 @@ from gpubench.base.errors import ExitCode, GpubenchError, UsageError
 from gpubench.base.units import count_noun, format_seconds
 from gpubench.cli.options import CheckOptions, ComparisonOptions
 
-# What a session takes beside its samples: processes start, libraries are imported, inputs are made.
+# Seconds of a session in addition to its samples: processes start, libraries are imported, inputs are made.
 START_S = 6.0
-# How long an interrupted run may take to end by itself, and to save its session after a signal.
+# Seconds that an interrupted run may take to end by itself, and to save its session after a signal.
 OWN_END_S, SAVING_S = 1.0, 15.0
 
 
 class Version(NamedTuple):
     """One of the two compared versions."""
 
-    name: str  # in messages
-    program: str  # that runs gpubench with it
-    folder: Path  # to run it in
-    result: Path  # its file
+    name: str  # its name in messages
+    program: str  # the program that runs this gpubench
+    folder: Path  # the working folder of its runs
+    result: Path  # its result file
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run this version's gpubench. Raises UsageError if the program cannot be started.
+        """Run `gpubench run` of this version. Raises UsageError if the program cannot be started.
 
-        Only the final comparison writes outputs for continuous integration, so the run does not get GITHUB_OUTPUT.
+        The run does not get GITHUB_OUTPUT, because only the final comparison writes outputs for continuous
+        integration.
         """
         environ = {name: value for name, value in os.environ.items() if name != "GITHUB_OUTPUT"}
         command = [self.program, "run", *arguments]
@@ -58,7 +60,8 @@ class Version(NamedTuple):
         return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
     def measure(self, *arguments: str) -> None:
-        """Add a session to the result. Broken cases are left to the comparison. Raises GpubenchError."""
+        """Add a session to the result. Broken cases are left to the comparison. Raises GpubenchError if nothing
+        was saved."""
         before = _file_state(self.result)
         ended = self.run(
             "--quick", "--sessions", "1", "--annotations", "never", "--no-progress", "--format", "plain",
@@ -69,7 +72,7 @@ class Version(NamedTuple):
             raise self.failure(ended)
 
     def failure(self, ended: subprocess.CompletedProcess[str]) -> GpubenchError:
-        """Return the error for a run that measured nothing, with the run's own message as the reason."""
+        """Return the error for a run that measured nothing. Its reason is the message of the run."""
         from gpubench.base import processes
 
         lines = [line for line in ended.stderr.splitlines() if line.strip()]
@@ -128,9 +131,9 @@ def _measure(base: Version, new: Version, options: CheckOptions) -> None:
 
 
 def _results(options: CheckOptions) -> Path:
-    """Return the folder of both results: the named folder, else a new one.
+    """Return the folder for both results: the one that the user named, or else a new one.
 
-    Raises UsageError if the named folder already holds such results.
+    Raises UsageError if the named folder already contains such results.
     """
     from gpubench.result import store
 
@@ -149,9 +152,10 @@ def _results(options: CheckOptions) -> Path:
 
 
 def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path]:
-    """Return `name`, the program that `place` stands for, and the folder in which it runs.
+    """Return `name`, the program of the environment `place`, and the folder in which to run it.
 
-    `place` is an environment's folder or a program. Raises UsageError if the program or the folder does not exist.
+    `place` is the folder of an environment, or a program. Raises UsageError if the program or the folder does
+    not exist.
     """
     path = Path(place)
     candidates = [path / "bin" / "gpubench", path / "Scripts" / "gpubench.exe"] if path.is_dir() else [path]
@@ -174,7 +178,7 @@ def _program(name: str, place: str, folder: Path | None) -> tuple[str, str, Path
 
 
 def _file_state(result: Path) -> tuple[int, int] | None:
-    """Return a value that changes whenever the file is written. Returns None if there is no file."""
+    """Return a value that changes whenever the file is written, or None if there is no file."""
     try:
         state = result.stat()
     except OSError:
@@ -185,7 +189,7 @@ def _file_state(result: Path) -> tuple[int, int] | None:
 def _end(child: subprocess.Popen[str]) -> None:
     """Let an interrupted run save its session, then kill it.
 
-    The Ctrl-C of a terminal also reaches the run. Other signals do not, so a run that goes on gets SIGTERM.
+    The Ctrl-C of a terminal reaches the run as well. Other signals do not, so a run that goes on gets SIGTERM.
     """
     try:
         child.communicate(timeout=OWN_END_S)
@@ -198,8 +202,8 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _estimate(version: Version, arguments: list[str], sessions: int) -> str:
-    """Return a text that says how long all sessions take, from the plan of one session. Raises GpubenchError if the
-    version cannot plan."""
+    """Return a text that says how long all sessions take, according to the plan of one session. Raises
+    GpubenchError if the version cannot plan."""
     plan = version.run("--quick", "--sessions", "1", *arguments, "--format", "json", "--dry-run")
     if plan.returncode:
         raise version.failure(plan)

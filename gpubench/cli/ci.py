@@ -1,6 +1,6 @@
-"""Gates of `run`, `report` and `compare` for continuous integration, and their output for it.
+"""Gates of `run`, `report` and `compare`, and their outputs for continuous integration (CI).
 
-The output is a verdict, counts, a summary, messages, outputs, and text that fits into a comment.
+The outputs are a verdict, counts, a summary, messages, variables, and text of limited length for a comment.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
 
 
 class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a command, for continuous integration."""
+    """The outcome of a command for continuous integration."""
 
-    verdict: OutcomeWord  # the gravest of failed, slower and unsure that holds, else ok
-    exit_code: int  # of the command
-    slower: int | None = None  # cases of a comparison
-    faster: int | None = None  # cases of a comparison
-    unsure: int | None = None  # cases of a comparison
-    # ops of reports that a GPU wins at their largest size, with data on it if measured
+    verdict: OutcomeWord  # the first of failed, slower and unsure that is true, or else ok
+    exit_code: int  # exit code of the command
+    slower: int | None = None  # number of slower cases of a comparison
+    faster: int | None = None  # number of faster cases of a comparison
+    unsure: int | None = None  # number of cases of a comparison that are unsure
+    # number of ops in reports that a GPU wins at their largest size, with data on the GPU if that was measured
     gpu_wins: int | None = None
-    errors: tuple[str, ...] = ()  # failed gates and broken cases, one sentence each
-    warnings: tuple[str, ...] = ()  # what else needs a look, one sentence each
+    errors: tuple[str, ...] = ()  # a sentence for each failed gate and each broken case
+    warnings: tuple[str, ...] = ()  # a sentence for each other problem
 
 
 def of_comparison(comparison: Comparison) -> CiOutcome:
-    """Summarize a comparison."""
+    """Return the outcome of a comparison."""
     from gpubench.report.comparison import gate_text
 
     counts = comparison.counts
@@ -68,7 +68,7 @@ def of_comparison(comparison: Comparison) -> CiOutcome:
 
 
 def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
-    """Summarize reports. `exit_code` is the exit code of the command."""
+    """Return the outcome of reports. `exit_code`: the exit code of the command."""
     from gpubench.analysis.answer import answer
     from gpubench.analysis.findings import findings, gates
     from gpubench.report.sections.answer_text import count_wins
@@ -98,24 +98,25 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
 
 
 def _where(ids: Sequence[str]) -> str:
-    """Return the cases of a finding as ` (matmul/n=64/... and 3 more)`; an empty text for no cases."""
+    """Return the cases of a finding as ` (matmul/n=64/... and 3 more)`, or an empty text if there are none."""
     return f" ({truncate(ids, 1)})" if ids else ""
 
 
-# As the Markdown format writes them; text inside cannot hold these tags, because it is escaped.
+# Folded sections in our Markdown. The text inside cannot contain these tags, because it is escaped.
 _FOLDED = re.compile(r"^<details>\n.*?^</details>\n\n?", re.MULTILINE | re.DOTALL)
 _NOTICE = "\n**truncated**: {what} left out to stay below {limit} bytes; `gpubench report` shows all.\n"
 
 
 def add_marker(text: str, marker: str) -> str:
-    """Put an invisible line before `text`, by which a later run finds its own comment."""
+    """Return `text` after an invisible line, by which a later run finds its own comment."""
     return f"<!-- gpubench:{marker} -->\n{text}"
 
 
 def fit_text(text: str, limit: int) -> str:
-    """Shorten `text` to at most `limit` bytes of UTF-8, with a notice.
+    """Return `text` shortened to at most `limit` bytes of UTF-8, with a notice if something was left out.
 
-    Drops the last folded sections first, then the end. Returns an empty text if not even the notice fits.
+    The last folded sections are dropped first, then the end of the text. Returns an empty text if not even the
+    notice fits.
     """
     if _size(text) <= limit:
         return text
@@ -139,7 +140,7 @@ def _size(text: str) -> int:
     return len(text.encode())
 
 
-# GitHub shows ten of each kind in a step; the tenth says how many there are.
+# GitHub shows ten messages of each kind in a step. The tenth says how many more there are.
 MOST = 9
 TITLE = "gpubench"
 
@@ -158,14 +159,15 @@ def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def escape_command(text: str) -> str:
-    """Escape `text` for a command of the CI runner. Percent signs and line ends become percent codes."""
+    """Return `text` escaped for a command of a CI runner: percent signs and line ends become percent codes."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
     return inert(visible(text))
 
 
 def outputs(outcome: CiOutcome, result_file: str | None) -> str:
-    """Return the lines `name=value` for the output file. `result_file` is the judged result, None if none was kept."""
+    """Return the lines `name=value` for the output file. `result_file`: the judged result; None if none was
+    kept."""
     pairs = {
         "verdict": outcome.verdict,
         **{name: _count(getattr(outcome, name)) for name in ("slower", "faster", "unsure", "gpu_wins")},
@@ -180,7 +182,7 @@ def _count(count: int | None) -> str:
     return "" if count is None else str(count)
 
 
-# GitHub throws away what exceeds 1024 KiB of one step.
+# GitHub ignores a summary of more than 1024 KiB for one step.
 SUMMARY_BYTES = 999_999
 COMMENT_BYTES = 65_000
 Name = TypeVar("Name", bound=str)
@@ -188,16 +190,18 @@ _MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 
 
 class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
-    """The channels that a CI run writes to, checked before anything is measured."""
+    """The places to which the outcome is written for continuous integration, checked before anything is
+    measured."""
 
-    summary: str | None  # a file to append to
-    outputs: str | None  # a file to append to
-    annotated: bool  # messages stand in the log
-    marker: str | None  # by which a comment is found again
-    max_bytes: int | None  # of a comment
+    summary: str | None  # file to which the summary is appended
+    outputs: str | None  # file to which the outputs are appended
+    annotated: bool  # whether messages are written to the log
+    marker: str | None  # marker by which a comment is found again
+    max_bytes: int | None  # most bytes of a comment
 
     def comment(self, text: str, format: str) -> str:
-        """Return Markdown with its marker and within its limit. Text of any other format does not change."""
+        """Return Markdown text with its marker and within its limit. Text in any other format does not
+        change."""
         if format != "markdown" or not (self.marker or self.max_bytes):
             return text
         text = add_marker(text, self.marker) if self.marker else text
@@ -207,7 +211,7 @@ class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
     def tell(
         self, outcome: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
     ) -> None:
-        """Write summary, outputs and messages after the report. Computes only what the user asked for."""
+        """Write summary, outputs and messages, after the report. Only what the user asked for is computed."""
         if self.summary is not None:
             _append(self.summary, _below_limit(self.summary, markdown()))
         if self.outputs is not None:
@@ -246,7 +250,8 @@ def _summary_file(environ: Mapping[str, str]) -> str:
 
 
 def _below_limit(path: str, text: str) -> str:
-    """Return the part of `text` that still fits into the summary of this step. Earlier text in the summary stays."""
+    """Return the part of `text` that still fits into the summary of this step, after the text that is already
+    there."""
     try:  # what is no regular file holds nothing
         size = os.path.getsize(path) if os.path.isfile(path) else 0
     except OSError as error:
@@ -300,7 +305,7 @@ def exit_code(analyses: Sequence[Analysis]) -> ExitCode:
 
 
 def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
-    """Call `require_matches` on the cases that the files hold. Raises UsageError."""
+    """Call `require_matches` with the cases of the files. Raises UsageError."""
     rows = [case for analysis in analyses for case in analysis.cases]
     on_cpu = {case.case.device_id: case.device_kind == "cpu" for case in rows}
     hint = "gpubench report --sections raw lists the cases with their ids"
@@ -308,7 +313,7 @@ def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
 
 
 def require_in_plan(gates: Gates, request: RunSpec) -> None:
-    """Call `require_matches` on the planned cases, as far as their sizes are known. Raises UsageError."""
+    """Call `require_matches` with the planned cases, as far as their sizes are known. Raises UsageError."""
     if not gates.min_speedups:
         return
     from gpubench.measure.schedule import plan_workloads
@@ -320,7 +325,7 @@ def require_in_plan(gates: Gates, request: RunSpec) -> None:
 
 
 def require_baseline(name: str | None, request: RunSpec) -> None:
-    """Raise UsageError if the baseline matches no planned case."""
+    """Raise UsageError if no planned case matches the baseline."""
     if name is None:
         return
     from gpubench.analysis.speedup import parse_baseline
@@ -341,9 +346,10 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
 
 
 def require_matches(gates: Gates, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
-    """Raise UsageError if a gate selects no case, because such a gate never fails: renaming an op would switch it off.
+    """Raise UsageError if a gate selects no case, because such a gate never fails: renaming an op would switch
+    it off.
 
-    `cases` are the present or planned cases. `on_cpu` tells whether a device id is the baseline's CPU.
+    `cases`: the cases of files or of a plan. `on_cpu` returns whether a device id is a CPU.
     """
     contenders = [case for case in cases if not on_cpu(case.device_id)]
     for demand in gates.min_speedups:

@@ -1,7 +1,8 @@
-"""The parser and the configuration: environment > project file > user file, as defaults of the options.
+"""The parser of the command line, and the configuration: the environment, the project file and the user file
+give the defaults of options, in this order of precedence.
 
-A command is loaded only when it is asked for, and its options become one value. This is the only module that reads
-GPUBENCH_ variables and configuration files.
+A command is imported only when it is used, and its options become one object. This is the only module that
+reads GPUBENCH_ variables and configuration files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gpubench.base.plugins import wings
 from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
 from gpubench.cli.options import CommonOptions, commands, extend
 
-# typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
+# typer (>= 0.26) includes click, and exports this class only as a base of BadParameter.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
 _PURPOSE = (
@@ -37,8 +38,8 @@ _PURPOSE = (
 
 
 def _parameter(declared: Declaration) -> tuple[Any, Any]:
-    """Return the parser's parameter for an option, and the converter of its value. The converter is None if the value
-    stays as it is."""
+    """Return the parser's parameter for an option, and the function that converts its value, or None if the
+    value stays as it is."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
@@ -54,7 +55,7 @@ def _parameter(declared: Declaration) -> tuple[Any, Any]:
 
 
 def _installed_backends() -> str:
-    """Return a sentence that names the backends of other packages; an empty text if there are none."""
+    """Return a sentence with the names of other packages' backends, or an empty text if there are none."""
     from gpubench.base import plugins
 
     names = plugins.names(plugins.BACKENDS)
@@ -76,7 +77,7 @@ def _brief_help() -> TyperOption:
 
 
 class Command(TyperCommand):
-    """A command whose options also take values from the environment and from configuration files."""
+    """A command of gpubench. Its options also take values from the environment and from configuration files."""
 
     def __init__(self, name: str, options: type[CommandOptions]) -> None:
         module = importlib.import_module(options.module or f"gpubench.cli.{name}")
@@ -104,7 +105,7 @@ class Command(TyperCommand):
                     formatter.write_dl(rows[heading])
 
     def brief_help(self, ctx: Any) -> str:
-        """Return a help of one screen: the options that people use most, and examples."""
+        """Return a help of one screen: the options that are used most, and examples."""
         briefs = {name: declared.brief for name, declared in self.options.declared.items() if declared.brief}
         rows = [
             (record[0], briefs[param.name])
@@ -116,7 +117,7 @@ class Command(TyperCommand):
         return _screen(self, ctx, ("Options", rows), self.options.examples, more_help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse with the configured values as defaults, and answer --show-config."""
+        """Parse the arguments with the configured values as defaults. Also handles --show-config."""
         typed, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing or typed.get("help") or typed.get("brief_help"):
             return super().parse_args(ctx, args)
@@ -159,7 +160,7 @@ class Command(TyperCommand):
 
 
 def _working_folder() -> Path | None:
-    """Return the working folder. Returns None if it has been deleted: then there is no project file."""
+    """Return the working folder. Returns None if it has been deleted, and then there is no project file."""
     try:
         return Path.cwd()
     except OSError:
@@ -167,7 +168,7 @@ def _working_folder() -> Path | None:
 
 
 class Group(TyperGroup):
-    """The program itself. It builds a command when it is asked for, and suggests a name for an unknown command."""
+    """The program itself. It makes a command when it is used, and suggests a name for an unknown command."""
 
     def __init__(self) -> None:
         version = TyperOption(param_decls=["--version"], is_flag=True, help="Print the version and exit.")
@@ -182,8 +183,8 @@ class Group(TyperGroup):
         return list(commands())
 
     def get_command(self, ctx: Any, name: str) -> Command | None:
-        """Return the command `name`, or None. Other packages are searched only if gpubench and its wings do not have
-        it."""
+        """Return the command `name`, or None if there is none. Other packages are searched only if neither
+        gpubench nor its wings have it."""
         if name not in commands() and not name.startswith("-"):
             for wing in wings.foreign():
                 extend(commands(), wing)
@@ -239,8 +240,8 @@ def _screen(
 
 
 def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> ConfigError | None:
-    """Return a ConfigError that names the file or variable from which a refused value came. Returns None for typed
-    values."""
+    """Return a ConfigError that names the file or variable from which a refused value came. Returns None if the
+    value was typed."""
     name = getattr(getattr(error, "param", None), "name", None)
     if name is None or name not in settings or typed.get(name) is not None:
         return None
@@ -254,8 +255,8 @@ def _blame(error: Any, settings: dict[str, Setting], typed: dict[str, Any]) -> C
 
 
 def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) -> UsageError | None:
-    """Return a UsageError with the corrected command if a surplus word is the value of the missing option; else
-    None."""
+    """Return a UsageError with a corrected command if a surplus word is probably the value of a required option
+    that is missing. Returns None otherwise."""
     if not extra or type(error).__name__ != "MissingParameter":
         return None
     place = args.index(extra[0])
@@ -267,7 +268,8 @@ def _name_option(error: Any, context: Any, args: list[str], extra: list[str]) ->
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn the parser's exceptions into UsageError. An empty command line prints the help on stderr."""
+    """Turn the parser's exceptions in the `with` block into UsageError. An empty command line prints the help
+    on stderr."""
     try:
         yield
     except ParserUsageError as error:
@@ -329,20 +331,20 @@ FILE_NAME = "gpubench.toml"
 class Setting(NamedTuple):
     """A configured value."""
 
-    key: str  # of the option `--key`
-    value: Any  # as it was written
-    source: str  # the file or variable that it comes from
+    key: str  # name of the option, without `--`
+    value: Any  # the value as it was written
+    source: str  # the file or variable from which it comes
 
 
 def configurable(kind: type[CommandOptions]) -> dict[str, Declaration]:
-    """Return the options of a class that files and variables may set, by their keys."""
+    """Return those options of a class that files and variables may set, by their keys."""
     return {declared.key: declared for declared in kind.declared.values() if declared.configurable}
 
 
 def read_settings(
     *, command: str, environ: Mapping[str, str], folder: Path | None, file: str | None, files_wanted: bool
 ) -> dict[str, Setting]:
-    """Return every configured value of `command` by the option's name. Raises ConfigError."""
+    """Return every configured value for `command`, by the name of the option's field. Raises ConfigError."""
     if file and not files_wanted:
         raise ConfigError("config-conflict", why="one names a file, the other reads none")
     values: dict[str, Setting] = {}
@@ -357,7 +359,7 @@ def read_settings(
 
 
 def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
-    """Return the effective values of `command` as TOML, each with its source."""
+    """Return the effective values of the options of `command` as TOML, each with its source."""
     lines = [f"[{command}]"]
     for key, option in configurable(commands()[command]).items():
         value = context.params.get(option.name)
@@ -373,7 +375,8 @@ def show_config(command: str, context: Any, configured: Mapping[str, Setting]) -
 
 
 def _project_file(folder: Path | None) -> Path | None:
-    """Return the nearest configuration file from `folder` up to the repository's root, or None.
+    """Return the nearest configuration file from `folder` up to the root of the repository, or None if there is
+    none.
 
     Outside a repository, only `folder` is searched.
     """
@@ -400,7 +403,8 @@ def _names_us(project: Path) -> bool:
 
 
 def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
-    """Return the file of the user's own settings. Returns None if the environment names no folder for it."""
+    """Return the path of the user's configuration file. Returns None if the environment names no folder for
+    it."""
     folder = user_folder(CONFIGURATION, environ, platform)
     return folder / "config.toml" if folder else None
 
@@ -446,7 +450,8 @@ def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any
 
 
 def _plain(key: str, value: Any, option: Declaration, path: Path) -> Any:
-    """Convert a TOML value to the parser's form. A list for an option that is given once is joined by commas."""
+    """Return a TOML value in the form that the parser takes. A list for an option that is given only once is
+    joined by commas."""
     items = value if isinstance(value, list) else [value]
     right = all(
         isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items
@@ -469,7 +474,7 @@ def _unknown_error(what: str, word: str, names: Iterable[str], path: Path) -> Co
 
 
 def _toml(value: Any) -> str:
-    """Return the value in TOML, which is the same as its JSON; an empty text for no value."""
+    """Return the value in TOML, which is the same as its JSON, or an empty text if there is no value."""
     import json
 
     return "" if value in (None, [], ()) else json.dumps(value, ensure_ascii=False, default=str)

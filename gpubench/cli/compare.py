@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class ComparisonPlan(NamedTuple):
     """The options of a comparison as checked values."""
 
-    format: str  # of the report
-    style: RenderOptions  # of the report
-    channels: CiChannels  # of a continuous integration
+    format: str  # format of the report
+    style: RenderOptions  # look of the report
+    channels: CiChannels  # outputs for continuous integration
     checked: CompareOptions  # how runs are compared
 
 
 def prepare(options: ComparisonOptions) -> ComparisonPlan:
-    """Check the options that need no result. Raises UsageError and InputError."""
+    """Check the options that can be checked without a result. Raises UsageError and InputError."""
     from gpubench.cli import ci, delivery
     from gpubench.report.comparison import FORMATS
     from gpubench.result import store
@@ -54,7 +54,7 @@ def compare(options: ComparisonOptions) -> int:
 
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
-    """Compare the files that the options name, as planned. Returns the exit code."""
+    """Compare the files that the options name, according to the plan. Returns the exit code."""
     from gpubench.cli import delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render
@@ -72,7 +72,7 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
 
 
 def _outcome(comparison: Comparison) -> CiOutcome:
-    """Return the comparison's outcome for continuous integration."""
+    """Return the outcome of the comparison for continuous integration."""
     from gpubench.cli.ci import of_comparison
 
     return of_comparison(comparison)
@@ -129,7 +129,7 @@ def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
 
 
 def _noise(path: str) -> Thresholds:
-    """Return the thresholds from a file that `noise` wrote. Raises InputError."""
+    """Return the thresholds from a file that `gpubench noise` wrote. Raises InputError."""
     from gpubench.cli.noise import load
     from gpubench.compare.comparison import Thresholds
 
@@ -139,7 +139,7 @@ def _noise(path: str) -> Thresholds:
 
 
 def _load_side(text: str) -> tuple[str, Run]:
-    """Return the label and the run of `[LABEL=]FILE`. An existing file whose name has = needs no label."""
+    """Return the label and the run of `[LABEL=]FILE`. The name of an existing file may contain =."""
     from gpubench.result import store
 
     path = _path(text)
@@ -154,8 +154,8 @@ def _path(text: str) -> str:
 
 
 def _exit_code(comparison: Comparison, options: CompareOptions) -> int:
-    """Return the exit code after the report. Raises InputError for a gate that had to count but could not have
-    failed."""
+    """Return the exit code, after the report was written. Raises InputError for a gate that was requested but
+    could not have failed."""
     if comparison.exit_code == ExitCode.INPUT:
         idle = next(gate for gate in comparison.gates if gate.impossible and options.must_count(gate.name))
         if idle.name != "slower":

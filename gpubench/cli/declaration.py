@@ -1,4 +1,4 @@
-"""The declaration of an option, and the values of the options that a command declares."""
+"""How an option is declared, and the base class of the options of a command."""
 
 import inspect
 from typing import Any, ClassVar, NamedTuple, Self
@@ -11,22 +11,23 @@ HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
 
 
 class Declaration(NamedTuple):
-    """An option or, if it has no heading, an argument."""
+    """The declaration of an option or, if it has no heading, of an argument."""
 
-    help: str  # what `--help` says of it
-    heading: str | None  # of the group in `--help`; None: an argument
-    metavar: str | None  # the value in words
-    brief: str | None  # what `-h` says of it; an option without it stands in `--help` alone
-    default: Any = None  # where nobody gives a value
-    letter: str | None = None  # its short form
-    least: int | None = None  # of a number
-    most: int | None = None  # of a number
-    long_name: str | None = None  # where it is not the field's name
-    # What of a result's plan holds its answer (`cli.resume`); None where each run says it for itself.
+    help: str  # its text in `--help`
+    heading: str | None  # its heading in `--help`; None: it is an argument
+    metavar: str | None  # name of its value in `--help`
+    brief: str | None  # its text in `-h`; None: `-h` does not show it
+    default: Any = None  # value if none is given
+    letter: str | None = None  # its short form, such as `-o`
+    least: int | None = None  # least value of a number
+    most: int | None = None  # largest value of a number
+    long_name: str | None = None  # its name on the command line; None: that of the field
+    # The field of a result's plan that stores its value (`cli.resume`); None if each run may have another
+    # value.
     answer: str | None = None
-    configurable: bool = True  # files and variables may set it
-    name: str = ""  # of the field
-    type: Any = None  # of the value
+    configurable: bool = True  # configuration files and variables may set it
+    name: str = ""  # name of the field
+    type: Any = None  # type of the value
 
     @property
     def key(self) -> str:
@@ -35,7 +36,7 @@ class Declaration(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """The option's name in the environment."""
+        """The name of the option's environment variable."""
         return "GPUBENCH_" + self.key.upper().replace("-", "_")
 
     @property
@@ -45,13 +46,13 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that the option accepts, if the metavar lists all of them; else an empty tuple."""
+        """The words that the option accepts, if its metavar lists all of them; otherwise an empty tuple."""
         words = tuple((self.metavar or "").split("|"))
         return words if len(words) > 1 and all(map(str.islower, words)) else ()
 
     @property
     def required(self) -> bool:
-        """Whether the option must be given: it has no default, and its type does not allow None."""
+        """Whether the option must be given, because it has no default and its type does not allow None."""
         return self.default is None and "None" not in str(self.type)
 
     @property
@@ -72,19 +73,19 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 
 
 class CommandOptions:
-    """The values of a command's options, under the options' names. They cannot be changed.
+    """The values of a command's options, as attributes with the names of the options. They cannot be changed.
 
-    A class has the options of its bases, then its own. An option that it declares again keeps its place. Raises
-    UsageError for a word that an option does not accept.
+    A class has the options of its bases and its own ones. An option that is declared again keeps its place.
+    Raises UsageError for a word that an option does not accept.
     """
 
     declared: ClassVar[dict[str, Declaration]] = {}
-    # What `-h` says of a command, in a line and by examples.
+    # A line about the command in `-h`.
     purpose: ClassVar[str] = ""
-    # The module of a command that a wing brings; gpubench's own are in gpubench.cli.
+    # The module of the command; empty: a module of gpubench.cli.
     module: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
-    # The names of the options that the command line itself holds: not those of the environment or of a file.
+    # The names of the options that were given on the command line, not by the environment or a file.
     explicit: frozenset[str]
 
     def __init_subclass__(cls) -> None:

@@ -1,6 +1,6 @@
 """Result files during a run, and reports after it: their places, formats, width, colour, text and pictures.
 
-Shared by `run`, `report`, `compare` and `noise`.
+`run`, `report`, `compare` and `noise` use this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpubench.report.layout import RenderOptions
 
 
-RETRY_S = 1.0  # a place that failed is tried again after so long
+RETRY_S = 1.0  # seconds after which a file that could not be written is tried again
 EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)
 
 
@@ -51,9 +51,9 @@ def require_text(options: RunOptions) -> None:
 
 
 def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
-    """Check before measuring that every output path can be written. Raises UsageError.
+    """Check, before measuring, that every output file can be written. Raises UsageError.
 
-    Returns the paths without `-`: standard output carries the report in any case.
+    Returns the paths without `-`, because the report is written to standard output in any case.
     """
     output = [path for path in output if path != "-"]
     for path in output:
@@ -68,14 +68,14 @@ def check_outputs(output: list[str], style: ReportStyle, options: SavingOptions)
 
 
 def check_folder(output: Sequence[str], options: SavingOptions) -> None:
-    """Check that the results folder can be written, if the result goes there. Raises UsageError."""
+    """Check that the results folder can be written to, if the result is saved there. Raises UsageError."""
     if not options.no_save and not any(store.is_result_name(path) for path in output):
         store.check_folder(options.results_dir or store.default_results_dir())
 
 
 @contextlib.contextmanager
 def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
-    """Keep other runs from writing the result files while the context lasts: from before they are read until the
+    """Keep other runs from writing the result files in the `with` block, from before they are read until the
     command ends.
 
     Raises InputError if another run keeps a file for longer than --lock-timeout.
@@ -96,10 +96,10 @@ def lock(output: Sequence[str], options: RunOptions) -> Iterator[None]:
 
 
 def keep_part(output: Sequence[str], *, resumed: bool) -> None:
-    """Rename the `.part` file that an ended run left beside the result, if this run does not continue it; print a
-    warning.
+    """Rename the `.part` file that an ended run left beside the result, unless this run continues it, and print
+    a warning.
 
-    Called before measuring. Raises GpubenchError if the file cannot be renamed.
+    It is called before measuring. Raises GpubenchError if the file cannot be renamed.
     """
     for path in [path for path in output if store.is_result_name(path)][:1]:
         try:
@@ -116,10 +116,10 @@ def keep_part(output: Sequence[str], *, resumed: bool) -> None:
 
 
 class Saver:
-    """A saver of the result. A place that fails loses nothing.
+    """Saves the result. If a file cannot be written, nothing is lost.
 
-    While the run goes on, it writes a `.part` file beside the first result file. At the end it writes the whole result
-    to every result file asked for, else to the results folder.
+    During the run it writes a `.part` file next to the first result file. At the end it writes the whole result
+    to all result files that were asked for, or else to the results folder.
     """
 
     def __init__(self, output: list[str], options: SavingOptions) -> None:
@@ -130,15 +130,17 @@ class Saver:
         self._failed_at: float | None = None
         self.saved: list[str | Path] = []
         self.error: GpubenchError | None = None
-        self.empty = False  # nothing was measured, and nobody named a file
+        self.empty = False  # whether nothing was measured and no file was named
 
     def check(self, run: Run) -> None:
-        """Check before measuring that the result of `run` can go into its folder. Raises UsageError if it cannot."""
+        """Check, before measuring, that the result of `run` can be saved in its folder. Raises UsageError if it
+        cannot."""
         if self._anywhere:
             store.check_result_path(self._folder or store.default_results_dir(), run)
 
     def __call__(self, run: Run) -> None:
-        """Save what is new. Raises GpubenchError the first time that the place fails, then tries again every second."""
+        """Save what is new. If the file cannot be written, raises GpubenchError, and later calls try again
+        after RETRY_S."""
         failed_at = self._failed_at
         if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
             return
@@ -160,8 +162,8 @@ class Saver:
     def finish(self, run: Run) -> None:
         """Save the whole result.
 
-        If no requested place accepts it, it goes to the user's data folder or the temporary folder, and `error` says
-        so. A run that measured nothing is saved only if the user named a file.
+        If no requested file can be written, the result is saved in the user's data folder or the temporary
+        folder, and `error` names the place. A run that measured nothing is saved only if the user named a file.
         """
         self.saved = []
         if self._anywhere and not _has_samples(run):
@@ -182,7 +184,8 @@ class Saver:
         self._discard_journal()
 
     def _save_result(self, run: Run) -> GpubenchError | None:
-        """Save the result in every requested place. Returns the last error, or None if all places accept it."""
+        """Save the result to every requested file. Returns the last error, or None if all of them were
+        written."""
         failed = None
         try:
             places = self._places(run)
@@ -203,8 +206,8 @@ class Saver:
         return self._wished
 
     def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
-        """Save the result where there is room, and name the failed and the new place in `error`. Returns None if no
-        place has room."""
+        """Save the result where there is room, and set `error`, which names both places. Returns None if there
+        is no room anywhere."""
         cause = because.__cause__
         mend = disk.mend(cause) if isinstance(cause, OSError) else ""
         path = store.rescue(run)
@@ -236,14 +239,15 @@ def _has_samples(run: Run) -> bool:
 
 
 def read_back(run: Run) -> Run:
-    """Return the run with the rounded digits of its file, so that all conclusions equal those of `report`."""
+    """Return the run with numbers rounded as in its file, so that all conclusions equal those of `report`."""
     return store.loads(store.dumps(run), "the result")
 
 
 def judge_gates(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
-    """Return the run with the exit code of its gates, and its analyses. Saves the run again if a gate failed.
+    """Return the run with the exit code of its gates, and its analyses. If a gate failed, the run is saved
+    again.
 
-    An earlier exit code other than OK outweighs the gates.
+    Gates do not replace an exit code other than OK.
     """
     if stored.exit_code != ExitCode.OK or not has_failures(analyses):
         return stored, list(analyses)
@@ -256,10 +260,11 @@ def deliver(
     stored: Run, analyses: Sequence[Analysis], output: list[str], saved: Sequence[str], style: ReportStyle,
     channels: CiChannels,
 ) -> list[GpubenchError]:  # fmt: skip
-    """Write the reports to files, and the answer or the report to stdout. `report` prints the same bytes from the file.
+    """Write the reports to files, and the answer or the report to stdout. `report` prints the same bytes from
+    the file.
 
-    Events were written already. Returns the errors of files that could not be written; such an error stops neither the
-    other files nor stdout.
+    Events were written during the run. Returns the errors of files that could not be written, which stop
+    neither the other files nor stdout.
     """
     errors = []
     for path in output:
@@ -299,24 +304,24 @@ _SUFFIXES = {
     ".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".html": "html",
     ".txt": "plain", ".svg": "svg", ".png": "png",
 }  # fmt: skip
-_PLAIN_WIDTH = 80  # where no terminal says otherwise: the same bytes for the same file
+_PLAIN_WIDTH = 80  # width without a terminal, so that a file always gives the same bytes
 _NARROWEST, _WIDEST = 60, 120
 
 
 class ReportStyle(msgspec.Struct, frozen=True):
     """The options of a report, checked before anything is measured."""
 
-    format: str  # of the report
-    options: RenderOptions  # how it is to look
-    brief: bool = False  # Markdown is a summary: the reader has neither chosen sections nor asked for all
-    screen: bool = False  # nobody asked for more than the answer
-    quiet: bool = False  # say nothing of files that are written
+    format: str  # format of the report
+    options: RenderOptions  # look of the report
+    brief: bool = False  # Markdown is a summary, because the user chose no sections and did not ask for all
+    screen: bool = False  # show only the answer
+    quiet: bool = False  # do not mention files that are written
 
     def final_screen(
         self, analyses: Sequence[Analysis], command: str, *, files: Sequence[str] = (), saved: Sequence[str] = ()
     ) -> str:  # fmt: skip
-        """Return the answer. `command` shows the same report again, `files` are the runs' files, and `saved` the new
-        files."""
+        """Return the answer as the last screen of a run. `command`: the command that shows the report again.
+        `files`: the files of the runs. `saved`: the new files."""
         import shutil
 
         from gpubench import report
@@ -329,8 +334,8 @@ class ReportStyle(msgspec.Struct, frozen=True):
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
         """Return the report as text.
 
-        A format other than the style's own gets no colour, not the terminal's width, and all columns, because formats
-        name columns differently.
+        A format other than that of this style gets no colour, the usual width, and all columns, because formats
+        have different names for columns.
         """
         from gpubench import report
 
@@ -343,9 +348,10 @@ class ReportStyle(msgspec.Struct, frozen=True):
 
 
 def report_style(options: RunOptions | ReportOptions, output: str | None = None) -> ReportStyle:
-    """Return the style of the report that goes to `output`, or to standard output.
+    """Return the style of the report that is written to `output`, or to standard output.
 
-    Raises UsageError for an unknown format, section, unit or key, and for columns that the format does not have.
+    Raises UsageError for an unknown format, section, unit or key, and for columns that the format does not
+    have.
     """
     from gpubench import report
 
@@ -365,9 +371,9 @@ def report_style(options: RunOptions | ReportOptions, output: str | None = None)
 
 
 def report_command(path: str | Path | None, results_dir: str | Path | None = None) -> str:
-    """Return the command that reports a result again; an empty text without a file.
+    """Return the command that shows the report of a result again, or an empty text if there is no file.
 
-    The command leaves out the name of a file in `results_dir`, where the caller has just saved it.
+    The command does not name a file in `results_dir`, where the caller has just saved it.
     """
     from gpubench.base.streams import printable
 
@@ -379,7 +385,7 @@ def report_command(path: str | Path | None, results_dir: str | Path | None = Non
 
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
-    """Return the look of a report, not yet checked."""
+    """Return the look of a report, without checking it."""
     from gpubench.base.plugins.sections import usual
 
     sections = usual() if options.sections is None else tuple(units.split_words(options.sections))
@@ -403,7 +409,7 @@ def for_a_page(options: RenderOptions) -> RenderOptions:
 
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:
-    """Return the claims in the file `name`; an empty tuple for None. Raises InputError."""
+    """Return the claims in the file `name`, or an empty tuple for None. Raises InputError."""
     if name is None:
         return ()
     from gpubench.analysis.claims import load
@@ -412,7 +418,8 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
-    """Return the requested format; else the format of the suffix of `output`; else the default for stdout."""
+    """Return the requested format, or else the format of the suffix of `output`, or else the default for
+    standard output."""
     if format is not None:
         return format
     if output is None or output == "-":
@@ -421,7 +428,7 @@ def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> 
 
 
 def format_of(path: str, option: str = "", *, hint: str = "give the file one of these suffixes") -> str:
-    """Return the format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
+    """Return the format of a report file by its suffix. Raises UsageError for an unknown suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(
@@ -431,14 +438,16 @@ def format_of(path: str, option: str = "", *, hint: str = "give the file one of 
     return _SUFFIXES[suffix]
 
 
-# Terminals that have 16 colours unless COLORTERM says more; others with few are called dumb or -16color.
+# Terminals with 16 colours unless COLORTERM is set. Names of other terminals with few colours end with
+# -16color.
 _FEW_COLORS = {"ansi", "cygwin", "linux", "rxvt", "screen", "tmux", "vt100", "vt220", "xterm"}
 
 
 def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> int:
-    """Return the number of colours to use, 0 for none.
+    """Return the number of colours to use; 0 for none.
 
-    The order is --color, NO_COLOR (set and not empty), FORCE_COLOR, and then whether the terminal is not dumb.
+    The order of precedence is --color, NO_COLOR (set and not empty), FORCE_COLOR, and then whether there is a
+    terminal that is not dumb.
     """
     term = environ.get("TERM", "")
     colored = terminal and term != "dumb"
@@ -451,7 +460,7 @@ def count_colors(choice: str, environ: Mapping[str, str], *, terminal: bool) -> 
 
 
 def table_width(to_terminal: bool) -> int:
-    """Return the terminal's width within limits; 80 if the output is no terminal."""
+    """Return the width of the terminal within limits, or 80 if the output is no terminal."""
     if not to_terminal:
         return _PLAIN_WIDTH
     import shutil
@@ -462,7 +471,7 @@ def table_width(to_terminal: bool) -> int:
 def write(report: str | bytes, output: str | None, *, quiet: bool = True) -> None:
     """Write to the file `output`, with a note on stderr unless `quiet`, or to standard output.
 
-    Text is UTF-8 whatever the locale is, and keeps its line ends. Raises GpubenchError.
+    Text is written in UTF-8 whatever the locale is, with its line ends. Raises GpubenchError.
     """
     if output in (None, "-"):
         if isinstance(report, bytes):
@@ -493,7 +502,8 @@ def cannot_write(what: str, error: OSError) -> GpubenchError:
 def check_plots(options: PlotOptions) -> None:
     """Check the options of charts before anything is measured or read.
 
-    Raises UsageError if a drawing library is missing, for an unknown format, and for a folder that cannot be written.
+    Raises UsageError if a drawing library is missing, for an unknown format, and for a folder that cannot be
+    written to.
     """
     if options.plots is None:
         return
@@ -507,7 +517,8 @@ def check_plots(options: PlotOptions) -> None:
 def write_plots(
     analyses: Sequence[Analysis], options: PlotOptions, sections: Sequence[str] | None, time_unit: str
 ) -> None:
-    """Write the charts and print their number on stderr. Does nothing without a folder. Raises GpubenchError."""
+    """Write the charts and print their number on stderr. Does nothing if no folder was given. Raises
+    GpubenchError."""
     if options.plots is None:
         return
     from gpubench.report import plots
@@ -522,8 +533,8 @@ def write_plots(
 
 
 def check_picture(format: str, *, to_terminal: bool) -> None:
-    """Check a picture's format before anything is measured or read. Raises UsageError if it cannot be drawn or shown
-    here."""
+    """Check the format of a picture before anything is measured or read. Raises UsageError if it cannot be
+    drawn or shown here."""
     from gpubench.report import PICTURES, plots
 
     if format not in PICTURES:
@@ -555,8 +566,8 @@ def write_report(
 
 
 def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequence[str]) -> None:
-    """Show the HTML page among `outputs` in the browser. Without one, write a page to the temporary folder and print
-    its path.
+    """Show the HTML page among `outputs` in the browser. If there is none, write a page to the temporary folder
+    and print its path.
 
     Prints a warning on stderr if no browser can show the page. Raises GpubenchError.
     """
@@ -578,7 +589,8 @@ def open_page(analyses: Sequence[Analysis], style: ReportStyle, outputs: Sequenc
 
 
 def _no_browser(environ: Mapping[str, str]) -> str:
-    """Return why no browser can be opened; empty if one may exist. A text browser would take over the terminal."""
+    """Return why no browser can be opened, or an empty text if there may be one. A text browser would take over
+    the terminal."""
     if environ.get("CI", "").lower() not in ("", "0", "false"):
         return "this is a continuous integration (CI is set)"
     if sys.platform.startswith(("win", "darwin")):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubench.result.machine import Machine, Measured, Status
     from gpubench.result.run import Run
 
-# A backend of another package that takes longer is left out: with its end, `detect` ends within 40 s.
+# Most seconds in which a backend of another package lists its devices, so that `detect` ends within 40 s.
 LISTING_S = 25.0
 
 
@@ -68,10 +68,11 @@ def detect(options: DetectOptions) -> int:
 
 
 def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
-    """Return what detection gathers on this machine, and the listings of backends for which detection has no probe.
+    """Return what detection finds on this machine, and the listings of backends for which detection has no
+    probe.
 
-    A worker asks each such backend while the probes run. PyTorch is not asked: its import takes seconds, and it lists
-    no GPU that others do not.
+    A worker asks each such backend while the probes run. PyTorch is not asked, because its import takes seconds
+    and it lists no GPU that others do not.
     """
     from gpubench import backends
     from gpubench import detect as detection
@@ -94,12 +95,12 @@ def _look(options: DetectOptions) -> tuple[Gathered, list[Listing]]:
 
 
 def waiting(quiet: bool) -> Callable[[str], None] | None:
-    """Return a function that prints on stderr what the program waits for. Returns None if `quiet`."""
+    """Return a function that prints on stderr what the program waits for, or None if `quiet`."""
     return None if quiet else lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
-    """Return the machine with each listed backend as a further provider."""
+    """Return the machine with each of these backends as a further provider."""
     from msgspec.structs import replace
 
     from gpubench.result.machine import Provider
@@ -116,7 +117,8 @@ def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
 
 
 def read_result(run: Run) -> Measured | str:
-    """Return a result's evidence for the mode, or why it has none. Imports the analysis only when a result is there."""
+    """Return the evidence of a result for the mode, or why it has none. The analysis is imported only if there
+    is a result."""
     from gpubench.analysis.analyse import analyse
     from gpubench.analysis.winners import evidence, why_silent
 
@@ -133,7 +135,7 @@ def _folder(path: Path) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """Return the provider records of a file. Raises InputError if the file has another form."""
+    """Return the provider records in a file. Raises InputError if the file has another form."""
     import msgspec
 
     from gpubench.base import disk
@@ -161,10 +163,11 @@ def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputErr
 
 
 def _results_place(options: DetectOptions) -> Path | None:
-    """Return the place of measured results: the user's choice, else the folder of `gpubench run` on this machine.
+    """Return the place of measured results: the one that the user named, or else the folder of `gpubench run`
+    on this machine.
 
-    Returns None for a recorded machine, and if the folder does not exist. Raises InputError if the user's choice is
-    unusable.
+    Returns None for a recorded machine, and if the folder does not exist. Raises InputError if the named place
+    cannot be used.
     """
     path = options.results
     if path is not None:
@@ -219,7 +222,7 @@ def _tell_clash() -> None:
 
 
 def _require_word(text: str) -> None:
-    """Raise UsageError for a word that is no side, no backend and no device id."""
+    """Raise UsageError for a word that is no side (cpu, gpu), no backend and no device id."""
     from gpubench import backends
     from gpubench.base.errors import require_choice
 
@@ -252,8 +255,8 @@ def _require(machine: Machine, text: str, *, here: bool) -> None:
 
 
 def _ask_worker(backend: str, text: str) -> Lack | None:
-    """Ask a worker for a backend, or one of its devices, for which detection has no probe. Returns why it is missing,
-    or None."""
+    """Have a worker list the devices of a backend for which detection has no probe. Returns why the backend or
+    device `text` is missing, or None."""
     from gpubench.detect import Lack
     from gpubench.measure import targets
 

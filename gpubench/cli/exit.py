@@ -15,14 +15,14 @@ from typing import Any
 from gpubench.base import streams
 from gpubench.base.errors import ExitCode, GpubenchError, find_limit
 
-# No room, a disk that is read-only now: nothing that gpubench could do about.
+# Error numbers of a full or read-only disk, which are no bugs of gpubench.
 _LACKS = frozenset({errno.ENOSPC, errno.EROFS})
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, SIGHUP when the terminal closes, or Ctrl-Break on Windows.
+    """Raised by SIGTERM, by SIGHUP when the terminal closes, and by Ctrl-Break on Windows.
 
-    Code that cleans up after Ctrl-C also cleans up after this; only the exit code differs.
+    Code that cleans up after Ctrl-C also cleans up after this. Only the exit code differs.
     """
 
     exit_code = ExitCode.TERMINATED
@@ -76,7 +76,7 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
 
 
 def _tell_notes() -> None:
-    """Print this process's problems with the cache. A worker's notes become warnings of its run."""
+    """Print the problems of this process with the cache. Those of workers become warnings of the run."""
     if cache := sys.modules.get("gpubench.result.store.cache"):
         for note in cache.notes():
             print(f"warning: {note.message}; {note.hint}", file=sys.stderr)
@@ -96,7 +96,8 @@ def _refused_or_bug(error: Exception, verbose: bool) -> int:
 
 
 def _exit_code(exit: SystemExit) -> int:
-    """Return the exit code as the interpreter does: None is success, and a text is printed as an error message."""
+    """Return the exit code as the interpreter does: None means success, and a text is printed as an error
+    message."""
     if exit.code is None or isinstance(exit.code, int):
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
@@ -104,16 +105,18 @@ def _exit_code(exit: SystemExit) -> int:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` on one line without control characters. Names of files and messages of libraries may hold some."""
+    """Return `text` on one line without control characters, which file names and messages of libraries may
+    contain."""
     from gpubench.base.streams import visible
 
     return " ".join(visible(text).split())
 
 
 def _catch_endings() -> dict[int, Any]:
-    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated. Returns the previous handlers.
+    """Make SIGTERM, SIGHUP and SIGBREAK raise Terminated. Returns the previous handlers by signal number.
 
-    Returns no handlers if none can be set. An ignored SIGHUP stays ignored, because `nohup` asks for that.
+    Returns an empty dict if no handler can be set. An ignored SIGHUP stays ignored, because `nohup` asks for
+    that.
     """
 
     def terminate(signum: int, frame: FrameType | None) -> None:
@@ -132,7 +135,8 @@ def _catch_endings() -> dict[int, Any]:
 
 
 def output_code(error: OSError) -> ExitCode | None:
-    """Return the exit code if standard output is what failed (a closed pipe, a full disk), else None."""
+    """Return the exit code if writing to standard output failed (a closed pipe, a full disk), or None
+    otherwise."""
     # Windows calls a pipe without a reader an invalid argument.
     invalid = error.errno == errno.EINVAL and error.filename is None
     if isinstance(error, BrokenPipeError) or (invalid and sys.platform == "win32"):

@@ -1,4 +1,4 @@
-"""`gpubench noise`: an A/A test that shows how much unchanged work seems to change here, and thresholds for
+"""`gpubench noise`: an A/A test, which shows how much unchanged work seems to change here, and thresholds for
 `compare`."""
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def noise(options: NoiseOptions) -> int:
 
 
 def _refuse_measuring(options: NoiseOptions) -> None:
-    """Raise UsageError for a typed option that only a measurement has.
+    """Raise UsageError for a typed option that is only about measuring.
 
-    Such settings in a configuration file or in the environment are ignored, as in every command that measures nothing.
+    Such settings in a configuration file or in the environment are ignored, as in every command that measures
+    nothing.
     """
     # A file is asked for some of its cases and sessions; the rest was decided when it was measured.
     decided = {*options.measuring(), *SavingOptions.declared} - {"filter", "skip", "sessions"}
@@ -66,8 +67,8 @@ def _refuse_measuring(options: NoiseOptions) -> None:
 
 
 def _load_cases(file: str, options: SelectionOptions) -> Run:
-    """Return the result with the cases that --filter and --skip leave. Raises InputError, and UsageError if none is
-    left."""
+    """Return the result with the cases that --filter and --skip leave. Raises InputError, and UsageError if
+    none is left."""
     import msgspec
 
     from gpubench.result import store
@@ -84,7 +85,7 @@ def _load_cases(file: str, options: SelectionOptions) -> Run:
 
 
 def _measure(options: NoiseOptions, began: float) -> Run:
-    """Measure the sessions of both sides and save them as `run` does."""
+    """Measure the sessions of both sides, and save them as `run` does."""
     import msgspec
 
     from gpubench.cli import delivery, progress, request
@@ -114,10 +115,10 @@ def _measure(options: NoiseOptions, began: float) -> Run:
 
 
 def judge_sessions(run: Run, sessions: int) -> Noise:
-    """Return the noise of the sessions measured here.
+    """Return the noise of the sessions that were measured here.
 
-    Raises GpubenchError if they are too few. Its reason says what went wrong, and its exit code is the run's, if that
-    is not 0.
+    Raises GpubenchError if there are too few. Its reason says what went wrong, and its exit code is that of the
+    run unless that is 0.
     """
     from gpubench.compare.two_runs import noise
 
@@ -128,7 +129,7 @@ def judge_sessions(run: Run, sessions: int) -> Noise:
 
 
 def _cut_short(run: Run, sessions: int) -> bool:
-    """Return whether the budget ended before `sessions` sessions of all cases were measured."""
+    """Return whether the budget ended before all cases were measured in `sessions` sessions."""
     from gpubench.result.run import Measurement
 
     counting = {session.index for session in run.sessions if not session.superseded}
@@ -167,7 +168,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 
 
 def _check_output(path: str) -> None:
-    """Check before measuring that the document can be saved as `path`. Raises UsageError if it cannot."""
+    """Check, before measuring, that the document can be saved as `path`. Raises UsageError if it cannot."""
     from gpubench.result import store
 
     if path != "-" and not store.is_result_name(path):
@@ -179,7 +180,7 @@ def _check_output(path: str) -> None:
 
 
 def _save(document: Noise, path: str) -> None:
-    """Replace `path` by the document. `-` means standard output. Raises GpubenchError."""
+    """Write the document to the file `path`, or to standard output for `-`. Raises GpubenchError."""
     from gpubench.cli import delivery
     from gpubench.result import store
 

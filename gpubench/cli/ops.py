@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gpubench.kernels.contract.kernel import Kernel
     from gpubench.kernels.contract.op import Op, Operand
 
-_MOST_INPUTS = 6  # more of them have no shapes in a table
-_PROBE = 64  # the size at which a cost is shown that no formula fits
-_BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: this one and a few below
+_MOST_INPUTS = 6  # a table shows no shapes of an op with more inputs
+_PROBE = 64  # the size at which a cost is shown if no formula fits
+_BASE = 1 << 40  # the size at which a cost is evaluated to find its formula, with a few smaller ones
 
 
 def ops(options: OpsOptions) -> None:
@@ -47,7 +47,7 @@ def ops(options: OpsOptions) -> None:
 
 
 def listing() -> str:
-    """Return the groups as headings, with the name and one sentence of each op."""
+    """Return the ops by group, with the name and one sentence of each op."""
     from gpubench import kernels
 
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in kernels.groups()}
@@ -73,8 +73,8 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Return blocks of pairs (word, text), with the text wrapped to the terminal's width, or to 80 columns without
-    one."""
+    """Return blocks of pairs (word, text) in two columns. The text is wrapped to the width of the terminal, or
+    to 80 columns if there is none."""
     import shutil
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
@@ -88,9 +88,10 @@ def _two_columns(blocks: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names and groups, or to all ops without `words`.
+    """Apply `show` to the ops of these names and groups, or to all ops if there are no `words`.
 
-    Returns the results, and by name why other ops cannot be shown. Raises UsageError.
+    Returns the results, and for each op that cannot be shown the reason by its name. Raises UsageError for an
+    unknown word.
     """
     from gpubench import kernels
 
@@ -103,7 +104,8 @@ def _show_words(words: Sequence[str] | None, show: Callable[[Op], Any]) -> tuple
 
 
 def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], dict[str, str]]:
-    """Apply `show` to the ops of these names. Returns the results, and by name why broken ops are missing."""
+    """Apply `show` to the ops of these names. Returns the results, and for each broken op the reason by its
+    name."""
     from gpubench import kernels
     from gpubench.base import plugins
 
@@ -121,14 +123,14 @@ def _show(names: Sequence[str], show: Callable[[Op], Any]) -> tuple[list[Any], d
 class Listed(NamedTuple):
     """A backend as a column of the list."""
 
-    name: str  # of the backend
-    implementations: tuple[str, ...]  # that it has
-    brought: Mapping[str, tuple[Kernel, ...]] = {}  # variants of kernels by op
-    kind: str | None = None  # of its devices
+    name: str  # name of the backend
+    implementations: tuple[str, ...]  # its implementations
+    brought: Mapping[str, tuple[Kernel, ...]] = {}  # kernels that it brings, by op
+    kind: str | None = None  # kind of its devices
 
 
 def listed_backends() -> list[Listed]:
-    """Return the backends that `auto` tries. A worker asks the backends of other packages."""
+    """Return the backends that `auto` tries. A worker asks the backends of other packages for their facts."""
     from gpubench import backends
 
     facts = {name: backends.facts(name) for name in backends.usual()}
@@ -177,7 +179,8 @@ def formula(cost: Callable[[int], int]) -> str:
 
     A cost that is neither is shown by its value at one size.
     """
-    # Coefficients as the digits of one value: to a base so large that no coefficient, of either sign, reaches half.
+    # The coefficients are the digits of one value in a base so large that each coefficient is less than half of
+    # it.
     base, probes = _BASE, (_BASE >> 8, _BASE >> 7, _BASE >> 6)
     rest, scales = cost(base), list[int]()
     while rest and len(scales) < 4:
@@ -209,21 +212,22 @@ def _polynomial(scales: list[int]) -> str:
 
 
 def _shape(operand: Operand) -> list[str]:
-    """Return the operand's extents, each as a formula in n."""
+    """Return the extents of the operand, each as a formula in n."""
     written, shape = _writer([operand]), operand.shape
     return [written(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
 
 
 def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
-    """Return the function that writes a cost of these operands.
+    """Return the function that writes a cost of these operands as text.
 
-    A text's length has no formula, and the search for one would encode the whole text. So texts show one size.
+    The length of a text has no formula, and the search for one would encode the whole text. So for texts the
+    cost is shown at one size.
     """
     return _at_one_size if any(operand.dtype == "uint8" for operand in operands) else formula
 
 
 def _facts(op: Mapping[str, Any]) -> dict[str, str]:
-    """Return an op's cells for a table, by their headings."""
+    """Return the cells of an op for a table, by their headings."""
     from gpubench.base.units import truncate
     from gpubench.result.case import SHORT_DTYPES
 
@@ -263,7 +267,7 @@ def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
 
 
 def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
-    """Return the JSON fields of an op."""
+    """Return the fields of an op for JSON."""
 
     def shapes(operands: Sequence[Operand]) -> list[dict[str, Any]]:
         return [{"name": operand.name, "shape": _shape(operand)} for operand in operands]

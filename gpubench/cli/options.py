@@ -1,8 +1,10 @@
-"""Every option of every command, declared once: its name, type, default, help, heading and place in a file's plan.
+"""Every option of every command, declared once: its name, type, default, help, heading and place in a file's
+plan.
 
-The parser, the configuration files, the environment, `--append` and `--like`, `--show-config` and docs/cli.md read
-these declarations. An option `some_option` is `--some-option` on the command line, `some-option` in a file and
-`GPUBENCH_SOME_OPTION` in the environment. This module imports nothing heavy, because `--help` loads it.
+The parser, the configuration files, the environment, `--append` and `--like`, `--show-config` and docs/cli.md
+use these declarations. An option `some_option` is `--some-option` on the command line, `some-option` in a file
+and `GPUBENCH_SOME_OPTION` in the environment. This module imports nothing that takes long, because `--help`
+imports it.
 """
 
 import functools
@@ -49,15 +51,15 @@ JSON = option(None, OUTPUT, "Same as --format json.", long_name="json")
 
 
 class ColorOptions(CommandOptions):
-    """The options of a command that draws."""
+    """The options of commands that use colour."""
 
     color: str = COLOR
     ascii: bool = ASCII
 
 
 class CommonOptions(CommandOptions):
-    """The options of every command. Commands that do not need them accept them too, so that a script may add them
-    anywhere."""
+    """The options of every command. A command accepts them even if it does not need them, so that scripts may
+    always add them."""
 
     quiet: bool = option(None, OUTPUT, "Errors only on stderr.", letter="-q")
     verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v")
@@ -74,7 +76,7 @@ class CommonOptions(CommandOptions):
 
 
 class SelectionOptions(CommandOptions):
-    """The choice of the measured cases and devices."""
+    """The options that choose the cases and devices to measure."""
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), health (is a GPU as fast as its like) or claims (docs/claims.md). "
@@ -121,7 +123,8 @@ class SelectionOptions(CommandOptions):
 
     @classmethod
     def measuring(cls) -> list[str]:
-        """Return the names of the options that choose cases or say how to measure them, including options of wings."""
+        """Return the names of the options that choose cases or say how to measure them, including those of
+        wings."""
         own = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
         return [name for name, declared in cls.declared.items() if name in own or declared.answer]
 
@@ -130,17 +133,17 @@ class SelectionOptions(CommandOptions):
         return {}
 
     def wish(self, request: Any, settings: Any) -> Any:
-        """Return the DeviceRequest after the changes by options of wings."""
+        """Return the DeviceRequest `request`, changed by options of wings."""
         return request
 
     def fit(self, spec: Any) -> Any:
-        """Return the RunSpec after the changes by options of wings for the present devices. Raises
+        """Return the RunSpec `spec`, changed by options of wings for the devices that are there. Raises
         RequiredUnavailable."""
         return spec
 
 
 class SamplingOptions(CommandOptions):
-    """The time and the precision of the measurement."""
+    """The options for the time and the precision of measurements."""
 
     quick: bool = option(None, LONG, "1 session, precision 5 %.", answer="preset",
         brief=True)
@@ -165,7 +168,7 @@ class SamplingOptions(CommandOptions):
 
 
 class ConditionOptions(CommandOptions):
-    """The conditions that make measurements comparable or that show an effect."""
+    """The options for conditions of measurements, such as the order of cases and the state of caches."""
 
     order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
         answer="order")
@@ -179,7 +182,7 @@ class ConditionOptions(CommandOptions):
 
 
 class SavingOptions(CommandOptions):
-    """The place of a measured result."""
+    """The options for where results are saved."""
 
     results_dir: Path | None = option("DIR", OUTPUT, "Where results go without -o. Default: results.")
     no_save: bool = option(None, OUTPUT, "Keep no result file.")
@@ -191,7 +194,7 @@ TIME_UNIT = option("|".join(TIME_UNITS), OUTPUT, "Unit of times in tables.", def
 
 
 class RowOptions(CommandOptions):
-    """The baseline of a report, its claims, and the rows and columns that it shows."""
+    """The options for the baseline of a report, its claims, and its rows and columns."""
 
     baseline: str | None = option("ID", OUTPUT,
         "DEVICE, IMPLEMENTATION or IMPLEMENTATION@DEVICE (default: best CPU implementation).")
@@ -203,7 +206,7 @@ class RowOptions(CommandOptions):
 
 
 class GateOptions(CommandOptions):
-    """The gates of a report."""
+    """The options for gates of a report."""
 
     min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is slower than X times "
         "the baseline, or has no number; repeatable.")
@@ -211,7 +214,7 @@ class GateOptions(CommandOptions):
 
 
 class CiOptions(CommandOptions):
-    """The outputs for continuous integration."""
+    """The options for continuous integration."""
 
     summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.")
     annotations: str = option("auto|always|never", CI, "Failed gates and warnings as ::error and ::warning on "
@@ -223,7 +226,7 @@ class CiOptions(CommandOptions):
 
 
 class PlotOptions(CommandOptions):
-    """Charts as files."""
+    """The options for charts as files."""
 
     plots: Path | None = option("DIR", OUTPUT, "Write the charts into this folder.")
     plot_format: str = option("svg|png", OUTPUT, "How --plots writes them.", default="svg")
@@ -233,7 +236,7 @@ class PlotOptions(CommandOptions):
 
 
 class DetectedOptions(CommandOptions):
-    """The options of an inspection."""
+    """The options of an inspection of a machine."""
 
     as_json: bool = JSON
     format: str | None = option("table|plain|json|markdown|env", OUTPUT,
@@ -266,7 +269,7 @@ class DetectOptions(DetectedOptions, ColorOptions, CommonOptions):
 
 
 class ResultOptions(SavingOptions):
-    """The files of the result of `run` and of its reports."""
+    """The options for the files of a result and of its reports."""
 
     output: list[str] | None = option("FILE", OUTPUT, "Result (.json, .json.gz), events (.jsonl) or report "
         "(.md .html .csv .txt); repeatable.", letter="-o",
@@ -321,7 +324,8 @@ class NoiseOptions(
     SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions,
     ColorOptions, CommonOptions,
 ):
-    """The options of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
+    """The options of `gpubench noise`: its own, and those of `run` that choose cases and say how to measure
+    them."""
 
     file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.")
     sessions: int = option("N", LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
@@ -366,12 +370,12 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
     purpose = "Render saved results."
 
     def whole(self, files: Sequence[tuple[str, Any]], format: str, *, to_terminal: bool) -> int | None:
-        """Report files that are no results in their own way, and return the exit code. Returns None if that does not
-        apply."""
+        """Report files that are no results in their own way, and return the exit code. Returns None if the
+        files are results."""
         return None
 
     def runs(self, files: Sequence[tuple[str, Any]]) -> list[Any] | None:
-        """Return the runs of all files that an option chooses. Returns None if no option chooses runs."""
+        """Return the runs of the files that an option of a wing chooses. Returns None if no option does."""
         return None
 
     examples = (
@@ -382,7 +386,7 @@ class ReportOptions(RowOptions, PlotOptions, GateOptions, CiOptions, ColorOption
 
 
 class JudgingOptions(CiOptions, ColorOptions, CommonOptions):
-    """The options that say what counts as a regression and how a comparison is written."""
+    """The options for what counts as a regression, and for how a comparison is written."""
 
     as_json: bool = JSON
     format: str | None = option("table|plain|markdown|html|json|csv", OUTPUT,
@@ -466,7 +470,7 @@ class AdviseOptions(CommonOptions):
     )
 
     def amend(self, advice: Any) -> Any:
-        """Return the Advice after the changes by options of wings. Raises UsageError."""
+        """Return the Advice, changed by options of wings. Raises UsageError."""
         return advice
 
 
@@ -494,8 +498,8 @@ _OWN: dict[str, type[CommandOptions]] = {
 
 @functools.cache
 def commands() -> dict[str, type[CommandOptions]]:
-    """Return the options of every command, including commands of gpubench's wings. Wings of other packages are added
-    later."""
+    """Return the options class of every command by name, including commands of gpubench's wings. Commands of
+    other packages are added later."""
     by_name = dict(_OWN)
     wings.tell_broken()
     for wing in wings.own():
@@ -504,7 +508,8 @@ def commands() -> dict[str, type[CommandOptions]]:
 
 
 def extend(by_name: dict[str, type[CommandOptions]], wing: wings.Wing) -> None:
-    """Add the commands of a wing. If a command already exists, its options and the wing's are joined."""
+    """Add the commands of a wing. The options of a wing for an existing command are added to those of the
+    command."""
     for name, kind in wings.find_all(wing.commands).items():
         before = by_name.get(name, kind)
         by_name[name] = kind if issubclass(kind, before) else type(kind.__name__, (kind, before), {})

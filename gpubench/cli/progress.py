@@ -1,7 +1,7 @@
 """The messages of a run while it goes on.
 
-First comes what it measures, how long that takes and whether other programs disturb it. Then come live lines or plain
-lines on stderr, or events as JSON lines.
+First it shows what it measures, how long that takes and whether other programs disturb it. Then there are live
+lines or plain lines on stderr, or events as JSON lines.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def plan_text(ops: Sequence[str], seconds: float) -> str:
 
 
 def counted_plan(spec: RunSpec) -> str:
-    """Return `Measuring matmul: 12 cases in 3 sessions`, for a run without a time limit. Its first cases show its
-    duration."""
+    """Return `Measuring matmul: 12 cases in 3 sessions`, for a run without a time limit."""
     cases = sum(len(item.cases) for item in plan_workloads(spec))
     sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
     verb = "Checking" if spec.check_only else "Measuring"
@@ -92,8 +91,8 @@ def about(seconds: float) -> str:
 
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
-    """Call `find` and return its RunSpec. Show the plan on `display` as early as it is known, and what disturbs the
-    run."""
+    """Call `find` and return its RunSpec. Show the plan on `display` as soon as it is known, and whether other
+    programs disturb the run."""
     before = processes.read_cpu_times()
     told_s: list[float] = []
 
@@ -116,9 +115,10 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
 
 
 def busy(before: processes.CpuTimes | None, now: processes.CpuTimes | None, *, repeats: bool) -> str | None:
-    """Return what to expect if other programs have used the CPUs since `before`.
+    """Return what to expect if other programs have used the CPUs between the readings `before` and `now`.
+    Returns None if the load is low or unknown.
 
-    `repeats`: disturbed sessions are measured again. Returns None if the load is low or unknown.
+    `repeats`: disturbed sessions are measured again.
     """
     share = max(part or 0.0 for part in processes.load_between(before, now))
     if share <= BUSY_SHARE:
@@ -135,29 +135,31 @@ WIDTH = 100
 
 
 class Display:
-    """A Sink that shows the progress of a run. This base class shows nothing."""
+    """Base class of displays of the progress of a run. A display is a Sink of events. The base class shows
+    nothing."""
 
     def say(self, text: str) -> None:
-        """Show a line about the whole run: its plan, and what limits it."""
+        """Show a line about the whole run, such as its plan."""
 
     def searches(self) -> None:
-        """Announce that the plan grows during the run, so the number of cases is known only at the end."""
+        """Note that the plan grows during the run, so that the number of cases is known only at the end."""
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return `save`, wrapped if the display also reads the saved run: a terminal shows the answer so far."""
+        """Return `save`, or a function around it if the display also uses the saved run, as a terminal does for
+        the answer so far."""
         return save
 
     def __call__(self, event: Event) -> None:
         """Show the event."""
 
     def close(self) -> None:
-        """Release the terminal, also after an error."""
+        """Release the terminal. It is also called after an error."""
 
 
 def display(
     *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
 ) -> Display:
-    """Return a suitable display: none, live lines, or plain lines."""
+    """Return a suitable display: one that shows nothing, live lines, or plain lines."""
     stream = surviving(stream or sys.stderr)
     if quiet or no_progress:
         return Display()
@@ -168,7 +170,7 @@ def display(
 
 @contextlib.contextmanager
 def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
-    """Provide a display while something is measured, then release the terminal, also after an error."""
+    """Provide a display for the `with` block, and close it at the end, also after an error."""
     live = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
     try:
         yield live
@@ -177,18 +179,18 @@ def show(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iter
 
 
 def out_of(number: int, cases: int, between: str, *, grows: bool) -> str:
-    """Return the total after the number of a case, such as ` of 40`. Returns an empty text if the plan grows."""
+    """Return the number of all cases as text, such as ` of 40`. Returns an empty text if the plan grows."""
     return "" if grows else f"{between}{max(number, cases)}"
 
 
 def tells_time(number: int, cases: int, *, grows: bool) -> bool:
-    """Return whether the finished cases are enough to predict the remaining time. The first ones include one-time
-    costs."""
+    """Return whether enough cases are finished to predict the remaining time. The first ones include costs that
+    occur only once."""
     return grows or 10 * number >= cases
 
 
 def again(event: SessionAgain, *, grows: bool) -> str:
-    """Return why a session is repeated, and the new number of cases unless the plan grows."""
+    """Return why a session is repeated, with the new number of cases unless the plan grows."""
     share = f"{event.share:.0%}".replace("%", " %")
     why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
     return why if grows else f"{why} {event.cases} cases in all"
@@ -232,8 +234,8 @@ def remaining(seconds: float | None) -> str:
 
 
 class _Lines(Display):
-    """A display of one line for each case of a session, however often a search measures it, and of a line after long
-    silence."""
+    """A display with one line for each case in each session, however often a search measures the case, and a
+    line after a long silence."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -245,7 +247,7 @@ class _Lines(Display):
         self._say(text, whole=True)
 
     def searches(self) -> None:
-        """Leave out the number of cases from now on."""
+        """Do not show the number of cases from now on."""
         self._grows = True
 
     def __call__(self, event: Event) -> None:
@@ -261,7 +263,7 @@ class _Lines(Display):
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _tell_case(self, event: CaseDone) -> None:
-        """Print the outcome of a case, once for each session; a case without a number is printed each time."""
+        """Print the outcome of a case, once in each session. A case without a number is printed each time."""
         broken = _without_number(event) is not None
         case = event.outcome.id, event.session
         if case in self._told and not broken:
@@ -272,25 +274,27 @@ class _Lines(Display):
         self._say(f"[{done:>3}{total}] {event.outcome.id}  {describe(event)}", whole=broken)
 
     def _say(self, text: str, *, whole: bool = False) -> None:
-        """Print one line, cut to WIDTH. `whole` keeps all of it: the end of a reason often says what helps."""
+        """Print one line, cut to WIDTH. `whole`: do not cut it, because the end of a reason often says what
+        helps."""
         self._spoke = time.monotonic()
         line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         print(line, file=self._stream, flush=True)
 
 
 # ---------------------------------------------------------------- on a terminal: the answer, which fills
-# Everything is drawn from the runner's events, hence between two blocks: nothing is drawn while a sample is timed.
+# Everything is drawn at events of the runner, which occur between blocks, so nothing is drawn while a sample is
+# timed.
 
 REDRAW_S = 0.25
-# The table changes this often at most, and takes this share of a run at most.
+# Least seconds between two changes of the table, and the largest share of the run's time that it may take.
 TABLE_S, TABLE_SHARE = 1.0, 0.02
 
 
 class Live(Display):
-    """A display of live lines without any style, cleared before the result.
+    """A display of live lines without any style, which are cleared before the result is printed.
 
-    Shows the plan, the answer so far, the last problem, and the current step. Nothing is lost when the lines go: the
-    final screen repeats or counts it.
+    It shows the plan, the answer so far, the last problem, and the current step. The final screen repeats or
+    counts everything that is lost when the lines are cleared.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -318,11 +322,11 @@ class Live(Display):
         self._draw(at_once=True)
 
     def searches(self) -> None:
-        """Leave out the number of cases from now on."""
+        """Do not show the number of cases from now on."""
         self._grows = True
 
     def watching(self, save: Save, look: RenderOptions) -> Save:
-        """Return `save`, wrapped so that the display shows the answer of each saved run."""
+        """Return a function that calls `save` and lets the display show the answer of each saved run."""
         self._answer = AnswerSoFar(look)
 
         def seen(run: Run) -> None:
@@ -358,7 +362,7 @@ class Live(Display):
         self._draw(at_once=True)
 
     def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """Draw the current step. What changes most comes first, because a narrow terminal cuts the end."""
+        """Show the current step. What changes most comes first, because a narrow terminal cuts the end."""
         session = (
             f"session {event.session + 1} of {event.sessions}" if event.session < event.sessions > 1 else ""
         )
@@ -386,7 +390,7 @@ class Live(Display):
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _fill(self, now: float) -> None:
-        """Update the answer, but not so often that its computation takes more than TABLE_SHARE of the time."""
+        """Update the answer, but so rarely that computing it takes at most TABLE_SHARE of the time."""
         if self._answer is None or self._run is None or now < self._next_table:
             return
         self._table = self._answer.lines(self._run, min(self._live.console.width, WIDTH))
@@ -407,12 +411,12 @@ SUFFIX = ".jsonl"
 
 
 class EventLog:
-    """A writer of JSON lines, for the runner's events and each saved state of the run.
+    """Writes the runner's events, and conclusions from the saved run, as JSON lines.
 
-    The lines go to stdout and to those `paths` that end in .jsonl. A case is reported after its last session, and again
-    at the end if more is known then. So the last `case-complete` line of each id, and the lines after them, equal the
-    output of `report --format jsonl`. `errors` holds the errors of failed streams; the run goes on without these
-    streams.
+    The lines are written to stdout and to those `paths` that end in .jsonl. A case is reported after its last
+    session, and again at the end if more is known then. So the last `case-complete` line of each id, and the
+    lines after them, equal the output of `report --format jsonl`. `errors` has the errors of streams that
+    failed, without which the run goes on.
     """
 
     def __init__(self, run: Run, paths: Sequence[str], *, to_stdout: bool) -> None:
@@ -447,7 +451,8 @@ class EventLog:
         return both
 
     def watching(self, save: Save) -> Save:
-        """Return `save`, wrapped so that the log sees the run: an estimate needs its devices and sessions."""
+        """Return a function that calls `save` and lets the log know the run, whose devices and sessions an
+        estimate needs."""
 
         def seen(run: Run) -> None:
             self._run = run
@@ -456,8 +461,8 @@ class EventLog:
         return seen
 
     def finish(self, analysis: Analysis) -> None:
-        """Write unreported cases, the conclusions and the end, from the run as its file has it. Then close the
-        files."""
+        """Write cases that were not reported, the conclusions and the end, from the run as its file has it.
+        Then close the files."""
         if self._streams:
             for case in analysis.cases:
                 self._tell(lines.case_complete(case))
@@ -470,7 +475,7 @@ class EventLog:
             self._open.close()
 
     def _case(self, outcome: Outcome) -> lines.CaseComplete:
-        """Return the line of a case, with its numbers rounded as in the file."""
+        """Return the line of a case, with numbers rounded as in the file."""
         outcome = msgspec.convert(round_numbers(msgspec.to_builtins(outcome)), Outcome)
         kinds = {device.id: device.kind for device in self._run.devices}
         kind = device_kind(outcome.case.device_id, kinds)

@@ -1,4 +1,4 @@
-"""`gpubench report`: renders saved results. Reads only result files."""
+"""`gpubench report`: shows saved results. It reads only result files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Collection(Protocol):
-    """A file of several results, of a kind that a wing provides."""
+    """A document with several results, of a kind that a wing adds."""
 
     def runs_beside(self, path: str) -> list[Run]:
-        """Return the runs that the file at `path` holds or names. Print on stderr which parts brought no run."""
+        """Return the runs that the document at `path` contains or names. Prints on stderr which parts have no
+        run."""
 
 
 def report(options: ReportOptions) -> int:
@@ -71,10 +72,11 @@ def report(options: ReportOptions) -> int:
 
 
 def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str, Run | Collection]], bool]:
-    """Return the content of the files, a folder's files oldest first, and whether a file of a folder is damaged.
+    """Return the contents of the files, those of a folder oldest first, and whether a file of a folder is
+    damaged.
 
-    Prints on stderr which files of a folder are left out: files of other programs, and damaged ones. Raises InputError
-    for a bad file that the user named, and for a folder without a result.
+    Prints on stderr which files of a folder are left out: files of other programs, and damaged ones. Raises
+    InputError for a bad file that the user named, and for a folder without a result.
     """
     from gpubench.result import store
 
@@ -102,7 +104,7 @@ def _documents(paths: Sequence[object], *, quiet: bool) -> tuple[list[tuple[str,
 
 
 def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, Run]]:
-    """Return the runs of all files, each with its file. Raises InputError if there is none."""
+    """Return the runs of all documents, each with its file. Raises InputError if there is none."""
     from gpubench.result.run import Run
 
     runs = [
@@ -119,7 +121,7 @@ def _runs(documents: Sequence[tuple[str, Run | Collection]]) -> list[tuple[str, 
 
 
 def document(path: str) -> Run | Collection:
-    """Return the result, or a wing's document, in `path` (`-`: standard input). Raises InputError."""
+    """Return the result, or a document of a wing, in `path` (`-`: standard input). Raises InputError."""
     import msgspec
 
     from gpubench.result import store

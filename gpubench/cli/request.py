@@ -1,6 +1,6 @@
-"""The step from the typed options of `run` to the runner's input. `noise` uses it too.
+"""From the typed options of `run` to the input of the runner. `noise` uses it, too.
 
-In `--ops`, the word `claims` stands for the ops, sizes and cases that answer a table of claims.
+In `--ops`, the word `claims` means the ops, sizes and cases that answer a table of claims.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gpubench.result.run import Device, RunWarning, Selection, Settings, warning
 from gpubench.result.store import default_results_dir
 
 CLAIMS = "claims"  # the word of --ops
-STEP = 4  # sizes inside the range of a break-even lie at most so far apart
+STEP = 4  # largest ratio of neighbouring sizes inside the range of a break-even
 
 
 class _Part(NamedTuple):
-    """A selector of a claim, and its segments as far as they are written."""
+    """A selector in a claim."""
 
-    claim: Claim  # that it is of
-    text: str  # as far as it is written
+    claim: Claim  # the claim
+    text: str  # the selector as it is written, which may be incomplete
 
     @property
     def segments(self) -> list[str]:
@@ -50,22 +50,23 @@ class _Part(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """The ops that the selector names; an empty list if any op answers it."""
+        """The ops that the selector names; an empty list if it allows any op."""
         word = self.segments[0]
         return [word] if word in kernels.names() else list(kernels.groups().get(word, ()))
 
     @property
     def variant(self) -> str:
-        """The kernel that the selector names: `tiled` for `tuned-tiled`."""
+        """The kernel that the selector names: `tiled` for `tuned-tiled`; empty if it names none."""
         return self.segments[3].partition("-")[2]
 
     @property
     def kind(self) -> str:
-        """The kind of device that answers the selector."""
+        """The kind of device that the selector is about."""
         return self.claim.device or ("hybrid" if "@hybrid" in self.text else "gpu")
 
     def sizes(self, ladder: Ladder) -> list[int]:
-        """Return the named sizes; else sizes around the claimed break-even; else the largest size of the op."""
+        """Return the sizes that the selector names, or else sizes around the claimed break-even, or else the
+        largest size of the ladder."""
         size = self.segments[1].partition(",")[0].removeprefix("n=")
         if size[:1].isdigit():
             return parse_sizes(size.replace("..", ":"))
@@ -80,7 +81,7 @@ class _Part(NamedTuple):
 
 
 class ClaimPlan:
-    """The options of `run` that measure what the claims need."""
+    """The measurements that a table of claims needs."""
 
     def __init__(self, claims: Iterable[Claim]) -> None:
         self._parts = [_Part(claim, text) for claim in claims for text in _selectors(claim)]
@@ -93,7 +94,8 @@ class ClaimPlan:
                 self.sizes[op] = sorted({*self.sizes.get(op, []), *named})
 
     def options(self, options: RunOptions) -> RunOptions:
-        """Return the options with the claims' ops in place of the word `claims`. Other words and options stay."""
+        """Return the options with the ops and sizes of the claims in place of the word `claims`. Other words
+        and options stay. Raises UsageError if no claim names an op."""
         if not self.sizes:
             raise UsageError(
                 "empty-selection", f"--ops {CLAIMS} measures nothing", why="no claim names an op of gpubench"
@@ -111,11 +113,12 @@ class ClaimPlan:
         )  # fmt: skip
 
     def keep(self, devices: Sequence[Device], keep: Callable[[Case], bool] | None) -> Callable[[Case], bool]:
-        """Return a filter of the cases. It keeps all cases of the CPU, and a claim's cases on devices of the claim's
-        kind.
+        """Return a filter of cases. It keeps all cases of the CPU, and the cases that a claim selects on
+        devices of the claim's kind.
 
-        A GPU is also measured with copies, because the table shows them. A second backend of the same GPU measures only
-        kernels that a claim names. A split with a software adapter measures nothing.
+        A GPU is also measured with copies, because the table shows them. A second backend of the same GPU
+        measures only kernels that a claim names. A split with a software adapter is not measured. `keep`:
+        another filter that also applies.
         """
         kinds = {device.id: "hybrid" if device.composed else device.kind for device in devices}
         gpus = [device for device in devices if device.kind == "gpu"]
@@ -137,18 +140,19 @@ class ClaimPlan:
 
 
 def _selectors(claim: Claim) -> Iterator[str]:
-    """Yield the selectors of a claim: its cases, the cases beside them, and the cases that they are compared with."""
+    """Yield the selectors of a claim: for its cases, for the cases shown beside them, and for the cases with
+    which they are compared."""
     yield from claim.cases
     yield from (text for text in (claim.also, claim.against) if text and text not in ("cpu", "gpu"))
 
 
 def default_claims(options: RunOptions) -> str | None:
-    """Return the built-in table of claims if `--ops` has the word `claims`, else None."""
+    """Return the name of the built-in table of claims if `--ops` has the word `claims`, or else None."""
     return BUILTIN if CLAIMS in split_words(options.ops) else None
 
 
 def claim_plan(options: RunOptions) -> ClaimPlan | None:
-    """Return the plan of `--ops claims`. Returns None without that word."""
+    """Return the plan of `--ops claims`, or None without that word."""
     table = default_claims(options)
     return None if table is None else ClaimPlan(load(options.claims or table))
 
@@ -159,7 +163,8 @@ Tell = Callable[
 
 
 def request(options: RunOptions, *, began: float, tell: Tell | None = None) -> RunSpec:
-    """Return the plan for the present devices. The budget counts from the monotonic time `began`.
+    """Return the plan for the devices that are there. The budget is counted from the monotonic time `began`.
+    `tell` is called as soon as the options are read.
 
     Raises UsageError for words that match nothing, and RequiredUnavailable for a named device that is absent.
     """
@@ -224,8 +229,8 @@ def devices_of(
 ) -> tuple[DeviceSelection, Machine]:
     """Return the devices to measure, and the machine.
 
-    Detection looks at the hardware while the backends list their devices, in workers with `threads` threads (None: all
-    usable CPUs). Raises RequiredUnavailable for a named device that is absent.
+    Detection looks at the hardware while the backends list their devices, in workers with `threads` threads
+    (None: one for each usable CPU). Raises RequiredUnavailable for a named device that is absent.
     """
     threads = threads or detect.this_host().cpu.available.value
     with ThreadPoolExecutor(1) as beside:
@@ -235,10 +240,10 @@ def devices_of(
 
 
 def _wish(options: RunOptions) -> DeviceRequest:
-    """Return the requested devices, chosen by a mode or by name.
+    """Return the requested devices, which are chosen by a mode or by name.
 
-    `--mode auto` prints detection's recommendation on stderr, and requires no device that is absent. Raises UsageError
-    for a mode together with named devices.
+    `--mode auto` prints the recommendation of detection on stderr, and does not require devices that are
+    absent. Raises UsageError for a mode together with named devices.
     """
     named = options.backends != "auto" or bool(options.devices)
     if options.mode is None:
@@ -258,9 +263,10 @@ def _wish(options: RunOptions) -> DeviceRequest:
 
 
 def with_groups(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """Return the request with device groups added, if a collective is asked for and no device or mode is chosen.
+    """Return the request with device groups added, if a collective is among the ops and no device or mode was
+    chosen.
 
-    If every op is a collective, only the device groups are requested.
+    If every op is a collective, only device groups are requested.
     """
     collective = [op.collective is not None for op in declared.values()]
     if not request.auto or request.mode is not None or not any(collective):
@@ -282,7 +288,7 @@ def _recommend_mode(tell: Callable[[str], None] | None) -> Mode:
 
 
 def _preset_ops(options: RunOptions) -> list[str]:
-    """Return the ops of the requested presets. Presets set the sizes of their ops."""
+    """Return the ops of the requested presets. Presets choose the sizes of their ops."""
     return [op for preset in words.find_presets(options.ops) for op in words.PRESET_OPS[preset]]
 
 
@@ -319,8 +325,8 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
 
 
 class Request:
-    """The request for a run. It holds the selection, the settings and the filter; the present devices change all
-    three."""
+    """The request for a run: selection, settings and filter of cases. All three are adapted to the devices that
+    are there."""
 
     def __init__(
         self,
@@ -340,7 +346,7 @@ class Request:
         self.selection = msgspec.structs.replace(self.selection, **fields)
 
     def on(self, choice: DeviceSelection, machine: Machine) -> RunSpec:
-        """Return what the run needs on the chosen devices.
+        """Return the input of the runner for the chosen devices.
 
         Raises UsageError for more threads than CPUs, and for a variant that no kernel of an op or backend has.
         """
@@ -415,7 +421,8 @@ class Request:
             self._set(budget_s=words.HOST_BUDGET_S)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
-        """Return warnings about conditions that make the figures doubtful before anything is measured."""
+        """Return warnings about conditions that make times doubtful and are known before anything is
+        measured."""
         selection, inputs = self.selection, self.settings.inputs
         warnings = [
             *blas_threads(machine),
@@ -443,7 +450,7 @@ def _with_gpu_id(device: Device, machine: Any) -> Device:
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
-    """Return the values of `K=V` texts by key. Raises UsageError for any other text."""
+    """Return the values of texts `K=V` by key. Raises UsageError for any other text."""
     values = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -456,13 +463,13 @@ def pairs(texts: list[str]) -> dict[str, str]:
 
 
 def blas_threads(machine: Machine) -> list[RunWarning]:
-    """Warn if the BLAS has an unsuitable number of threads. The run sets the number; the user's own programs may
-    not."""
+    """Return a warning if the BLAS has an unsuitable number of threads by default. The run sets the number, but
+    the user's own programs may not."""
     return [warning("blas-threads", noted.text) for noted in machine.warnings if noted.code == "BLAS_THREADS"]
 
 
 def on_battery() -> bool:
-    """Return whether the machine reports that it runs on a battery now."""
+    """Return whether the machine says that it runs on a battery now."""
     try:
         import psutil
 
@@ -473,9 +480,11 @@ def on_battery() -> bool:
 
 
 def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
-    """Warn if the machine runs on a battery or with the governor `powersave`, because a slow CPU is a slow baseline.
+    """Return a warning if the machine runs on a battery or has the governor `powersave`, because a slow CPU is
+    a slow baseline.
 
-    The governor gives only an info: Intel's driver uses that name for its ordinary governor.
+    For the governor the warning is only an info, because Intel's driver uses that name for its ordinary
+    governor.
     """
     if on_battery:
         return [
@@ -490,6 +499,7 @@ def power(governor: str | None, *, on_battery: bool) -> list[RunWarning]:
 
 
 def shared_host(environ: Mapping[str, str]) -> list[RunWarning]:
-    """Warn on a GitHub-hosted runner: it is a virtual machine on a shared host, and each job gets another machine."""
+    """Return a warning on a runner that GitHub hosts: it is a virtual machine on a shared host, and each job
+    gets another one."""
     hosted = environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
     return [warning("shared-host")] if hosted and environ.get("GITHUB_ACTIONS") == "true" else []

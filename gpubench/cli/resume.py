@@ -64,9 +64,10 @@ def request(options: RunOptions, *, began: float, tell: requesting.Tell | None =
 
 
 def result_file(append: str | None) -> str | None:
-    """Return the FILE of `--append`. If the user named a `.part` file, return the result that it belongs to.
+    """Return the FILE of `--append`. If the user named a `.part` file, return the result file to which it
+    belongs.
 
-    Raises UsageError if FILE cannot hold a result.
+    Raises UsageError if FILE cannot be a result file.
     """
     if append is None:
         return None
@@ -94,9 +95,9 @@ def _existing(append: str | None) -> Run | None:
 def _on_same_devices(
     options: RunOptions, plan: Run, began: float, tell: requesting.Tell | None, *, again: bool
 ) -> RunSpec:
-    """Return a new run with the file's selection and settings on the devices that the file names.
+    """Return a new run with the selection and the settings of the file, on the devices that the file names.
 
-    `again`: the new run measures all cases of the file from the beginning.
+    `again`: all cases of the file are measured from the beginning.
     """
     settings = msgspec.structs.replace(plan.settings, protocol=words.PROTOCOL)
     if options.budget is not None:
@@ -120,9 +121,9 @@ def _on_same_devices(
 
 
 def _within(constraints: Constraints, plan: Run) -> Constraints:
-    """Restrict a search that goes on to cases that the file's selection keeps.
+    """Return constraints for a search that goes on: only cases that the selection of the file keeps.
 
-    For each op of the file, only its implementations, regimes and devices in the file are kept.
+    An op of the file keeps only the implementations, regimes and devices that it has in the file.
     """
     kinds = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
@@ -139,8 +140,8 @@ def _kind(case: Case) -> tuple[str, str, str, str, str]:
 
 
 def _reopen(stored: Run, fresh: Run) -> Run:
-    """Return the stored run in the state in which sessions are added: incomplete, and without the warning of a short
-    budget."""
+    """Return the stored run in the state in which sessions can be added: incomplete, and without the warning
+    about a short budget."""
     warnings = [w for w in stored.warnings if w.code != "budget" or w.id is not None or w.severity == "info"]
     earlier = {(w.code, w.message) for w in warnings}
     fresh_warnings = [
@@ -155,7 +156,8 @@ def _reopen(stored: Run, fresh: Run) -> Run:
 
 
 def _paused_s(stored: Run, now: str) -> float:
-    """Return the seconds in which nothing ran so far. A killed run counts as ended when its last block began."""
+    """Return the seconds since the start of the stored run in which nothing was measured. A killed run counts
+    as ended when its last block began."""
     earlier_s = 0.0 if stored.paused_s is UNSET else stored.paused_s
     begun, ended = units.parse_time(now), units.parse_time(stored.finished_at or stored.started_at)
     if stored.finished_at is None and stored.sessions:
@@ -170,7 +172,8 @@ def _paused_s(stored: Run, now: str) -> float:
 
 
 def _software(stored: Run, fresh: Run) -> list[RunWarning]:
-    """Warn if the software has changed, because the report does not tell sessions of two versions apart."""
+    """Return a warning if the software has changed, because the report does not distinguish sessions of two
+    versions."""
     before, after = stored.fingerprint.software.fields, fresh.fingerprint.software.fields
     names = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in names)
@@ -179,7 +182,7 @@ def _software(stored: Run, fresh: Run) -> list[RunWarning]:
 
 
 def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
-    """Raise InputError that names the first fact in which the machine or a device differs."""
+    """Raise an InputError that names the first fact in which the machine or a device differs."""
     for kind in ("machine", "device"):
         before, after = getattr(stored.fingerprint, kind).known, getattr(fresh.fingerprint, kind).known
         # A device that one side lacks is a difference; a fact that nobody knew there is none.
@@ -198,7 +201,8 @@ def _require_same_machine(stored: Run, fresh: Run, option: str) -> None:
 
 
 def _require_same_functions(stored: Run, option: str) -> None:
-    """Raise InputError that names the first function whose text changed: samples of two texts have no common median."""
+    """Raise an InputError that names the first function whose text changed, because samples of two texts have
+    no common median."""
     for outcome in stored.outcomes:
         digest = kernels.load(outcome.case.op).digest
         if isinstance(outcome, Measurement) and digest and outcome.kernel_hash != digest:
@@ -213,7 +217,7 @@ def _require_same_functions(stored: Run, option: str) -> None:
 
 
 def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
-    """Raise UsageError for the first typed option that contradicts the file's plan."""
+    """Raise UsageError for the first typed option that contradicts the plan of the file."""
     claims = [name for name in sorted(options.explicit) if options.declared[name].answer]
     if not claims:
         return
@@ -245,7 +249,7 @@ def _refuse_contradictions(options: RunOptions, plan: Run, source: str) -> None:
 
 
 def _refuse_another_plan(stored: Run, model: Run, option: str, like: str) -> None:
-    """Raise UsageError if the existing file's plan differs from the plan of the `--like` file."""
+    """Raise UsageError if the plan of the existing file differs from that of the `--like` file."""
     there, model_plan = (_fields(run.selection, run.settings) for run in (stored, model))
     for name in there:
         if name in ("sessions", "budget_s"):  # each call says these for itself
@@ -263,8 +267,8 @@ def _fields(selection: Selection, settings: Settings) -> dict[str, Any]:
 
 
 def _in_order(name: str, plan: dict[str, Any]) -> Any:
-    """Return a field of a plan. Backends and devices are sorted, because their order may differ between a file and
-    options."""
+    """Return a field of a plan. Backends and devices are sorted, because their order may differ between a file
+    and options."""
     return sorted(plan[name]) if name in ("backends", "devices") else plan[name]
 
 
@@ -280,7 +284,8 @@ def _backends_of(plan: Run) -> set[str]:
 
 
 def _named_backends(options: RunOptions, plan: Run) -> set[str]:
-    """Return the requested backends. `auto`, or only optional names such as `cupy?`, means the file's backends."""
+    """Return the requested backends. `auto`, or only optional names such as `cupy?`, means the backends of the
+    file."""
     named, there = set(words.words(options.backends, "--backends")), _backends_of(plan)
     required = {name for name in named if not name.endswith("?")}
     if "auto" in named or not required:
@@ -304,7 +309,8 @@ def _text(value: Any) -> str:
 
 
 def require_words(plan: Run, source: str) -> None:
-    """Raise InputError with the first word of the plan that this gpubench does not know."""
+    """Raise an InputError with the first op, implementation, regime or backend of the plan that this gpubench
+    does not have."""
     chosen = plan.selection
     for op in dict.fromkeys([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
         _require_op(op, source)

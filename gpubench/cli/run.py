@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubench.measure.schedule import RunSpec
     from gpubench.report.document import Plan
 
-# So many cases of a plan stand on a line each.
+# Most cases of a plan that are shown on a line each.
 SCREEN = 40
 
 
@@ -80,7 +80,7 @@ def run(options: RunOptions) -> int:
 
 
 def _request(options: RunOptions, began: float, gates: Gates, tell: Tell | None) -> RunSpec:
-    """Return what is measured, after the gates and the baseline have been checked against it."""
+    """Return the input of the runner, after the gates and the baseline have been checked against it."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, began=began, tell=tell)
@@ -108,9 +108,10 @@ def _plan(request: RunSpec) -> Plan:
 
 
 def _plan_text(plan: Plan, style: ReportStyle) -> str:
-    """Return a plan as JSON, or as text with a line for each case and skip, and the expected duration at the end.
+    """Return a plan as JSON, or as text with a line for each case and skip and the expected duration at the
+    end.
 
-    More cases than SCREEN are grouped.
+    If there are more cases than SCREEN, they are shown in groups.
     """
     from gpubench.base.units import count_noun, format_seconds
 

@@ -1,8 +1,10 @@
-"""The options of `run` as a Selection, Settings and a DeviceRequest. Every unknown word gets a suggestion.
+"""Turns the options of `run` into a Selection, Settings and a DeviceRequest. For every unknown word a similar
+one is suggested.
 
-In `--ops`, `roofline` and `health` stand for some ops at sizes of their own. `roofline` shows what each device can do.
-`health` shows whether a GPU is as fast as others of its model, and with several GPUs how fast their links are; fleets
-are compared by it. Functions of a user are words too: `options.py`, `options.py:pairwise`, `--ops options.py,add`.
+In `--ops`, the presets `roofline` and `health` mean some ops at certain sizes. `roofline` shows what each
+device can do. `health` shows whether a GPU is as fast as others of its model, and how fast the links of several
+GPUs are; fleets are compared by it. A user's functions are words, too: `options.py`, `options.py:pairwise`,
+`--ops options.py,add`.
 """
 
 from __future__ import annotations
@@ -41,13 +43,15 @@ from gpubench.result.run import Device, RunWarning, Selection, Settings
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 45.0
-HOST_BUDGET_S = 19.0  # without a device to compare with the CPU: 20 with start and report
-# A search is over after so long, and a budget that holds more gets more sessions: they tell what no size of one does.
+HOST_BUDGET_S = 19.0  # default budget if there is only a CPU: 20 s with start and report
+# Seconds of a session with a search, and the most sessions of a budget. More sessions show what one session
+# cannot.
 SESSION_S, MOST_SESSIONS = 100.0, 3
-# What a machine's first run may take longer: of a budget that nobody named this share, or so many seconds.
+# By how much the first run on a machine may take longer: this share of a default budget, or at least these
+# seconds.
 ONCE_SHARE, ONCE_LEAST_S = 0.25, 10.0
-# Without --sizes the budget is spent on more sizes rather than on precision: one session, and of each case one short
-# block (docs/decisions/0023-passes.md).
+# Settings without --sizes: the budget is used for more sizes instead of more precision, so there is one session
+# with one short block for each case (docs/decisions/0023-passes.md).
 SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -63,12 +67,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sample_s": 0.005,
     },
 }  # fmt: skip
-# Figures of the engine that measures so (docs/measuring.md) never meet those of another one.
+# Version of the way of measuring (docs/measuring.md). Results of different versions are not compared.
 PROTOCOL = 3
 
 
 def words(text: str, option: str) -> list[str]:
-    """Return the items of a comma-separated list. Raises UsageError if it is empty."""
+    """Return the items of a comma-separated list, without duplicates. Raises UsageError if it is empty."""
     items = units.split_words(text)
     if not items:
         raise UsageError(
@@ -79,10 +83,11 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Return the op names for a list of ops and groups, in the order of `gpubench ops`; other packages' ops come last.
+    """Return the names of the ops for a list of ops and groups, in the order of `gpubench ops`. Ops of other
+    packages come last.
 
-    `all` means the usual ops and those of other packages, `roofline` the ops that show the peaks, and `health` the ops
-    that find a slow GPU.
+    `all` means the usual ops and those of other packages, `roofline` the ops that show the peaks, and `health`
+    the ops that find a slow GPU.
     """
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
@@ -109,7 +114,7 @@ def parse_ops(text: str) -> list[str]:
 
 
 def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
-    """Return the ops of these names, and warnings about ops that are broken or whose name was already taken.
+    """Return the ops of these names, and warnings about ops that are broken or whose name is taken.
 
     Raises BadPlugin if no op is left.
     """
@@ -123,8 +128,8 @@ def load_ops(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
 def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
     """Return the sizes by op.
 
-    `OP=LIST` limits a list to one op or group. An op's list wins over its group's, and a group's over a plain list; of
-    two equal ones the later wins. `auto` means the ladder.
+    `OP=LIST` limits a list to one op or group. A list for an op is preferred to one for its group, and that to
+    a plain list. Of two such lists the later one is used. `auto` means the ladder.
     """
     groups = kernels.groups()
     short = {op.rpartition(".")[2]: op for op in ops}
@@ -146,22 +151,22 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
 
 
 def parse_dtypes(text: str) -> list[Dtype]:
-    """Return the dtypes for a list of long or short names."""
+    """Return the dtypes in a list of long or short names. Raises UsageError."""
     long = [LONG_DTYPES.get(word, word) for word in words(text, "--dtypes")]
     return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_implementations(text: str | None) -> list[str]:
-    """Return the named implementations, `library` or `tuned`; both for None or `all`."""
+    """Return the named implementations, `library` or `tuned`; both for None or `all`. Raises UsageError."""
     named = words(text, "--implementations") if text is not None else ["all"]
     implementations = [require_choice(word, [*IMPLEMENTATIONS, "all"], "--implementations") for word in named]
     return list(IMPLEMENTATIONS) if "all" in implementations else implementations
 
 
 def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
-    """Return the regimes of a GPU; the usual regimes for None.
+    """Return the named regimes of a GPU, or the usual ones for None. Raises UsageError.
 
-    `resident` and `in-place` stand for all regimes that begin with these words. `calls`: calls per copy in
+    `resident` and `in-place` mean all regimes that begin with these words. `calls`: calls per copy in
     transfer-once.
     """
     if text is None:
@@ -178,7 +183,7 @@ def parse_regimes(text: str | None, calls: int = 10) -> list[str]:
 
 def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:
     """Return the request for these backends and device ids. A backend with a question mark, such as `cupy?`, is
-    optional."""
+    optional. Raises UsageError."""
     required: list[str] = []
     optional: list[str] = []
     for word in words(backend_text, "--backends"):
@@ -202,7 +207,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
 
 
-# What people call the hardware or its interface, and which backend drives it.
+# The backend by other names that people use for the hardware or its interface.
 _DRIVEN_BY = {"cuda": "cupy", "hip": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
 
 
@@ -211,17 +216,17 @@ def _require_backend(name: str, possible: Sequence[str], option: str) -> None:
     require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
 
 
-# Options that are settings as they stand.
+# Options whose values are settings without conversion.
 GIVEN = (
     "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads",
 )  # fmt: skip
 
 
 def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
-    """Return the settings: the values of the preset, then the given options.
+    """Return the settings: the values of the preset, replaced by the given options.
 
-    If some sizes are not given and there is no preset, the preset is `quick` and the budget decides. `more` doubles the
-    default budget for work after a search (overheads, splits).
+    If some sizes are not given and there is no preset, the preset is `quick` and the budget decides. `more`
+    doubles the default budget, for work after a search (overheads, splits).
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"protocol": PROTOCOL, "preset": name, **PRESETS[name]}
@@ -257,8 +262,10 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
 
 def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
     """Return the shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`. All combinations of the values are shapes.
+    Raises UsageError.
 
-    Each text adds its shapes. OP may be a group. Without OP, the text applies to the ops that declare all its names.
+    Each text adds its shapes. OP may be a group. Without OP, the text applies to the ops that declare all of
+    its names.
     """
     shapes_by_op: Shapes = {}
     for text in texts:
@@ -274,7 +281,8 @@ def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
 
 
 def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
-    """Return the op or group before the colon (or an empty text), and the values by name, in the given order."""
+    """Return the op or group before the colon (or an empty text), and the lists of values by name, in the given
+    order."""
     lists: dict[str, list[str]] = {}
     where, name = "", ""
     for place, item in enumerate(text.split(",")):
@@ -324,8 +332,8 @@ def _refuse_shape(
 
 
 def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
-    """Return the variant names, with `tf32` if it is allowed. Only the devices show whether a kernel has such a
-    name."""
+    """Return the names of variants, with `tf32` if it is allowed. Whether a kernel has such a name is known
+    only with the devices."""
     named = list(dict.fromkeys(word for text in texts for word in words(text, "--variant")))
     if TF32 in named:
         raise UsageError(
@@ -336,7 +344,8 @@ def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
 
 
 def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
-    """Raise UsageError for a name that no kernel has. The ops already include the kernels of the backends."""
+    """Raise UsageError for a name that no kernel has. The ops must already include the kernels of the
+    backends."""
     possible = sorted({name for op in ops.values() for name in variants(op)})
     for word in names:
         if word == TF32:
@@ -350,24 +359,26 @@ def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
 
 
 HEALTH = "health"
-# On every pair, and on device groups: left out where there is one GPU.
+# Ops on pairs of GPUs and on device groups. They are left out if there is only one GPU.
 LINKS = ("p2p", "allreduce")
 PRESET_OPS = {"roofline": ("copy", "matmul"), HEALTH: ("matmul", "copy", "upload", "download", *LINKS)}
 _MIB = 2**20
 _HALVES = ("float16", "bfloat16")
-# An array that no cache holds; where memory is short, a smaller one, and the report says "cache-sized".
+# Bytes of an array that no cache holds, and of a smaller one if memory is short (the report then says
+# "cache-sized").
 _ARRAY_BYTES, _SMALL_ARRAY_BYTES, _SOFTWARE_ARRAY_BYTES = 256 * _MIB, 64 * _MIB, 128 * _MIB
-# What such a copy takes with its margins: two sets of buffers on a device; float64 copies for the check on the host.
+# Memory that such a copy needs, with margins: two sets of buffers on a device, and float64 copies for the check
+# on the host.
 _DEVICE_BYTES, _HOST_BYTES = 1536 * _MIB, 5 * 1024 * _MIB
 _LARGE_DEVICE_BYTES = 8 * 1024 * _MIB
 _MANY_CPUS = 8
 
 
 class Host(NamedTuple):
-    """The facts that decide the sizes on the CPU."""
+    """The facts about the host on which the sizes for a CPU depend."""
 
-    memory_bytes: int | None  # free; None: unknown
-    cpus: int | None  # usable; None: unknown
+    memory_bytes: int | None  # free memory; None: unknown
+    cpus: int | None  # usable CPUs; None: unknown
 
 
 def find_presets(text: str | None) -> list[str]:
@@ -382,11 +393,12 @@ def choose_sizes(
     host: Host,
     keep: Callable[[Case], bool] | None,
 ) -> tuple[Selection, Callable[[Case], bool]]:
-    """Return the selection with sizes for the preset's ops, and a filter that gives each device its own sizes.
+    """Return the selection with sizes for the ops of the preset, and a filter that gives each device its own
+    sizes.
 
-    `health` measures only GPUs and device groups, and each GPU model by the first backend that drives it. A machine
-    without a GPU measures its own devices at the sizes of their peaks. Given sizes stay as they are, on all of these
-    devices.
+    `health` measures only GPUs and device groups, and each GPU model by the first backend that drives it. A
+    machine without a GPU measures its own devices at the sizes of their peaks. Sizes that the user gave are
+    measured as they are, on all of these devices.
     """
     gpus = [device for device in devices if device.kind == "gpu"] if preset == HEALTH else []
     first = backends.drivers(gpu for gpu in gpus if gpu.backend != DEVICE_GROUP)
@@ -414,8 +426,8 @@ def choose_sizes(
 
 
 def peak_sizes(op: str, dtype: str, device: Device, host: Host) -> tuple[int, ...]:
-    """Return the elements of the copy, or the sides of the matrices. They are large enough for the peak, and small
-    enough to take less than a minute."""
+    """Return the elements of the copy, or the sides of the matrices. They are large enough to reach the peak,
+    and small enough to take less than a minute."""
     if op == "copy":
         return (_array_bytes(device, host) // ITEMSIZE[dtype],)
     if device.kind == "cpu":
@@ -439,14 +451,16 @@ def _array_bytes(device: Device, host: Host) -> int:
     return _SMALL_ARRAY_BYTES if free is not None and free < needed else _ARRAY_BYTES
 
 
-# The start counts for half of a budget, and devices have to be opened, too.
+# Share of the budget for trying a function. The whole start counts as half of a budget, and devices have to be
+# opened, too.
 TRIAL_SHARE = 0.4
 
 
 def with_functions(options: RunOptions) -> RunOptions:
-    """Return the options with the id of an op in place of each file or function. A child process reads the files.
+    """Return the options with the id of an op in place of each file or function. A child process reads the
+    files.
 
-    Raises UsageError for a file without a measurable function.
+    Raises UsageError for a file without a function that can be measured.
     """
     words = units.split_words(options.ops)
     places = [sources.parse_place(word) for word in words]
@@ -474,7 +488,8 @@ def with_functions(options: RunOptions) -> RunOptions:
 
 
 def _file(word: str, words: list[str]) -> sources.CodePlace:
-    """Parse one of the `words` that name files. Raises UsageError for a word that names none."""
+    """Return the place that a word names. `words`: all words that should name files. Raises UsageError if it
+    names no file."""
     place = sources.parse_place(word)
     if place is not None:
         return place
@@ -492,19 +507,20 @@ def _file(word: str, words: list[str]) -> sources.CodePlace:
 
 
 def named_sizes(texts: list[str]) -> list[int]:
-    """Return all named sizes, of any op. A function is called at no other size."""
+    """Return all sizes that the user gave, for any op. A function is called at no other size."""
     lists = [text.rpartition("=")[2] for text in texts]
     return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
 
 
 def trial_s(options: RunOptions) -> float | None:
-    """Return the seconds for trying a function, as a share of the budget. Returns None if no budget is given."""
+    """Return the seconds for trying a function, which are a share of the budget. Returns None if no budget was
+    given."""
     named = getattr(options, "budget", None)
     return None if named is None else TRIAL_SHARE * units.parse_duration(named, option="--budget")
 
 
 def first_dtype(texts: str) -> str:
-    """Return the first dtype of a list."""
+    """Return the first dtype of a list, by its long name."""
     from gpubench.result.case import LONG_DTYPES
 
     dtype = texts.split(",")[0].strip()
