@@ -23,6 +23,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the report."""
 
     key: str = ""  # its name in `--sections`; a report sets it
+    id: str = ""  # its anchor; a page sets it
     title: str  # the title
     lines: tuple[str, ...] = ()  # sentences above the tables
     tables: tuple[Table, ...] = ()  # the tables, in order

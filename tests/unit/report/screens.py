@@ -16,17 +16,7 @@ from tests.unit.report.answer_runs import (
     op_rows,
     rising,
 )
-from tests.unit.report.builders import (
-    CPU,
-    GPU,
-    NETWORK,
-    case,
-    failed,
-    measured,
-    planned,
-    run_of,
-    skipped,
-)
+from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import software_run
 
 # Ratios at the bottom, in the middle and at the top of the ladder of vectors.

@@ -19,16 +19,7 @@ from gpubench.report.sections.answer_text import asked_size_text, factor_text, r
 from gpubench.result import store
 from tests.examples import examples
 from tests.unit.report import screens
-from tests.unit.report.answer_runs import (
-    ALWAYS,
-    SUITE,
-    WAITED,
-    WEBGPU,
-    answer_run,
-    op_case,
-    op_rows,
-    suite_run,
-)
+from tests.unit.report.answer_runs import ALWAYS, SUITE, WAITED, WEBGPU, answer_run, op_case, op_rows, suite_run
 from tests.unit.report.builders import CPU, GPU, curve, failed, measured, run_of, skipped
 from tests.unit.report.samples import analysed
 from tests.unit.report.screens import ENDS

@@ -24,7 +24,7 @@ from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
 from gpubench.result.store import cache
 from tests.examples import examples
-from tests.unit.report.answer_runs import suite_run
+from tests.unit.report.answer_runs import VECTOR, WAITED, WEBGPU, answer_run, op_rows, rising, suite_run
 from tests.unit.report.builders import CPU, GPU, curve, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import drawn, full_run
@@ -127,18 +127,41 @@ def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):
     assert sum(tag == "table" for tag, _ in page.elements) > 5
 
 
-def test_a_page_that_would_grow_too_large_leaves_out_the_result_first_then_long_tables(monkeypatch):
+def two_backends():
+    ratios = {WAITED: rising(VECTOR, 3e4)}
+    both = [
+        row
+        for op in ("add", "copy")
+        for row in (*op_rows(op, ratios), *op_rows(op, ratios, device="wgpu:0", cpu=False))
+    ]
+    return answer_run([*full_run().outcomes, *both], devices=(CPU, GPU, WEBGPU))
+
+
+def test_a_page_that_would_grow_too_large_leaves_out_the_result_then_long_tables_then_other_backends(
+    monkeypatch,
+):
     monkeypatch.setattr(html_page, "MOST_ROWS", 3)
-    whole, kept = len(drawn(full_run, format="html").encode()), []
-    for limit in (whole + 1, whole, whole // 2):
-        monkeypatch.setattr(html_page, "MAX_BYTES", limit)
-        page = Page(drawn(full_run, format="html"))
+    whole, kept = [len(drawn(two_backends, format="html").encode())], []
+    for step in range(4):
+        monkeypatch.setattr(html_page, "MAX_BYTES", whole[-1] + (not step))
+        text = drawn(two_backends, format="html")
+        page = Page(text)
+        whole.append(len(text.encode()))
         packed = [embedded(page, name).decode() for name in page.blocks if "table" in name]
         reported = " ".join([*page.texts, *packed])
-        kept.append(("r0-result" in page.blocks, "of peak" in reported))
+        views = [attributes["data-gpu"] for _, attributes in page.elements if attributes.get("class") == "view"]
+        menu = [
+            attributes["value"]
+            for tag, attributes in page.elements
+            if tag == "option" and attributes.get("value") in views
+        ]
+        kept.append(("r0-result" in page.blocks, "of peak" in reported, views))
         assert ("result is not in this page" in reported) == (not kept[-1][0])
         assert ("too large: gpubench report --sections roofline" in reported) == (not kept[-1][1])
-    assert kept == [(True, True), (False, True), (False, False)]
+        assert menu == (views if len(views) > 1 else [])
+    assert kept == [
+        (True, True, ["cupy", "wgpu"]), (False, True, ["cupy", "wgpu"]), (False, False, ["cupy", "wgpu"]), (False, False, ["cupy"]),
+    ]  # fmt: skip
 
 
 def test_sixteen_machines_stay_below_two_megabytes_and_one_below_one(monkeypatch):

@@ -12,12 +12,7 @@ from msgspec.structs import replace
 from gpubench import kernels
 from gpubench.analysis.winners import STRAIGHT, ratio_map
 from gpubench.report import analyse_runs
-from gpubench.report.sections.map import (
-    draw_map,
-    map_picture,
-    map_view,
-    overlay_view,
-)
+from gpubench.report.sections.map import draw_map, map_picture, map_view, overlay_view
 from tests.unit.report.answer_runs import (
     ALWAYS,
     SECOND,

@@ -25,12 +25,12 @@ from gpubench.base.errors import GpubenchError
 from gpubench.base.installation import install_command
 from gpubench.base.plugins.sections import usual
 from gpubench.base.streams import visible
-from gpubench.base.table import Cell, Column, Table, line_text
-from gpubench.report.charts import ChartRow, ChartSet, page_colors, theme
+from gpubench.base.table import Cell, Column, Line, Table, line_text
+from gpubench.report.charts import ChartSet, page_colors, theme
 from gpubench.report.contents import document, overview
 from gpubench.report.layout import RenderOptions, Section, TextDocument
 from gpubench.report.plots import chart_set, missing_libraries, page_script, svgs
-from gpubench.report.renderers.html.answer import View, origin, situations, views
+from gpubench.report.renderers.html.answer import Content, views
 from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.machines import (
     HISTORY,
@@ -41,7 +41,7 @@ from gpubench.report.sections.machines import (
     overview_sentences,
 )
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs, overlay_view
+from gpubench.report.sections.map import MEANING, TITLE, MapView, draw_map, map_specs, origin_text, overlay_view
 from gpubench.result import store
 
 MAX_BYTES = 2_000_000
@@ -69,79 +69,17 @@ _GROUPS = {
 }  # fmt: skip
 
 
-class PageSection(msgspec.Struct, frozen=True, kw_only=True):
-    """A section with its id on the page."""
-
-    id: str  # the anchor on the page
-    key: str  # the name that --sections takes
-    title: str  # the heading
-    lines: tuple[str, ...]  # sentences above the tables
-    tables: tuple[Table, ...]  # the tables; many tables are joined into one
-    picture: str  # a drawing in characters; empty: none
-    folded: bool  # whether it is a detail
-
-
-class FoldedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of sections that are folded and unfolded together."""
-
-    id: str  # the anchor on the page
-    title: str  # the heading, which unfolds the group
-    lines: tuple[str, ...]  # sentences above the sections
-    sections: tuple[PageSection, ...]  # the sections of the group
-
-
-class PageFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing, which a screen reader announces as one image."""
-
-    id: str  # the anchor on the page
-    kind: str  # the CSS class: map or history
-    title: str  # the line above the drawing
-    lines: tuple[str, ...] = ()  # the lines below the title
-    name: str  # the name that a screen reader announces
-    caption: str  # the text below the drawing
-    letters: str = ""  # the drawing in characters, shown if charts cannot be drawn
-    specs: list[ChartRow]  # the Vega-Lite specs of its charts
-
-
-class Article(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the page about one run."""
-
-    prefix: str  # the prefix of its anchors
-    heading: str  # the first heading of the report; empty: it has none
-    started_at: str  # the time of the run's start, which distinguishes articles
-    origin: str  # the date, version, label and host
-    views: tuple[View, ...]  # the answers, one for each GPU backend
-    situations: dict[str, str]  # the full name of each situation, by its short name
-    warnings: str  # the number of warnings, as a sentence
-    asked: tuple[PageSection, ...]  # the sections that the user named
-    groups: tuple[FoldedGroup, ...]  # all other sections
-    charts: ChartSet | None  # the charts over size; if it is None, `without` says why
-    without: str  # the reason why there are no charts
-    file: str  # the name of the result file
-    result: bytes | None  # the result file; None: too large for the page
-
-
-class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the page about all files together."""
-
-    heading: str  # the heading of the part
-    sentences: tuple[str, ...]  # the answer over all machines
-    figures: tuple[PageFigure, ...]  # the map of all machines, and the history of each machine
-    sections: tuple[PageSection, ...]  # the tables about all machines
-
-
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """Return one page for all runs. The same files and the same installed extras give the same bytes."""
     if tuple(options.sections) == usual():
         options = msgspec.structs.replace(
             options, sections=tuple(dict.fromkeys((ANSWER, MAP, *options.sections)))
         )
-    page = _Page(analyses, msgspec.structs.replace(options, full=True))
-    text = page.text()
-    for lighten in (page.without_results, page.without_long_tables, page.without_other_backends):
-        if len(text.encode()) >= MAX_BYTES:
-            lighten()
-            text = page.text()
+    page, text = _Page(analyses, msgspec.structs.replace(options, full=True)), ""
+    for lightness in range(4):
+        text = page.text(lightness)
+        if len(text.encode()) < MAX_BYTES:
+            break
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
@@ -158,11 +96,11 @@ def notebook(analysis: Analysis) -> str:
     """Return the answer as HTML for a notebook. Its style does not affect the notebook. The lanes of the map
     are SVG if the drawing libraries work."""
     (view, *_) = views(analysis, RenderOptions(full=True), "", draws=True, maps=True)
-    specs = [panel.spec | {"width": LANE, "config": theme()} for panel in view.panels if panel.spec]
+    panels = view["panels"]
+    specs = [panel["spec"] | {"width": LANE, "config": theme()} for panel in panels]
     with contextlib.suppress(GpubenchError):
-        pictures = zip(view.panels, svgs(specs) if specs else (), strict=True)
-        panels = tuple(msgspec.structs.replace(panel, picture=svg) for panel, svg in pictures)
-        view = msgspec.structs.replace(view, panels=panels)
+        for panel, svg in zip(panels, svgs(specs) if specs else (), strict=True):
+            panel["picture"] = svg
     style = f"@scope (.gpubench) {{\n{_style().replace(':root', ':scope')}\n{_NOTEBOOK}}}"
     return _fill(notebook=view, style=verbatim("style", style), full=f"{FULL:.0f}", meaning=MEANING)
 
@@ -186,10 +124,11 @@ class _Page:
         self.together = self._together()
         self.articles = [self._article(place) for place in range(len(analyses))]
 
-    def text(self) -> str:
-        """Return the HTML of the page in its present state."""
-        drawn = any(article.charts or any(view.panels for view in article.views) for article in self.articles)
-        library = self.library if drawn or (self.together and self.together.figures) else ""
+    def text(self, lightness: int) -> str:
+        """Return the HTML of the page. `lightness` is the number of kinds of content that it drops."""
+        views = [view for article in self.articles for view in article["views"]]
+        drawn = any(article["charts"] for article in self.articles) or any(view["panels"] for view in views)
+        library = self.library if drawn or (self.together and self.together["figures"]) else ""
         script = verbatim("script", _file("page.js"))
         machines = "; ".join(dict.fromkeys(analysis.machine for analysis in self.analyses))
         return _fill(
@@ -197,79 +136,59 @@ class _Page:
             library=_pack_library() if library else "", together=self.together, articles=self.articles,
             digests=Markup(" ").join(map(_digest, filter(None, (script, library)))), meaning=MEANING,
             themes={"light": theme(), "dark": theme(dark=True)}, folded=len(self.articles) >= MANY, most_rows=MOST_ROWS,
+            lightness=lightness,
         )  # fmt: skip
 
-    def without_results(self) -> None:
-        """Drop the result files from the page."""
-        self.articles = [msgspec.structs.replace(article, result=None) for article in self.articles]
-
-    def without_other_backends(self) -> None:
-        """Drop all GPU backends except the fastest. The page then has no menu of backends."""
-        self.articles = [msgspec.structs.replace(article, views=article.views[:1]) for article in self.articles]
-
-    def without_long_tables(self) -> None:
-        """Drop the tables of sections with many rows. A line names the command that shows them."""
-        self.articles = [
-            msgspec.structs.replace(
-                article,
-                groups=tuple(
-                    msgspec.structs.replace(group, sections=tuple(map(_without_tables, group.sections)))
-                    for group in article.groups
-                ),
-            )
-            for article in self.articles
-        ]
-
-    def _together(self) -> Together | None:
+    def _together(self) -> Content | None:
+        """Return the part about all files together."""
         if len(self.analyses) < 2:
             return None
         sides = machine_runs(self.analyses)
-        figures = []
+        figures: list[Content] = []
         if MACHINES in self.options.sections and len(sides) > 1:
             view = overlay_view([side.newest for side in sides], names(sides))
             figures += [self._map_figure(view)] if view else []
         if HISTORY in self.options.sections and self.library:
             charts = [history_chart(side, letter(i)) for i, side in enumerate(sides)]
             figures += [
-                PageFigure(
-                    id=f"all-history{i}", kind="history", title=chart.title, name="Time over the runs",
-                    caption=chart.caption, specs=[chart.spec],
-                )
+                {
+                    "id": f"all-history{i}", "kind": "history", "title": chart.title, "name": "Time over the runs",
+                    "caption": chart.caption, "specs": [chart.spec],
+                }
                 for i, chart in enumerate(charts) if chart
             ]  # fmt: skip
         report = overview(self.analyses, self.options)
-        return Together(
-            heading=report.headings[0], sentences=overview_sentences(sides), figures=tuple(figures),
-            sections=tuple(_sections(report, "all-")),
-        )  # fmt: skip
+        return {
+            "heading": report.headings[0], "sentences": overview_sentences(sides), "figures": figures,
+            "sections": [*_sections(report, "all-")],
+        }  # fmt: skip
 
-    def _map_figure(self, view: MapView) -> PageFigure:
-        return PageFigure(
-            id="all-map", kind="map", title=view.title, lines=view.origin, name=TITLE, caption=MEANING,
-            letters="\n".join(map(line_text, draw_map(view, _LETTERS, ascii_only=False))),
-            specs=map_specs(view) if self.library else [],
-        )  # fmt: skip
+    def _map_figure(self, view: MapView) -> Content:
+        return {
+            "id": "all-map", "kind": "map", "title": view.title, "lines": view.origin, "name": TITLE,
+            "caption": MEANING, "letters": _drawing(draw_map(view, _LETTERS, ascii_only=False)),
+            "specs": map_specs(view) if self.library else [],
+        }  # fmt: skip
 
-    def _article(self, place: int) -> Article:
+    def _article(self, place: int) -> Content:
+        """Return the part about one run."""
         analysis, prefix = self.analyses[place], f"r{place}-"
         report = document(analysis, self.options)
-        sections = {part.id: part for part in _sections(report, prefix)}
-        urgent = {part_id for part_id, part in zip(sections, report.sections, strict=True) if part.asked}
+        sections = [*_sections(report, prefix)]
         shown = (
             views(analysis, self.options, prefix, draws=bool(self.library), maps=MAP in self.options.sections)
             if {ANSWER, MAP} & {*self.options.sections} else ()
         )  # fmt: skip
-        details = [
-            part for part in sections.values() if part.key not in (ANSWER, MAP) and part.id not in urgent
-        ]
-        return Article(
-            prefix=prefix, heading=report.headings[0] if report.headings else "", views=shown,
-            started_at=analysis.run.started_at, origin=origin(analysis), situations=dict(situations(shown)),
-            warnings=_warnings_text(details),
-            asked=tuple(part for part_id, part in sections.items() if part_id in urgent),
-            groups=tuple(_groups(details, prefix, report.headings)), charts=self._charts(analysis),
-            without=self.without, file=store.result_name(analysis.run), result=self._result(analysis),
-        )  # fmt: skip
+        details = [part for part in sections if part.key not in (ANSWER, MAP) and not part.asked]
+        charts = self._charts(analysis)  # which may say why there are none
+        dtypes = sorted({entry.case.dtype for entry in analysis.cases})
+        return {
+            "prefix": prefix, "heading": report.headings[0] if report.headings else "", "views": shown,
+            "started_at": analysis.run.started_at, "origin": origin_text(analysis, dtypes),
+            "warnings": _warnings_text(details), "asked": [part for part in sections if part.asked],
+            "groups": [*_groups(details, prefix, report.headings)], "charts": charts, "without": self.without,
+            "file": store.result_name(analysis.run), "result": self._result(analysis),
+        }  # fmt: skip
 
     def _charts(self, analysis: Analysis) -> ChartSet | None:
         if self.without:
@@ -286,17 +205,14 @@ class _Page:
         return None if samples > MOST_SAMPLES else store.dumps(analysis.run)
 
 
-def _sections(report: TextDocument, prefix: str) -> Iterator[PageSection]:
+def _sections(report: TextDocument, prefix: str) -> Iterator[Section]:
     """Yield the sections of a report. The id of a section is its key, with a number if the key occurs several
     times."""
     seen: Counter[str] = Counter()
     for part in report.sections:
         seen[part.key] += 1
-        yield PageSection(
-            id=f"{prefix}{part.key}" + (f"-{seen[part.key]}" if seen[part.key] > 1 else ""), key=part.key,
-            title=part.title, lines=part.lines, tables=_join(part),
-            picture="\n".join(map(line_text, part.picture)), folded=part.folded,
-        )  # fmt: skip
+        number = f"-{seen[part.key]}" if seen[part.key] > 1 else ""
+        yield msgspec.structs.replace(part, id=f"{prefix}{part.key}{number}", tables=_join(part))
 
 
 def _join(part: Section) -> tuple[Table, ...]:
@@ -319,26 +235,25 @@ def _join(part: Section) -> tuple[Table, ...]:
     return (Table(columns, tuple(rows), legend="; ".join(legends) if len(legends) <= FEW_TABLES else ""),)
 
 
-def _groups(sections: Sequence[PageSection], prefix: str, headings: Sequence[str]) -> Iterator[FoldedGroup]:
+def _groups(sections: Sequence[Section], prefix: str, headings: Sequence[str]) -> Iterator[Content]:
     """Yield the groups that have sections. The group Environment also has the lines about run and machine."""
     homes = {key: title for title, keys in _GROUPS.items() for key in keys}
     for title in _GROUPS:
-        members = tuple(part for part in sections if homes.get(part.key, "More") == title)
+        members = [part for part in sections if homes.get(part.key, "More") == title]
         if members:
-            name = title.lower().replace(" ", "-")
-            yield FoldedGroup(
-                id=f"{prefix}group-{name}", title=title, sections=members,
-                lines=tuple(headings) if title == "Environment" else (),
-            )  # fmt: skip
+            yield {
+                "id": f"{prefix}group-{title.lower().replace(' ', '-')}", "title": title, "sections": members,
+                "lines": headings if title == "Environment" else (),
+            }  # fmt: skip
 
 
-def _without_tables(part: PageSection) -> PageSection:
+def _without_long_tables(part: Section) -> Section:
     if sum(len(table.rows) for table in part.tables) <= MOST_ROWS:
         return part
     return msgspec.structs.replace(part, tables=(), lines=(*part.lines, _NO_TABLES.format(part.key)))
 
 
-def _warnings_text(sections: Sequence[PageSection]) -> str:
+def _warnings_text(sections: Sequence[Section]) -> str:
     """Return a sentence with the number of warnings for the top of the page. Return an empty text if there are
     none."""
     count = sum(len(table.rows) for part in sections if part.key == "warnings" for table in part.tables)
@@ -356,6 +271,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_finalize)
     environment.filters |= {
         "packed": _pack, "json": msgspec.json.encode, "cells": _cells, "breakable": _breakable,
+        "drawing": _drawing, "without_long_tables": _without_long_tables,
         "unbroken": lambda text: Markup(_UNIT.sub("\u00a0", str(escape(visible(text))))),
     }  # fmt: skip
     return environment.from_string(_file("page.html"))
@@ -372,6 +288,10 @@ def _fill(**content: Any) -> str:
 
 def _finalize(part: Any) -> Any:
     return visible(part) if isinstance(part, str) and not isinstance(part, Markup) else part
+
+
+def _drawing(lines: Sequence[Line]) -> str:
+    return "\n".join(map(line_text, lines))
 
 
 def _cells(line: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:

@@ -4,17 +4,15 @@ important facts, advice, and the map together with its table."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerRow, MachineAnswer, answer
 from gpubench.analysis.samples import count_sessions
 from gpubench.analysis.thresholds import ALWAYS, AnswerCell, Gain, cell_text, size_text
-from gpubench.base.table import Cell, Table, Tone
+from gpubench.base.table import Cell
 from gpubench.base.units import count_noun, list_words
-from gpubench.report.charts import ChartRow
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import (
     COUNTED,
@@ -40,72 +38,20 @@ from gpubench.report.sections.map import (
     axis_text,
     lane_specs,
     map_view,
-    origin_text,
     sides_text,
     strip_cells,
 )
-from gpubench.report.wording import backend_text, short_text, situation_text
+from gpubench.report.wording import backend_text, short_text, situation_text, with_params
 from gpubench.result.case import STREAMED, WAITED
 
 _LETTERS = 24  # the characters of a lane, which is shown if no script draws it
 _MOST_NAMES = 3
 _ALIKE = 1.5  # advice is given only for factors above this
+Content = dict[str, Any]  # what the template shows of a run, a view or a row, by the name of the field
 _HEADS = {WAITED: "Data already on the GPU", ALWAYS: "Copied at every call"}
 
 
-class AnswerTile(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the three facts to know first, in large letters."""
-
-    head: str  # the small text above the figure
-    figure: str  # the figure, in large letters
-    text: str  # the text that explains the figure
-    situation: str = ""  # the short name of the situation; empty: all situations
-    tone: Tone = "plain"  # the colour of the figure
-
-
-class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One op on one GPU, with its lane of the map in characters."""
-
-    op: str  # the name as shown
-    series: str  # the name of the op's charts
-    side: str  # the GPU of the row, if there are several
-    numbers: tuple[Cell, Cell]  # the break-even and the gain
-    letters: tuple[Cell, ...]  # the lane in characters
-
-
-class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """The map and the table of one situation."""
-
-    id: str  # the anchor of the map's data
-    situation: str  # the short name of the situation
-    title: str  # the caption of the table
-    several: bool  # whether there are several GPUs
-    heading: str  # the heading of the gains
-    rows: tuple[LaneRow, ...]  # the ops, in the order of the map
-    spec: ChartRow | None  # the Vega-Lite spec; None: charts cannot be drawn
-    picture: str = ""  # the same map as SVG, for a notebook
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one GPU backend."""
-
-    id: str  # the anchor on the page
-    backend: str  # the GPU backend; empty: it is the only one
-    name: str  # the name of the backend in the menu
-    sides: str  # the devices that are compared
-    sentences: dict[str, tuple[str, ...]]  # by situation; the key "" has the sentences for all situations
-    tiles: tuple[AnswerTile, ...]  # the facts to know first
-    steps: tuple[str, ...]  # the advice
-    panels: tuple[Panel, ...]  # the maps, one for each situation
-    axis: str  # what the sizes on the axis of the map count
-    tables: tuple[Table, ...]  # the tables of the numbers that no map shows
-    notes: tuple[str, ...]  # the lines below the map
-    situations: dict[str, str]  # the full name of each situation, by its short name
-
-
-def views(
-    analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool
-) -> tuple[View, ...]:
+def views(analysis: Analysis, options: RenderOptions, prefix: str, *, draws: bool, maps: bool) -> list[Content]:
     """Return the answer for each GPU backend, the fastest first. If no GPU was compared, return one answer
     without a backend.
 
@@ -113,54 +59,48 @@ def views(
     """
     first = answer(analysis)
     names = [*dict.fromkeys(device.partition(":")[0] for device in first.devices), *first.others]
-    backends: list[str | None] = [*names] or [None]
-    return tuple(
-        _view(
-            analysis,
-            options,
-            backend,
-            f"{prefix}map" + (f"-{backend}" if place else ""),
-            draws=draws,
-            maps=maps,
-        )
-        for place, backend in enumerate(backends)
-    )
+    answers = []
+    for place, backend in enumerate([*names] or [None]):
+        anchor = f"{prefix}map-{backend}" if place else f"{prefix}map"
+        drawing = map_view(analysis, backend) if maps else None
+        panels = [*_panels(drawing, anchor, draws=draws)] if drawing else []
+        answers.append(_view(analysis, options, backend, drawing) | {"id": anchor, "panels": panels})
+    return answers
 
 
-def _view(
-    analysis: Analysis, options: RenderOptions, backend: str | None, name: str, *, draws: bool, maps: bool
-) -> View:
+def _view(analysis: Analysis, options: RenderOptions, backend: str | None, drawing: MapView | None) -> Content:
+    """Return the answer for one GPU backend without the panels of its map."""
     answered = with_own_names(answer(analysis, backend=backend), analysis.run)
     screen = make_screen(analysis, options, alone=False, backend=backend)
-    drawing = map_view(analysis, backend) if maps else None
-    panels = tuple(_panels(analysis, drawing, name, draws=draws)) if drawing else ()
-    shown = panels and not answered.named and len(answered.rows) > 1
+    shown = drawing and not answered.named and len(answered.rows) > 1
     regimes = answered.regimes if answered.rows else ()
     choices = ("", *regimes) if len(regimes) > 1 else ("",)
     notes = [text for rank, text in screen.notes if rank not in (COUNTED, MORE, QUEUED_GAIN, OTHERS, RANGE)]
-    return View(
-        id=name, backend=backend or "", name=backend_text(backend or ""),
-        sides=drawing.title if drawing else sides_text(analysis, answered.devices),
-        sentences={
+    return {
+        "backend": backend or "", "name": backend_text(backend or ""),
+        "sides": drawing.title if drawing else sides_text(analysis, answered.devices),
+        "sentences": {
             regime and short_text(regime): answer_sentences(analysis, backend, (regime,) if regime else None)
             for regime in choices
         },
-        tiles=tuple(_tiles(analysis, answered)), steps=tuple(_steps(answered)), panels=panels,
-        axis=axis_text(next(iter(drawing.panels.values()))) if drawing else "",
-        tables=() if shown or screen.table is None or not screen.table.rows else (screen.table,),
-        notes=(*(() if regimes else screen.context[:-1]), *screen.troubles, *notes),
-        situations={short_text(regime): situation_text(regime) for regime in regimes} if panels else {},
-    )  # fmt: skip
+        "tiles": [*_tiles(analysis, answered)], "steps": [*_steps(answered)],
+        "axis": axis_text(next(iter(drawing.panels.values()))) if drawing else "",
+        "tables": [] if shown or screen.table is None or not screen.table.rows else [screen.table],
+        "notes": [*(() if regimes else screen.context[:-1]), *screen.troubles, *notes],
+        "situations": {short_text(regime): situation_text(regime) for regime in regimes} if drawing else {},
+    }  # fmt: skip
 
 
-def _panels(analysis: Analysis, view: MapView, name: str, *, draws: bool) -> Iterator[Panel]:
+def _panels(view: MapView, name: str, *, draws: bool) -> Iterator[Content]:
+    """Yield the map and the table of each situation."""
     specs = lane_specs(view) if draws else [None] * len(view.panels)
     for regime, (title, rows), spec in zip(view.ends.situations, view.panels.items(), specs, strict=True):
         situation = short_text(regime)
-        yield Panel(
-            id=f"{name}-{situation}", situation=situation, title=title, spec=spec, heading=_gain_heading(rows),
-            several=any(entry.side for entry in rows), rows=tuple(_lane_row(entry, view) for entry in rows),
-        )  # fmt: skip
+        yield {
+            "id": f"{name}-{situation}", "situation": situation, "title": title, "spec": spec,
+            "heading": _gain_heading(rows), "several": any(entry.side for entry in rows),
+            "rows": [_lane_row(entry, view) for entry in rows],
+        }  # fmt: skip
 
 
 def _gain_heading(rows: Sequence[MapRow]) -> str:
@@ -171,18 +111,18 @@ def _gain_heading(rows: Sequence[MapRow]) -> str:
     return f"at {size_text(sizes.pop(), 'plain' if plain else 'elements')}" if len(sizes) == 1 else "gain"
 
 
-def _lane_row(entry: MapRow, view: MapView) -> LaneRow:
+def _lane_row(entry: MapRow, view: MapView) -> Content:
+    """Return one op on one GPU, with the name of its charts and its lane in characters."""
     lane = entry.lane.row
     cell = entry.strip.cell if entry.strip else None
-    params = "".join(f" {name}={size}" for name, size in sorted(lane.params.items()))
-    return LaneRow(
-        op=entry.op, side=entry.side, series=f"{lane.op} {lane.dtype}{params}",
-        numbers=(
+    return {
+        "op": entry.op, "side": entry.side, "series": with_params(f"{lane.op} {lane.dtype}", lane.params),
+        "numbers": (
             threshold_cell(cell, cell_text(cell, lane.extent)) if cell else Cell("-", "muted"),
             gain_cell(cell.gain if cell and not cell.tied else None),
         ),
-        letters=tuple(strip_cells(entry.strip, view.ends, _LETTERS)),
-    )  # fmt: skip
+        "letters": strip_cells(entry.strip, view.ends, _LETTERS),
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- tiles, and what to do
@@ -199,7 +139,7 @@ def _gains(answered: MachineAnswer, regime: str) -> dict[str, tuple[AnswerRow, A
     }  # fmt: skip
 
 
-def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
+def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[Content]:
     for regime in answered.regimes if answered.rows else ():
         gains = _gains(answered, regime)
         wins = {name: entry for name, entry in gains.items() if entry[2].winner == "gpu"}
@@ -220,10 +160,10 @@ def _tiles(analysis: Analysis, answered: MachineAnswer) -> Iterator[AnswerTile]:
             figure = gain_text(gain)
             text = f"at {size_text(gain.n, entry.extent)}"
             text = text if answered.named else f"{text}; pays from {cell_text(cell, entry.extent)}"
-        yield AnswerTile(
-            head=_HEADS.get(regime, situation_text(regime).capitalize()), situation=short_text(regime), text=text,
-            figure=figure, tone="gpu" if wins else "cpu" if losses else "plain",
-        )  # fmt: skip
+        yield {
+            "head": _HEADS.get(regime, situation_text(regime).capitalize()), "situation": short_text(regime),
+            "text": text, "figure": figure, "tone": "gpu" if wins else "cpu" if losses else "plain",
+        }  # fmt: skip
     if answered.rows:
         yield _sureness_tile(analysis, answered)
 
@@ -235,7 +175,7 @@ def _between(gains: Sequence[Gain]) -> str:
     return " to ".join(ends)
 
 
-def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
+def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> Content:
     cells = [cell for regime in answered.regimes for _, cell, _ in _gains(answered, regime).values()]
     thresholds = [cell for cell in cells if cell.kind in ("at", "range")]
     sharp, near = sum(cell.sharp for cell in thresholds), sum(cell.kind == "at" for cell in thresholds)
@@ -248,7 +188,7 @@ def _sureness_tile(analysis: Analysis, answered: MachineAnswer) -> AnswerTile:
     figure = f"{near} of {total} within 2x" if thresholds else "no break-even"
     if answered.named:
         figure = f"{len(cells) - rough} of {count_noun(len(cells), 'gain')} within 15 %"
-    return AnswerTile(head="How sure", figure=figure, text="; ".join(texts))
+    return {"head": "How sure", "figure": figure, "text": "; ".join(texts), "tone": "plain"}
 
 
 def _steps(answered: MachineAnswer) -> Iterator[str]:
@@ -290,13 +230,3 @@ def _steps(answered: MachineAnswer) -> Iterator[str]:
 
 def _names(names: set[str], noun: str) -> str:
     return list_words(sorted(names)) if len(names) <= _MOST_NAMES else count_noun(len(names), noun)
-
-
-def situations(shown: Sequence[View]) -> Mapping[str, str]:
-    """Return the situations that the page offers: the full name by the short name."""
-    return shown[0].situations if shown else {}
-
-
-def origin(analysis: Analysis) -> str:
-    """Return the dtypes, date, version, label and host of a run as text. A page shows them once."""
-    return origin_text(analysis, sorted({entry.case.dtype for entry in analysis.cases}))
