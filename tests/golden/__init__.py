@@ -2,20 +2,31 @@
 
 import functools
 import importlib.util
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.advice import answer as advise
+from gpubench.analysis.analyse import Analysis, machine_runs
+from gpubench.analysis.contenders import Key
 from gpubench.base.plugins import sections, wings
-from gpubench.report import analyse_runs, draw_report
+from gpubench.report import analyse_runs, charts, draw_report
+from gpubench.report.advice import render as draw_advice
 from gpubench.report.comparison import render as draw_comparison
 from gpubench.report.layout import RenderOptions
+from gpubench.report.plots import chart_set, draw_spec
+from gpubench.report.renderers import html
+from gpubench.report.sections.machines import history_chart
+from gpubench.report.sections.map import lane_specs, map_picture, map_view, overlay_view
 from gpubench.result.run import Run
-from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.answer_runs import ALWAYS, SECOND, WAITED, named_run, no_gpu_run, one_op_run, suite_run
+from tests.unit.report.builders import run_of
 from tests.unit.report.comparisons import COMPARISONS
-from tests.unit.report.parts import PARTS
+from tests.unit.report.parts import CONTEST, HERE, PARTS, SHARED, SMALL_PEAKS, THERE, days_of, made_for_peaks
 from tests.unit.report.samples import (
     assignment_run,
     cpu_run,
@@ -26,7 +37,7 @@ from tests.unit.report.samples import (
     stages_run,
     tool_run,
 )
-from tests.unit.report.screens import BY_DEVICE, SCREENS
+from tests.unit.report.screens import BY_DEVICE, ENDS, SCREENS, two_backends
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
@@ -123,12 +134,122 @@ def comparison(name: str) -> str:
     return draw_comparison(make(), format, RenderOptions(**look))
 
 
+def _drawn(make: Callable[[], Run], chart_id: str) -> Iterator[Any]:
+    """A chart with the data of its first picture."""
+    (shown,) = [
+        chart for chart in chart_set(_analyses(make)[0], RenderOptions()).charts if chart.id == chart_id
+    ]
+    yield draw_spec(shown, next(iter(shown.rows)), ["a line"]) | {"config": shown.caption}
+
+
+def _mapped() -> Any:
+    """One op on two GPUs, in two situations on one of them."""
+    curves = (
+        {WAITED: {1024: 0.2, 65536: 5.0, 131072: 40.0}, ALWAYS: dict.fromkeys(ENDS, 0.2)},
+        {WAITED: {1024: 1.0, 131072: 3.0}},
+    )
+    view = map_view(_analyses(lambda: two_backends(*curves, device=SECOND))[0])
+    assert view is not None
+    return view
+
+
+def _overlaid() -> Any:
+    return overlay_view(analyse_runs([HERE, THERE]), ["A: here", "B: there"])
+
+
+def _history(*seconds: float) -> Any:
+    (side,) = machine_runs(analyse_runs(days_of(seconds)))
+    return history_chart(side, "A")
+
+
+# What charts are drawn from, a line for each of their parts.
+CHARTS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda name=name: _drawn(lambda: HERE, name)) for name in ("time", "speedup")}, "hybrid": lambda: _drawn(hybrid_run, "hybrid"),
+    "roofline": lambda: _drawn(lambda: made_for_peaks(asked=False), "roofline"),
+    "a roofline of small sizes": lambda: _drawn(lambda: run_of(SMALL_PEAKS, devices=SHARED), "roofline"),
+    "a map": lambda: [map_picture(_mapped())], "lanes": lambda: lane_specs(_mapped())[:1], "maps of two machines": lambda: [map_picture(_overlaid())],
+    "a history": lambda: [_history(*[1e-3] * 6, *[1.3e-3] * 6).spec], "a short history": lambda: [_history(1e-3, 1.01e-3).spec],
+    "themes": lambda: [charts.theme(), charts.theme(dark=True), charts.page_colors()],
+}  # fmt: skip
+
+
+def _lines(part: Any) -> Iterator[Any]:
+    """A spec without its parts, then those; a data set as its name and its rows."""
+    if isinstance(part, dict):
+        parts = [*part.get("hconcat", ()), *part.get("layer", ()), *part.get("datasets", {}).items()]
+        yield {
+            name: value
+            for name, value in part.items()
+            if name not in ("hconcat", "layer", "datasets", "$schema")
+        }
+        for inner in parts:
+            yield from _lines(inner)
+    else:
+        yield part
+
+
+def chart(name: str) -> str:
+    lines = [line for part in CHARTS[name]() for line in _lines(part)]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+
+
+# The page: its text without what is packed, drawn or of style.
+PAGES: dict[str, Callable[[], str]] = {
+    "of a run": lambda: draw_report(_analyses(tool_run), "html"),
+    "of three machines": lambda: draw_report(analyse_runs([HERE, THERE, *days_of((1e-3, 2e-3))[1:]]), "html"),
+    "of a comparison": lambda: draw_comparison(COMPARISONS["a change"][0](), "html", RenderOptions()), "in a notebook": lambda: html.notebook(_analyses(one_op_run)[0]),
+}  # fmt: skip
+_OTHER = re.compile(
+    r"(?s)(?<=>)[^<>]*(?=</(?:script|style)>)|<svg.*?</svg>|'sha256-[^']*'|(?<=Written by gpubench )\S+"
+)
+
+
+def page(name: str) -> str:
+    return _OTHER.sub("", PAGES[name]())
+
+
+# The answer as a page has it, without the maps.
+VIEWS: dict[str, Callable[[], Run]] = {
+    "suite": suite_run, "one op": one_op_run, "named": named_run, "no GPU": no_gpu_run, "nothing": lambda: run_of([]),
+    **{name: SCREENS[name] for name in (
+        "thresholds by their certainty", "the CPU of both, copied of one", "a tie at the top", "half is unknown", "the sentence of 2 of 5",
+        "wrong results", "no GPU, three sizes", "named, two ops at two sizes", "equal GPUs, and others", "interrupted")},
+    "two backends": BY_DEVICE["two backends by device"],
+}  # fmt: skip
+
+
+def view(name: str) -> str:
+    shown = html.views(
+        analyse_runs([VIEWS[name]()])[0], RenderOptions(full=True), "r0-", draws=False, maps=True
+    )
+    return "".join(
+        f"{key}: {json.dumps(msgspec.to_builtins(part), ensure_ascii=False)}\n"
+        for each in shown
+        for key, part in each.items()
+    )
+
+
+ADVICE: dict[str, tuple[Callable[[], Run], str, int, str]] = {
+    **{f"{op} at {n} of a {name}": (make, op, n, "resident-queued") for name, make, op, sizes in (
+        ("full run", full_run, "matmul", (32, 300, 1024, 2**14)), ("full run", full_run, "relu", (2**18,)), ("CPU", cpu_run, "matmul", (1024,)),
+        ("split", hybrid_run, "matmul", (1024, 2000, 4096)), ("contest", lambda: CONTEST, "relu", (65536,))) for n in sizes},
+    "one call": (full_run, "matmul", 300, "transfer-always"), "20 calls a copy": (full_run, "matmul", 1024, "transfer-once-20"),
+}  # fmt: skip
+
+
+def advice(name: str) -> str:
+    make, op, n, regime = ADVICE[name]
+    given = advise([make()], Key(op, "float32"), n, regime)
+    return "".join(
+        draw_advice(given, format, width) for format, width in (("table", 120), ("table", 60), ("env", 80))
+    )
+
+
 # Files of many small texts: what draws each, and their names.
 COLLECTIONS = {
-    "screens": (screen, (*SCREENS, *BY_DEVICE)),
-    "parts": (part, (*PARTS,)),
-    "comparisons": (comparison, (*COMPARISONS,)),
-}
+    "screens": (screen, (*SCREENS, *BY_DEVICE)), "parts": (part, (*PARTS,)), "comparisons": (comparison, (*COMPARISONS,)),
+    "charts": (chart, (*CHARTS,)), "pages": (page, (*PAGES,)), "views": (view, (*VIEWS,)), "advice": (advice, (*ADVICE,)),
+}  # fmt: skip
 SMALL = [(file, name) for file, (_, names) in COLLECTIONS.items() for name in names]
 
 
