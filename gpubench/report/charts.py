@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CALLS, CaseResult
+from gpubench.analysis.speedup import fastest
 from gpubench.base import group_by
 from gpubench.base.streams import printable, shorten
 from gpubench.report.wording import (
@@ -74,12 +75,8 @@ def chart_cases(analysis: Analysis) -> list[CaseResult]:
     implementations = group_by(
         rows, lambda result: (result.case.workload, result.case.regime_id, result.case.device_id)
     )
-    fastest = {min(implementations, key=_seconds).id for implementations in implementations.values()}
-    return [result for result in rows if result.id in fastest]
-
-
-def _seconds(result: CaseResult) -> tuple[float, str]:
-    return (result.time.estimate if result.time else 0.0, result.id)
+    best = {result.id for group in implementations.values() if (result := fastest(group)) is not None}
+    return [result for result in rows if result.id in best]
 
 
 def all_series(analysis: Analysis) -> tuple[str, ...]:

@@ -74,13 +74,14 @@ class Rate(NamedTuple):
 
 def estimated_cases(analysis: Analysis) -> tuple[Estimated, ...]:
     """Return the cases with an estimate, in the order of the report. Implausible cases have no estimate."""
-    repeats = _repeats(analysis)
-    ratios = speedup_of(analysis)
+    run, ratios = analysis.run, speedup_of(analysis)
+    blocks = {row.id: main_blocks(run, row) for row in run.outcomes if isinstance(row, Measurement)}
     return tuple(
         Estimated(
             row=case, time=case.time, speedup=ratios.get(case.id),
             sessions=tuple(
-                SessionTimes(samples=samples, repeat=repeats.get(case.id, {}).get(index, 1))
+                # Earlier blocks of a session may have another number of launches.
+                SessionTimes(samples=samples, repeat=blocks[case.id][index][-1].repeat)
                 for index, samples in sorted(case.sessions.items())
             ),
         )
@@ -124,18 +125,6 @@ def decimal(value: float, digits: int = 6) -> str:
     read exponents."""
     text = format(Decimal(f"{value:.{digits}g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _repeats(analysis: Analysis) -> dict[str, dict[int, int]]:
-    """Return the number of launches in a sample, by case and session. It is taken from the last block of each
-    session, because earlier blocks may differ."""
-    return {
-        outcome.id: {
-            session: blocks[-1].repeat for session, blocks in main_blocks(analysis.run, outcome).items()
-        }
-        for outcome in analysis.run.outcomes
-        if isinstance(outcome, Measurement)
-    }
 
 
 # ---------------------------------------------------------------- CSV: a row for each case and its stages

@@ -5,7 +5,6 @@ A number has at most two digits that its interval leaves uncertain.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -326,8 +325,8 @@ def _decimals(interval: IntervalLike) -> int:
     """Return the number of decimals of the estimate after rounding. For example, 99.96 with three digits is 100
     and has no decimals."""
     digits = _digits(interval)
-    printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
-    return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)
+    exponent = f"{interval.estimate:.{digits - 1}e}".partition("e")[2]  # empty for infinity
+    return digits - 1 - int(exponent or 0)
 
 
 def _decimal_text(value: float, decimals: int) -> str:

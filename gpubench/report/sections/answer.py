@@ -282,13 +282,13 @@ def _best_code(answered: MachineAnswer) -> list[str]:
     texts = []
     for code in answered.best_code[:_MOST_CODES]:
         cpu, text = code.cpu, "no other code is faster on the CPU"
-        if cpu is not None:
+        if cpu is not None and cpu.ratio is not None:
             name = (
                 "compiled as one kernel"
                 if cpu.implementation == "tuned"
                 else f"by {backend_text(cpu.device_id or '')}"
             )
-            gain = factor_text(cpu.ratio or 1.0, cpu.within)
+            gain = factor_text(cpu.ratio, cpu.within)
             text = f"{name} {gain} as fast as NumPy at {named_size_text(cpu.n, cpu.extent)}"
         both = [best_text(code.cells.get(regime), code, named=answered.named) for regime in (WAITED, ALWAYS)]
         dtype = f" {code.dtype}" if len({other.dtype for other in answered.best_code}) > 1 else ""
@@ -565,8 +565,10 @@ def _implementations(answered: MachineAnswer) -> tuple[str, ...]:
     if not better:
         return (f". No faster code than {plain} was measured.",)
     if ops == 1:
-        best = max(answered.implementations, key=lambda winner: winner.ratio or 1.0)
-        gain = factor_text(best.ratio or 1.0, best.within)
+        gains = [
+            (winner.ratio, winner.within) for winner in answered.implementations if winner.ratio is not None
+        ]
+        gain = factor_text(*max(gains))
         return (f". Faster code than plain NumPy exists for {better[0]}: up to {gain}.",)
     share = f"{len(better)} of {ops} ops"
     if len(better) == ops:

@@ -446,7 +446,7 @@ def noise_text(analysis: Analysis, seconds: Collection[float | None]) -> str:
     if not any(case.time is not None and case.time.estimate in seconds for case in unstable):
         return ""
     sessions = [session for session in analysis.run.sessions if not session.superseded]
-    share = max((session.foreign_cpu_share or 0.0 for session in sessions), default=0.0)
+    share = max([0.0, *(session.foreign_cpu_share or 0.0 for session in sessions)])
     if share <= BUSY_SHARE:
         return " Noisy: run it again on an idle machine."
     return f" Noisy: other programs use {share * 100:.0f} % of the CPUs."

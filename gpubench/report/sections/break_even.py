@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, Mean, means
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, cpu_codes, cpu_line
+from gpubench.analysis.speedup import BreakEven, Speedup, baseline_line, cpu_codes, cpu_line, fastest
 from gpubench.analysis.thresholds import (
     Amortization,
     WeightLoad,
@@ -143,17 +143,14 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
     )  # fmt: skip
     body = []
     for implementations in workloads.values():
-        best = min(
-            implementations.values(), key=lambda ratio: (ratio.time.estimate if ratio.time else 0.0, ratio.id)
-        )
+        pair = [implementations.get(implementation) for implementation in ("library", "tuned")]
         texts = [
-            time_text(implementations[implementation].time, unit) + mark(implementations[implementation].label)
-            if implementation in implementations
-            else "-"
-            for implementation in ("library", "tuned")
+            "-" if result is None else time_text(result.time, unit) + mark(result.label) for result in pair
         ]
-        rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
-        body.append(cells(best.case.op, best.case.dtype, best.case.device_id, size_text(best), *texts, *rates))
+        if best := fastest(implementations.values()):
+            rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
+            names = (best.case.op, best.case.dtype, best.case.device_id)
+            body.append(cells(*names, size_text(best), *texts, *rates))
     labels = {ratio.label for implementations in workloads.values() for ratio in implementations.values()}
     note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster implementation"
     payload = "payload: each input read once and the output written once"

@@ -174,7 +174,9 @@ def hybrid_chart(analysis: Analysis, options: RenderOptions) -> Chart:
         for split in shown
         for share, seconds in split.curve
     )
-    marks = charts.by_series((split.case.case, _mark(split)) for split in shown if split.case.time is not None)
+    marks = charts.by_series(
+        (split.case.case, _mark(split, time.estimate)) for split in shown if (time := split.case.time)
+    )
     share = altair.X(
         "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
         axis=altair.Axis(format="%", tickCount=5, grid=False),
@@ -205,10 +207,9 @@ def _point(split: Hybrid, share: float, seconds: float, unit: str) -> ChartRow:
     }  # fmt: skip
 
 
-def _mark(split: Hybrid) -> ChartRow:
+def _mark(split: Hybrid, seconds: float) -> ChartRow:
     """Return the mark of the chosen share. The time of the faster side alone is the time of the split x its
     gain."""
-    seconds = split.case.time.estimate if split.case.time is not None else 0.0
     why = "worth it" if split.reason is None else f"not recommended: {split.reason}"
     return charts.case_fields(split.case) | {
         "device": printable(split.device_id), "x": short(split.gpu_share), "value": short(seconds),

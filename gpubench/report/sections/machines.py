@@ -303,8 +303,8 @@ def history_chart(side: MachineRuns, name: str) -> HistoryChart | None:
     if not rows:
         return None
     cases = {entry.id: _factors(entry.times) for entry in rows}
-    whole = [factors for factors in cases.values() if None not in factors]
-    mean = [geometric_mean([ratio or 1.0 for ratio in at_once]) for at_once in zip(*whole, strict=True)]
+    whole = [[f for f in factors if f is not None] for factors in cases.values() if None not in factors]
+    mean = [geometric_mean(at_once) for at_once in zip(*whole, strict=True)]
     dates = [run.run.started_at for run in side.runs]
     last = {case_id: [f for f in factors if f is not None][-1] for case_id, factors in cases.items()}
     most = sorted(last, key=lambda case_id: -abs(math.log(last[case_id])))[:_MOST_NAMED]

@@ -4,6 +4,7 @@ of overheads. Terminals show the largest sizes, and a full report shows all size
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, TimeBreakdown
@@ -149,7 +150,7 @@ def _pipelines_table(analysis: Analysis, options: RenderOptions) -> Table:
 def _pipeline_advice(analysis: Analysis) -> list[str]:
     """Return advice from the pipeline with the largest gain, or a sentence that no pipeline gains."""
     rows = [pipe for pipe in pipelines(analysis) if pipe.interval is not None]
-    best = max((pipe for pipe in rows if pipe.pays), key=lambda pipe: pipe.gain or 0.0, default=None)
+    best = max((pipe for pipe in rows if pipe.pays), key=attrgetter("gain"), default=None)
     if best is None or best.gain is None:
         return ["No pipeline gains over calls that copy and wait: leave them as they are."] if rows else []
     case = best.case.case
