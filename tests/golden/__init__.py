@@ -14,9 +14,11 @@ from gpubench.analysis.advice import answer as advise
 from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.analysis.contenders import Key
 from gpubench.base.plugins import sections, wings
+from gpubench.compare.two_runs import noise
 from gpubench.report import analyse_runs, charts, draw_report
 from gpubench.report.advice import render as draw_advice
 from gpubench.report.comparison import render as draw_comparison
+from gpubench.report.comparison import render_noise
 from gpubench.report.layout import RenderOptions
 from gpubench.report.plots import chart_set, draw_spec
 from gpubench.report.renderers import html
@@ -24,7 +26,7 @@ from gpubench.report.sections.machines import history_chart
 from gpubench.report.sections.map import lane_specs, map_picture, map_view, overlay_view
 from gpubench.result.run import Run
 from tests.unit.report.answer_runs import ALWAYS, SECOND, WAITED, named_run, no_gpu_run, one_op_run, suite_run
-from tests.unit.report.builders import run_of
+from tests.unit.report.builders import failed, run_of
 from tests.unit.report.comparisons import COMPARISONS
 from tests.unit.report.parts import CONTEST, HERE, PARTS, SHARED, SMALL_PEAKS, THERE, days_of, made_for_peaks
 from tests.unit.report.samples import (
@@ -38,6 +40,8 @@ from tests.unit.report.samples import (
     tool_run,
 )
 from tests.unit.report.screens import BY_DEVICE, ENDS, SCREENS, two_backends
+from tests.unit.report.sides import CASES as SIDES
+from tests.unit.report.sides import first_replaced, pair
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER.parent / "unit" / "workloads" / "golden"
@@ -197,15 +201,17 @@ def chart(name: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "of a run": lambda: draw_report(_analyses(tool_run), "html"),
     "of three machines": lambda: draw_report(analyse_runs([HERE, THERE, *days_of((1e-3, 2e-3))[1:]]), "html"),
+    "of noise": lambda: render_noise(noise(first_replaced(pair(k=10, sigma=0.06, seed=3)[0], failed(SIDES[0]))), "html", RenderOptions(), allowed_share=0.05),
+    "of little noise": lambda: render_noise(noise(pair(k=10, sigma=0.001)[0]), "html", RenderOptions(), allowed_share=0.05),
     "of a comparison": lambda: draw_comparison(COMPARISONS["a change"][0](), "html", RenderOptions()), "in a notebook": lambda: html.notebook(_analyses(one_op_run)[0]),
 }  # fmt: skip
 _OTHER = re.compile(
-    r"(?s)(?<=>)[^<>]*(?=</(?:script|style)>)|<svg.*?</svg>|'sha256-[^']*'|(?<=Written by gpubench )\S+"
+    r"(?s)<style>.*?</style>|(<script[^>]*>).*?</script>|<svg.*?</svg>|'sha256-[^']*'|(?<=Written by gpubench )\S+"
 )
 
 
 def page(name: str) -> str:
-    return _OTHER.sub("", PAGES[name]())
+    return _OTHER.sub(r"\1", PAGES[name]())
 
 
 # The answer as a page has it, without the maps.
