@@ -89,12 +89,8 @@ PARTS = {
             )
         ),
         (
-            "tests/unit/report/formats",
-            # Those of how to install what draws name the folder of this tree.
-            "tests/unit/report/test_charts.py::test_every_spec_is_valid_and_draws_the_sides_the_machine_and_the_date",
-            "tests/unit/report/test_charts.py::test_run_writes_the_page_and_the_pictures_that_report_writes",
-            "tests/unit/report/test_charts.py::test_pictures_of_both_formats_and_one_that_holds_the_map_and_all_charts",
-            "tests/unit/workloads/test_stages_report.py",
+            "tests/unit/report/formats", "tests/unit/report/test_charts.py", "tests/consumers/test_go_text.py",
+            "tests/consumers/test_pytest_benchmark.py", "tests/unit/workloads/test_stages_report.py",
             "tests/unit/multi/test_answer_device_groups.py",
             "tests/unit/fleet/test_fleet_report.py",
         ),

@@ -16,6 +16,7 @@ from gpubench.analysis.contenders import Key
 from gpubench.base.plugins import sections, wings
 from gpubench.compare.two_runs import noise
 from gpubench.report import analyse_runs, charts, draw_report
+from gpubench.report import screen as final_screen
 from gpubench.report.advice import render as draw_advice
 from gpubench.report.comparison import render as draw_comparison
 from gpubench.report.comparison import render_noise
@@ -251,10 +252,31 @@ def advice(name: str) -> str:
     )
 
 
+# The screen at the end of a run, by its width, and the lines of several runs.
+ENDINGS: dict[str, Callable[[], str]] = {
+    **{f"{name} at {width}": (lambda name=name, width=width: screen_of([(RUNS | ANSWERS)[name]()], width, saved=[f"{name}.json", "a page.html"])) for name, width in (
+        ("full", 60), ("full", 63), ("full", 64), ("full", 120), ("answer-suite", 60), ("answer-suite", 100), ("answer-one-op", 60), ("answer-one-op", 79), ("answer-named", 60),
+        ("answer-no-gpu", 60), ("cpu-only", 100), ("interrupted", 60), ("hybrid", 80), ("tools", 60))},
+    **{f"a {kind} run": (lambda make=make: screen_of([make()], 80, saved=["x.json"])) for kind, make in (("peaks", lambda: made_for_peaks(asked=True)), ("stages", stages_run), ("dtypes", SCREENS["four dtypes"]))},
+    "many rows": lambda: screen_of([SCREENS["four dtypes"]()], 80, height=20), "every row by its device": lambda: screen_of([SCREENS["equal GPUs, and others"]()], 80, by_device=True),
+    "several runs": lambda: screen_of([full_run(), cpu_run(), HERE, THERE, run_of([]), one_op_run(), SCREENS["checked"]()], 70, files=[*(f"results/{i}.json" for i in range(4)), "b", "c", ""]),
+    "a long name": lambda: screen_of([full_run(), cpu_run()], 60, files=["x" * 50, "y"]),
+}  # fmt: skip
+
+
+def screen_of(runs: list[Run], width: int, *, height: int = 24, **more: Any) -> str:
+    files = {name: more.pop(name) for name in ("saved", "files") if name in more}
+    return final_screen(analyse_runs(runs), "plain", RenderOptions(width=width, **more), height=height, **files)
+
+
+def ending(name: str) -> str:
+    return ENDINGS[name]()
+
+
 # Files of many small texts: what draws each, and their names.
 COLLECTIONS = {
     "screens": (screen, (*SCREENS, *BY_DEVICE)), "parts": (part, (*PARTS,)), "comparisons": (comparison, (*COMPARISONS,)),
-    "charts": (chart, (*CHARTS,)), "pages": (page, (*PAGES,)), "views": (view, (*VIEWS,)), "advice": (advice, (*ADVICE,)),
+    "charts": (chart, (*CHARTS,)), "pages": (page, (*PAGES,)), "views": (view, (*VIEWS,)), "advice": (advice, (*ADVICE,)), "endings": (ending, (*ENDINGS,)),
 }  # fmt: skip
 SMALL = [(file, name) for file, (_, names) in COLLECTIONS.items() for name in names]
 

@@ -1,6 +1,7 @@
 """Charts: the rows hold the numbers of the analysis, the specs compile, the pictures are drawn from them."""
 
 import itertools
+import json
 import re
 from xml.etree import ElementTree
 
@@ -9,7 +10,8 @@ import pytest
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import hybrids
-from gpubench.base.errors import InputError
+from gpubench.base import processes
+from gpubench.base.errors import GpubenchError, InputError
 from gpubench.base.plugins.sections import usual
 from gpubench.report import plots
 from gpubench.report.charts import COLORS, CPU_COLOR, GPU_COLOR
@@ -134,3 +136,69 @@ def test_run_writes_the_page_and_the_pictures_that_report_writes(gpubench, tmp_p
     assert gpubench("report", "result.json", "-o", "again.html").returncode == 0
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "page.html").read_bytes()
     assert gpubench("report", "result.json", "--format", "svg").stdout == (tmp_path / "all.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "errors", "why"),
+    [
+        (None, "", "", "vl_convert did not answer within 80 s"), (0, "x", "", f"vl_convert gave no picture: {processes.foreign('x')}"),
+        (0, "", "", "vl_convert gave no picture"), (7, "", "", "vl_convert exited with status 7"),
+        (-6, "", f"first\n{'x' * 301}", f"vl_convert was ended by SIGABRT: {'x' * 300}"),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_the_child_that_draws_is_a_reason(monkeypatch, status, output, errors, why):
+    asked = []
+    ended = processes.Ended(status, output, errors, 0.1)
+    monkeypatch.setattr(processes, "run", lambda *words, **options: asked.append((words[1], options)) or ended)
+    with pytest.raises(GpubenchError) as caught:
+        plots.results([("svg_to_png", ["<svg>"], {})] * 2)
+    assert caught.value.why == why
+    ((limit_s, options),) = asked
+    assert (limit_s, options["most_output"], json.loads(options["stdin"])[0][0]) == (80.0, 2**28, "svg_to_png")
+
+
+def raise_in(module, error):
+    space = {"__name__": module}
+    exec("def fail(error): raise error", space)
+    return lambda: space["fail"](error)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "said"),
+    [
+        (raise_in("altair.vegalite", ValueError("x" * 301)), GpubenchError, f"altair raised ValueError: {'x' * 300}"),
+        (raise_in("gpubench.report.charts", ImportError("no altair")), GpubenchError, "altair raised ImportError: no altair"),
+        (raise_in("gpubench.report.charts", ValueError("a bug")), ValueError, "a bug"),
+        (raise_in("altair", plots.drawing_error("it hangs")), GpubenchError, "it hangs"),
+    ],
+)  # fmt: skip
+def test_a_failure_of_altair_is_no_bug_of_ours(act, kind, said):
+    with pytest.raises(kind) as caught, plots.altair_failures():
+        act()
+    assert (type(caught.value), getattr(caught.value, "why", str(caught.value))) == (kind, said)
+
+
+@pytest.mark.parametrize(
+    ("wide", "places", "size"), [(640, [(0, 0), (640, 0), (0, 300)], (1280, 350)), (641, [(0, 0), (0, 100), (640, 100)], (1140, 400))]
+)  # fmt: skip
+def test_pictures_stand_beside_each_other_as_far_as_they_fit(wide, places, size):
+    svg = '<svg width="{}" height="{}"><a id="clip1" href="#clip1" fill="url(#clip1)"/></svg>'
+    whole = plots.stack([svg.format(wide, 100), svg.format(640, 300), svg.format(500, 50)])
+    assert [(int(x), int(y)) for x, y in re.findall(r'<svg x="(\d+)" y="(\d+)"', whole)] == places
+    assert 'width="{0}" height="{1}" viewBox="0 0 {0} {1}"'.format(*size) in whole
+    assert all(f'id="p{i}-clip1" href="#p{i}-clip1" fill="url(#p{i}-clip1)"' in whole for i in range(3))
+
+
+def test_charts_of_one_picture_are_narrow_and_a_png_is_twice_as_fine(monkeypatch):
+    drawn, asked = [], []
+    monkeypatch.setattr(
+        plots, "svgs", lambda specs: drawn.extend(specs) or ['<svg width="1" height="1">'] * len(drawn)
+    )
+    monkeypatch.setattr(plots, "results", lambda calls: asked.extend(calls) or [b"png"] * len(calls))
+    assert plots.picture(analysed(rising_run), "png") == b"png"
+    assert [spec.get("width") for spec in drawn] == [None, 500, 500, 500]
+    assert len({*plots.plots(analysed(rising_run), "png")}) == 4
+    assert {(name, options["scale"]) for name, _, options in asked} == {
+        ("svg_to_png", 2),
+        ("vegalite_to_png", 2),
+    }

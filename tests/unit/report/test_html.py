@@ -17,8 +17,10 @@ from msgspec.structs import replace
 from gpubench.base.installation import install_command
 from gpubench.base.plugins import sections
 from gpubench.base.streams import printable
+from gpubench.base.table import Cell, Column, Table
 from gpubench.report import plots, render
 from gpubench.report.charts import theme
+from gpubench.report.layout import Section, TextDocument
 from gpubench.report.renderers import html as html_page
 from gpubench.report.renderers.html import verbatim
 from gpubench.result import store
@@ -199,3 +201,52 @@ def test_any_text_stays_text(texts):
 def test_a_script_that_would_end_its_element_is_refused(text):
     with pytest.raises(ValueError, match="would end or change"):
         verbatim("script", text)
+
+
+def tables_of(*tables):
+    section = Section(key="k", title="t", tables=tables)
+    return Page(html_page.draw([TextDocument((), (section,))], "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"), [("x " * 16, True), ("x " * 16 + "y", False), ("x" * 80, True), ("x" * 81, False)]
+)
+def test_a_short_cell_and_a_word_are_not_broken(text, whole):
+    page = tables_of(
+        Table(
+            (Column("a"), Column("b", right=True)),
+            ((Cell(text), Cell(text, "bad")), (Cell(""), Cell(text, again=True))),
+        )
+    )
+    kinds = [
+        (tag, attributes["class"], attributes.get("scope"))
+        for tag, attributes in page.elements
+        if tag in ("th", "td") and "class" in attributes
+    ]
+    unbroken = "whole " * whole
+    assert kinds == [
+        ("th", "n", "col"), ("th", f"{unbroken}plain", "row"), ("td", f"n {unbroken}bad", None), ("td", "whole plain", None), ("td", f"n {unbroken}again", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("legends", "tables", "joined"), [("abc", 3, None), ("abcc", 1, "a; b; c"), ("abcd", 1, "")]
+)
+def test_many_tables_of_a_section_are_one(legends, tables, joined):
+    row, columns = (Cell("1"), Cell("2")), (Column("left"), Column("right", right=True))
+    page = tables_of(
+        *(
+            Table(columns[i % 2 :], (row[i % 2 :],), title=f"title {i}", note="of note", legend=text)
+            for i, text in enumerate(legends)
+        )
+    )
+    said = " ".join(" ".join(page.texts).split())
+    assert sum(tag == "table" for tag, _ in page.elements) == tables
+    if joined is not None:
+        assert said.count("a; b; c") == (joined != "")
+        assert [a.get("class") for tag, a in page.elements if tag == "th" and a.get("scope") == "col"] == [
+            None,
+            None,
+            "n",
+        ]
+        assert " title 0 of note 1 2 title 1 of note 2 title 2 of note 1 2 " in said
