@@ -490,10 +490,11 @@ def sample_stats(data: Sequence[float], iterations: int) -> dict[str, Any]:
 def _quantile(ordered: Sequence[float], q: float) -> float:
     """Return the quantile of Hyndman-Fan type 5 (Hazen), which gives the same values as pytest-benchmark's
     rules for odd and even counts."""
-    position = min(max(q * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    if len(ordered) == 1:
+        return ordered[0]
+    position = q * len(ordered) - 0.5
     below = math.floor(position)
-    share = position - below
-    return ordered[below] + (ordered[math.ceil(position)] - ordered[below]) * share
+    return ordered[below] + (ordered[math.ceil(position)] - ordered[below]) * (position - below)
 
 
 def _machine_info(run: Run) -> dict[str, Any]:
