@@ -1,6 +1,5 @@
 """The documents agree with the program."""
 
-import importlib.util
 import itertools
 import re
 from pathlib import Path
@@ -8,18 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpubench.base.errors import ExitCode
+from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "write_cli_docs.py"
 
 
 def test_the_command_line_page_is_fresh() -> None:
-    spec = importlib.util.spec_from_file_location("write_cli_docs", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.TARGET.read_text(encoding="utf-8") == script.page(), "docs/cli.md is stale: run make docs"
+    writer = script("write_cli_docs")
+    assert writer.TARGET.read_text(encoding="utf-8") == writer.page(), "docs/cli.md is stale: run make docs"
 
 
 @pytest.mark.check
@@ -62,11 +57,9 @@ def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     words = set(re.findall(r"[a-z_]+", tree))
     package = ROOT / "gpubench"
     built = {
-        path.stem
-        for folder in (package, package / "measure", package / "analysis", package / "report")
-        for path in folder.iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+        path.stem for folder in (package, package / "measure", package / "analysis", package / "report")
+        for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }  # fmt: skip
     assert not built - words, "docs/architecture.md does not name them in its tree"
     named = set(re.findall(r"^    ((?:[a-z_]+ )+) {2,}", tree.partition("  measure/")[2], re.M))
     reported = {word for names in named for word in names.split()}

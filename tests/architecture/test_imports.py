@@ -68,9 +68,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
     assert ours <= {"cli", "base", *wings.OWN}
-    of_wings = {
-        name.partition(".")[2] for name in modules if name.split(".")[1:2] in [[wing] for wing in wings.OWN]
-    }
+    of_wings = {name.partition(".")[2] for name in modules if {*name.split(".")[1:2]} & {*wings.OWN}}
     assert of_wings - {"fleet.merge"} == {*wings.OWN, "fleet.options", "multi.options", "energy.options"}
 
 

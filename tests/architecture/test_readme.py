@@ -1,6 +1,5 @@
 """What README.md and the pages show is what the program prints of the result files that they name."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -8,30 +7,19 @@ import pytest
 
 from gpubench.report import analyse_runs, plots
 from gpubench.result import store
+from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("write_readme", ROOT / "scripts" / "write_readme.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("name", "blocks"),
-    [
-        ("README.md", 1), ("docs/advice.md", 1), ("docs/claims.md", 1), ("docs/tutorial.md", 1),
-        ("docs/workloads.md", 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "blocks"), [
+    ("README.md", 1), ("docs/advice.md", 1), ("docs/claims.md", 1), ("docs/tutorial.md", 1),
+    ("docs/workloads.md", 1),
+])  # fmt: skip
 def test_the_blocks_are_fresh(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert len(re.findall(r"^<!-- gpubench (?:report|advise) ", text, re.M)) >= blocks
-    assert script().page(text) == text, f"{name} is stale: make docs"
+    assert script("write_readme").page(text) == text, f"{name} is stale: make docs"
 
 
 def test_the_map_is_that_of_the_answer_below_it_and_asks_nobody_for_anything():
@@ -41,15 +29,15 @@ def test_the_map_is_that_of_the_answer_below_it_and_asks_nobody_for_anything():
     drawn = (ROOT / "docs" / "images" / "map.svg").read_bytes()
     made = plots.plots(analyse_runs([store.load(ROOT / answer[1])]), "svg", sections=("map",))
     assert made["map.svg"] == drawn, "docs/images/map.svg is stale: scripts/write_readme.py"
-    assert set(re.findall(rb"https?://[^\"' )]+", drawn)) <= {
-        b"http://www.w3.org/2000/svg",
-        b"http://www.w3.org/1999/xlink",
-    }
+    asked = set(re.findall(rb"https?://[^\"' )]+", drawn))
+    assert asked <= {b"http://www.w3.org/2000/svg", b"http://www.w3.org/1999/xlink"}
     assert b"<script" not in drawn
     assert len(drawn) < 150_000
 
 
 def test_the_bars_are_those_of_the_stages_beside_them():
     drawn = (ROOT / "docs" / "images" / "stages.svg").read_bytes()
-    assert script().stages_picture() == drawn, "docs/images/stages.svg is stale: scripts/write_readme.py"
+    assert script("write_readme").stages_picture() == drawn, (
+        "docs/images/stages.svg is stale: scripts/write_readme.py"
+    )
     assert b"<script" not in drawn

@@ -1,17 +1,16 @@
 """What the release page counts on: a changelog whose newest section is the version, and Pythons that are tried."""
 
 import functools
-import importlib.util
 import re
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
 from gpubench import __version__
+from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -38,19 +37,11 @@ def test_every_python_that_the_package_names_is_tried() -> None:
     assert {re.sub(r"-.*", "", system) for system in elsewhere["os"]} == {"macos", "windows"}
 
 
-def script() -> ModuleType:
-    """Return scripts/release.py as a module."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("broken", [None, "not committed"])
 def test_a_release_is_committed_and_tagged_and_pushed_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str | None
 ) -> None:
-    module = script()
+    module = script("release")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "build", lambda source, dist: [dist / "gpubench_cli-1.0.0-py3-none-any.whl"])
     monkeypatch.setattr(module, "check", lambda *_: None)

@@ -39,10 +39,8 @@ def wheel(dist: Path) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"gpubench/__main__.py", "gpubench/py.typed", "gpubench/cli/command.py"} <= set(names)
-    parts = {
-        f"gpubench/report/renderers/html/{name}"
-        for name in ("page.css", "page.html", "page.js", "vega.LICENSE")
-    }
+    page = ("page.css", "page.html", "page.js", "vega.LICENSE")
+    parts = {f"gpubench/report/renderers/html/{name}" for name in page}
     data = {f"gpubench/kernels/data/{name}" for name in ("text.txt", "ranks.txt")}
     assert parts | data <= set(names)
     assert all(name.startswith(("gpubench/", f"gpubench_cli-{__version__}.dist-info/")) for name in names)

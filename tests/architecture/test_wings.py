@@ -89,13 +89,10 @@ def test_checks_of_the_core_pass_without_all_wings(tmp_path: Path, places: tuple
     assert " passed" in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("broken", "command", "said"),
-    [
-        ("multi/ops.py", ("ops",), "the part gpubench.multi.ops of a wing"),
-        ("workloads/stage_assignments.py", RUN, "the part gpubench.workloads.stage_assignments of a wing"),
-    ],
-)
+@pytest.mark.parametrize(("broken", "command", "said"), [
+    ("multi/ops.py", ("ops",), "the part gpubench.multi.ops of a wing"),
+    ("workloads/stage_assignments.py", RUN, "the part gpubench.workloads.stage_assignments of a wing"),
+])  # fmt: skip
 def test_a_wing_that_breaks_costs_itself(
     tmp_path: Path, broken: str, command: tuple[str, ...], said: str
 ) -> None:
@@ -103,9 +100,8 @@ def test_a_wing_that_breaks_costs_itself(
     (tmp_path / "gpubench" / broken).write_text('raise RuntimeError("torn")\n')
     ended = program(tmp_path, *command)
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stderr.splitlines() if "torn" in line] == [
-        f"warning: {said} cannot be used: RuntimeError: torn"
-    ]
+    torn = [line for line in ended.stderr.splitlines() if "torn" in line]
+    assert torn == [f"warning: {said} cannot be used: RuntimeError: torn"]
 
 
 OUTSIDE = """
@@ -148,6 +144,5 @@ def test_what_only_a_wing_has_is_unknown_without_it(without: Path) -> None:
         (("report", "f.json"), 4, "why: "), (("run", "--devices", "fake:cpu", "--ops", "ffn,allreduce"), 2, "'ffn'"),
     ):  # fmt: skip
         ended = program(without, *words)
-        assert (ended.returncode, said in ended.stderr, "Traceback" in ended.stderr) == (code, True, False), (
-            ended.stderr
-        )
+        ending = (ended.returncode, said in ended.stderr, "Traceback" in ended.stderr)
+        assert ending == (code, True, False), ended.stderr

@@ -36,11 +36,9 @@ def definitions() -> list[Definition]:
     """Return the place and the node of each module, class and function."""
     return [
         (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node)
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(house.tree(path))
+        for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) for node in ast.walk(house.tree(path))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
+    ]  # fmt: skip
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -62,11 +60,8 @@ def held_names(function: ast.FunctionDef) -> set[str]:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    elliptic = [
-        f"{place}: {text.splitlines()[0]}"
-        for place, node in definitions()
-        if (text := ast.get_docstring(node)) and ELLIPTIC.match(text)
-    ]
+    texts = {place: ast.get_docstring(node) or "" for place, node in definitions()}
+    elliptic = [f"{place}: {text.splitlines()[0]}" for place, text in texts.items() if ELLIPTIC.match(text)]
     assert not elliptic, "\n".join(elliptic)
 
 

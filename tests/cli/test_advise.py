@@ -32,13 +32,10 @@ def test_the_answer_comes_first(in_process, file, tmp_path):
     assert in_process("advise", "matmul", "--size", "1024", "--from", "-", input=text).stdout == done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("", "DEVICE=numpy:0"), ("--data device --queued", "DEVICE=cupy:0"), ("--calls 1000", "DEVICE=cupy:0"),
-        ("--calls 1000", "BASIS=interpolated"), ("--data device", "BASIS=unknown"),  # no waited call was measured
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "line"), [
+    ("", "DEVICE=numpy:0"), ("--data device --queued", "DEVICE=cupy:0"), ("--calls 1000", "DEVICE=cupy:0"),
+    ("--calls 1000", "BASIS=interpolated"), ("--data device", "BASIS=unknown"),  # no waited call was measured
+])  # fmt: skip
 def test_where_the_data_is_decides(in_process, file, words, line):
     done = in_process("advise", "matmul", "--size", "256", *words.split(), "--from", file, "--format", "env")
     assert f"GPUBENCH_ADVICE_{line}\n" in done.stdout

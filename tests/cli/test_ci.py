@@ -91,13 +91,10 @@ def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench, folder):
     assert "cannot write" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "reported"),
-    [
-        ([], {}, False), ([], {"GITHUB_ACTIONS": "true"}, True), (["--annotations", "always"], {}, True),
-        (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "variables", "reported"), [
+    ([], {}, False), ([], {"GITHUB_ACTIONS": "true"}, True), (["--annotations", "always"], {}, True),
+    (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
+])  # fmt: skip
 def test_when_messages_are_written(in_process, folder, words, variables, reported):
     ended = in_process("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
     assert (ended.returncode, "::error" in ended.stderr) == (3, reported)
@@ -154,21 +151,17 @@ def hostile(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(("report", "h.json", "--format", format) for format in FORMATS if format != "html"),
-        *(("compare", *_FILES, "--format", format) for format in ("table", "plain", "markdown", "csv", "json")),
-        ("report", "h.json", "--color", "always", "--format", "table"),
-        ("report", "i.json", "--by-device", "--sections", "raw,environment,warnings,machines"),
-        ("report", *_FILES, "--claims", "claims.json"), ("report", "--", "::error::no such file"),
-        ("report", "##[error]no such file"), ("advise", "matmul", "--size", "64", "--from", "h.json"),
-        ("advise", "::error::op", "--size", "64"), ("merge", *_FILES, "-o", "##[error].json"), ("noise", *_FILES),
-        ("run", "--devices", "::error::x"), ("run", "--ops", "##[error]x", "--verbose"),
-        ("run", "--config", "::error::x.toml"), ("##vso[task.complete]",),
-    ],
-    ids=" ".join,
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    *(("report", "h.json", "--format", format) for format in FORMATS if format != "html"),
+    *(("compare", *_FILES, "--format", format) for format in ("table", "plain", "markdown", "csv", "json")),
+    ("report", "h.json", "--color", "always", "--format", "table"),
+    ("report", "i.json", "--by-device", "--sections", "raw,environment,warnings,machines"),
+    ("report", *_FILES, "--claims", "claims.json"), ("report", "--", "::error::no such file"),
+    ("report", "##[error]no such file"), ("advise", "matmul", "--size", "64", "--from", "h.json"),
+    ("advise", "::error::op", "--size", "64"), ("merge", *_FILES, "-o", "##[error].json"), ("noise", *_FILES),
+    ("run", "--devices", "::error::x"), ("run", "--ops", "##[error]x", "--verbose"),
+    ("run", "--config", "::error::x.toml"), ("##vso[task.complete]",),
+], ids=" ".join)  # fmt: skip
 def test_no_text_becomes_a_command_of_the_runner(in_process, hostile, runner, command):
     done = in_process(*command, env=runner, cwd=hostile)
     assert done.stdout or done.stderr
@@ -180,7 +173,5 @@ def test_no_text_becomes_a_command_of_the_runner(in_process, hostile, runner, co
 def test_a_broken_case_outweighs_a_gate(gpubench, tmp_path):
     devices = ("--devices", "fake:cpu,fake:wrong")
     ended = gpubench("run", *devices, *RUN[3:], "--min-speedup", "add=2", "-o", "g.json")
-    assert (ended.returncode, json.loads((tmp_path / "g.json").read_text())["exit_reason"]) == (
-        1,
-        "wrong-result",
-    )
+    reason = json.loads((tmp_path / "g.json").read_text())["exit_reason"]
+    assert (ended.returncode, reason) == (1, "wrong-result")

@@ -24,24 +24,18 @@ def test_the_command_measures_every_claim_of_the_built_in_table(in_process):
     assert any(line.startswith("add/n=1000..2000000 (") and "library@numpy:0" in line for line in told)
 
 
-@pytest.mark.parametrize(
-    ("case_id", "measured"),
-    [
-        ("add/n=1024/float32/tuned/resident@numpy:0", True),  # each claim is held against the CPU
-        ("matmul/n=1024/float32/tuned/resident-queued@cupy:0", True),
-        ("matmul/n=1024/float32/tuned/transfer-always@cupy:0", True),  # the column `copied`
-        ("matmul/n=1024/float32/tuned-tiled/resident-queued@wgpu:0", True),  # only WGSL has such a kernel
-        ("matmul/n=1024/float32/tuned/resident-queued@wgpu:0", False),  # cupy:0 is the same GPU
-        ("add/n=1000/float32/tuned/transfer-always@wgpu:1", True),  # a claim about a software adapter
-        ("matmul/n=1024/float32/tuned/resident-queued@wgpu:1", False),
-    ],
-)
+@pytest.mark.parametrize(("case_id", "measured"), [
+    ("add/n=1024/float32/tuned/resident@numpy:0", True),  # each claim is held against the CPU
+    ("matmul/n=1024/float32/tuned/resident-queued@cupy:0", True),
+    ("matmul/n=1024/float32/tuned/transfer-always@cupy:0", True),  # the column `copied`
+    ("matmul/n=1024/float32/tuned-tiled/resident-queued@wgpu:0", True),  # only WGSL has such a kernel
+    ("matmul/n=1024/float32/tuned/resident-queued@wgpu:0", False),  # cupy:0 is the same GPU
+    ("add/n=1000/float32/tuned/transfer-always@wgpu:1", True),  # a claim about a software adapter
+    ("matmul/n=1024/float32/tuned/resident-queued@wgpu:1", False),
+])  # fmt: skip
 def test_each_device_measures_what_it_can_answer(case_id, measured):
-    devices = [
-        CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu"),
-        replace(SOFTWARE, id="wgpu:1", backend="wgpu"),
-    ]  # fmt: skip
-    keep = ClaimPlan(table.load(table.BUILTIN)).keep(devices, None)
+    wgpu, software = replace(GPU, id="wgpu:0", backend="wgpu"), replace(SOFTWARE, id="wgpu:1", backend="wgpu")
+    keep = ClaimPlan(table.load(table.BUILTIN)).keep([CPU, GPU, wgpu, software], None)
     assert keep(parse_case_id(case_id)) is measured
 
 

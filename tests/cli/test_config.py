@@ -51,13 +51,10 @@ def test_files_outside_the_repository_are_not_read(place):
     assert settings(place, folder=outside) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}),
-        ("it is broken, and nothing of ours", {}),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}),
+    ("it is broken, and nothing of ours", {}),
+])  # fmt: skip
 def test_a_project_that_does_not_name_us_is_not_read(place, text, found):
     write(place / "repo" / "pyproject.toml", text)
     assert settings(place) == found
@@ -65,9 +62,8 @@ def test_a_project_that_does_not_name_us_is_not_read(place, text, found):
 
 def test_a_named_file_is_the_only_one(place):
     write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
-    named = write(
-        place / "mine.toml", "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
-    )
+    text = "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
+    named = write(place / "mine.toml", text)
     assert settings(place, file=str(named)) == {"ops": "matmul,add", "tag": ["a", "b"], "quiet": True}
     with pytest.raises(ConfigError, match="cannot be read"):
         settings(place, file="absent.toml")
@@ -87,16 +83,13 @@ def test_variables(place):
     assert given == {"tag": ["a", "b"], "dry_run": "1", "ops": "add,mul"}
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("[run]\nsesions = 2\n", "did you mean 'sessions'?"), ("[rnu]\nsessions = 2\n", "did you mean 'run'?"),
-        ("[common]\nsessions = 2\n", "'sessions' in [common]"), ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
-        ("[run]\ndry-run = 'yes'\n", "true or false"), ("[run]\nsessions = true\n", "a number"),
-        ("[run]\nsessions = {a = 1}\n", "a number"), ("[run]\ndry-run = [true]\n", "true or false"),
-        ("run = 3\n", "[run]"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "part"), [
+    ("[run]\nsesions = 2\n", "did you mean 'sessions'?"), ("[rnu]\nsessions = 2\n", "did you mean 'run'?"),
+    ("[common]\nsessions = 2\n", "'sessions' in [common]"), ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
+    ("[run]\ndry-run = 'yes'\n", "true or false"), ("[run]\nsessions = true\n", "a number"),
+    ("[run]\nsessions = {a = 1}\n", "a number"), ("[run]\ndry-run = [true]\n", "true or false"),
+    ("run = 3\n", "[run]"), ("[run\n", "cannot be read"), ("\x00", "cannot be read"),
+])  # fmt: skip
 def test_mistakes_in_files(place, text, part):
     write(place / "repo" / "gpubench.toml", text)
     with pytest.raises(ConfigError) as caught:
@@ -135,14 +128,11 @@ def test_a_bad_value_names_where_it_stands(in_process):
     assert "override it with --sessions" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("platform", "environ", "path"),
-    [
-        ("linux", {"HOME": "/h"}, "/h/.config/gpubench/config.toml"), ("win32", {"APPDATA": "/r"}, "/r/gpubench/config.toml"),
-        ("linux", {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/gpubench/config.toml"),
-        ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench/config.toml"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("platform", "environ", "path"), [
+    ("linux", {"HOME": "/h"}, "/h/.config/gpubench/config.toml"), ("win32", {"APPDATA": "/r"}, "/r/gpubench/config.toml"),
+    ("linux", {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/gpubench/config.toml"),
+    ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench/config.toml"),
+])  # fmt: skip
 def test_the_user_file_of_each_platform(platform, environ, path):
     assert user_file(environ, platform) == Path(path)
     assert user_file({}, platform) is None

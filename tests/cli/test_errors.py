@@ -13,12 +13,20 @@ def test_no_command_shows_the_help_and_fails(gpubench):
     assert "Usage: gpubench" in ended.stderr
 
 
+def test_the_exit_codes_are_those_that_scripts_ask_for():
+    first = ("OK", "FAILED", "USAGE", "GATE", "INPUT", "UNAVAILABLE")
+    codes = {name: code for code, name in enumerate(first)} | {
+        "BUDGET": 124,
+        "INTERRUPTED": 130,
+        "TERMINATED": 143,
+    }
+    assert {code.name: code.value for code in ExitCode} == codes
+
+
 def test_suggestions():
     assert suggest("--zzzzzz", ["--format"]) == ""
-    assert (
-        suggest("mlp", ["mul", "mlp_forward", "mlp_backward"])
-        == "did you mean 'mlp_backward' or 'mlp_forward'?"
-    )
+    near = suggest("mlp", ["mul", "mlp_forward", "mlp_backward"])
+    assert near == "did you mean 'mlp_backward' or 'mlp_forward'?"
     assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
     assert require_choice("json", ["table", "json"], "--format") == "json"
     with pytest.raises(UsageError) as caught:

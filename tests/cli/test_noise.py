@@ -93,15 +93,12 @@ def test_the_thresholds_go_through_a_pipe(in_process, folder):
     assert (named.returncode, read.returncode) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    ("device", "options", "code", "reported"),
-    [
-        ("fake:wrong", [], 1, "wrong-result: largest error"),
-        ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"),
-        ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident-queued"], 4, "can be true"),
-    ],
-)  # fmt: skip
-def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
+@pytest.mark.parametrize(("device", "options", "code", "reported"), [
+    ("fake:wrong", [], 1, "wrong-result: largest error"),
+    ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"),
+    ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident-queued"], 4, "can be true"),
+])  # fmt: skip
+def test_a_measurement_without_anything_to_compare_ends_as_the_run_did(
     gpubench, device, options, code, reported
 ):
     asked = options if "--ops" in options else ["--ops", "add", "--sizes", "1k", *options]
@@ -112,24 +109,19 @@ def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_sa
     assert len(ended.stderr.splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "sessions", "ending", "code", "reported"),
-    [
-        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 124, 124, "the time budget ended first"),
-        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 0, 124, "the time budget ended first"),
-        ([timed(CASES[0], [1e-3] * 9, stops=[Stop(session=9, reason="budget")]), skipped(CASES[1])], 10, 0, 124,
-         "the time budget ended first"),
-        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124,
-         "the time budget ended first"),
-        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), failed(CASES[2])], 3, 1, 1, "wrong-result"),
-        ([skipped(CASES[1])], 3, 1, 1, "out-of-memory"),
-        ([skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124, "budget: no time"),
-        ([timed(CASES[0], [1e-3] * 9), skipped(CASES[1])], 10, 0, 4, "out-of-memory"),
-    ],
-)  # fmt: skip
-def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
-    outcomes, sessions, ending, code, reported
-):
+@pytest.mark.parametrize(("outcomes", "sessions", "ending", "code", "reported"), [
+    ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 124, 124, "the time budget ended first"),
+    ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 0, 124, "the time budget ended first"),
+    ([timed(CASES[0], [1e-3] * 9, stops=[Stop(session=9, reason="budget")]), skipped(CASES[1])], 10, 0, 124,
+     "the time budget ended first"),
+    ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124,
+     "the time budget ended first"),
+    ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), failed(CASES[2])], 3, 1, 1, "wrong-result"),
+    ([skipped(CASES[1])], 3, 1, 1, "out-of-memory"),
+    ([skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124, "budget: no time"),
+    ([timed(CASES[0], [1e-3] * 9), skipped(CASES[1])], 10, 0, 4, "out-of-memory"),
+])  # fmt: skip
+def test_a_case_that_was_left_out_is_not_blamed_for_the_budget(outcomes, sessions, ending, code, reported):
     with pytest.raises(GpubenchError) as raised:
         judge_sessions(a_run(outcomes, sessions, exit_code=ending), 5)
     assert (reported in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why

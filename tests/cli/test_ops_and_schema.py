@@ -38,12 +38,9 @@ def test_the_list_has_each_op_with_its_group_and_a_sentence_in_eighty_columns(gp
 def test_a_name_gets_the_rest(gpubench):
     matmul, forward = gpubench("ops", "matmul", "mlp_forward").stdout.split("\n\n")
     parts = (
-        "a[n,n] b[n,n] -> out[n,n]",
-        "2 n^3",
-        "12 n^2",
-        "side of the square matrices",
+        "a[n,n] b[n,n] -> out[n,n]", "2 n^3", "12 n^2", "side of the square matrices",
         "m: rows of A and C; k: columns of A",
-    )
+    )  # fmt: skip
     assert [part for part in parts if part not in matmul] == []
     assert [part for part in ("x[n,784] w1[784,512]", "814140 n") if part not in forward] == []
     assert max(map(len, matmul.splitlines())) <= 80

@@ -41,12 +41,9 @@ def test_a_precision_has_three_digits_and_a_duration_is_as_people_say_it():
     for precision, text in precisions.items():
         assert progress.describe(replace(BLOCK, precision=precision)) == f"53.1 us {text}"
     durations = {
-        1: "a few seconds",
-        12: "about 10 seconds",
-        60: "about a minute",
-        170: "about 3 minutes",
+        1: "a few seconds", 12: "about 10 seconds", 60: "about a minute", 170: "about 3 minutes",
         9000: "about 2 hours",
-    }
+    }  # fmt: skip
     assert {seconds: progress.about(seconds) for seconds in durations} == durations
 
 
@@ -90,14 +87,11 @@ def done(number, cases, size=None):
     return CaseDone(measured(case, 1e-3), cases, 0, 1e-3, None, None)
 
 
-@pytest.mark.parametrize(
-    ("events", "searches", "heads"),
-    [
-        # A case that a search sharpens has one line, and nobody knows how many there will be.
-        ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 40))], True, ["[  1", "[  2"]),
-        ([done(1, 2), done(2, 4)], False, ["[  1/2", "[  2/4"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("events", "searches", "heads"), [
+    # A case that a search sharpens has one line, and nobody knows how many there will be.
+    ([done(1, 2), *(done(number, 40, size=1024) for number in range(2, 40))], True, ["[  1", "[  2"]),
+    ([done(1, 2), done(2, 4)], False, ["[  1/2", "[  2/4"]),
+])  # fmt: skip
 def test_lines_of_a_pipe(events, searches, heads):
     text = shown(io.StringIO(), RunStarted(2, 1, None), *events, searches=searches)
     assert [line.split("]")[0] for line in text.splitlines()] == heads

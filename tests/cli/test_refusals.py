@@ -127,14 +127,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     base, new = pair(sigma=0.004)
     quiet, _ = pair(k=10, sigma=0.004)
-    results = {
-        "run": RUN,
-        "base": base,
-        "few": base,
-        "new": new,
-        "quiet": quiet,
-        "r": run_of(curve({64: 0.5, 256: 4.0})),
-    }
+    wins = run_of(curve({64: 0.5, 256: 4.0}))
+    results = {"run": RUN, "base": base, "few": base, "new": new, "quiet": quiet, "r": wins}
     for name, run in results.items():
         save(run, folder / f"{name}.json")
     files = {f"bad-{n}": content for n, (content, _) in enumerate(BAD_RESULTS)}
@@ -164,16 +158,13 @@ def test_refusals(folder, words, code, part, monkeypatch, capsys):
 
 
 @pytest.mark.check
-@pytest.mark.parametrize(
-    ("words", "code", "part"),
-    [
-        ("rnu", ExitCode.USAGE, "'rnu'"), ("report absent.json", ExitCode.INPUT, "no such file"),
-        ("run --devices fake:cpu --ops add --sizes 1k --threads 100000", ExitCode.USAGE, "CPUs that may be used"),
-        ("run --devices fake:cpu --ops add --sizes 1k --min-speedup matmul=2", ExitCode.USAGE, "matmul=2"),
-        ("run --devices group:numpy:2 --ops add --sizes 1k", ExitCode.USAGE, "a device group runs collectives"),
-        ("detect --results none.json", ExitCode.INPUT, "none.json"), (f"detect --results {NO_FILE_HAS_THIS}", ExitCode.INPUT, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "code", "part"), [
+    ("rnu", ExitCode.USAGE, "'rnu'"), ("report absent.json", ExitCode.INPUT, "no such file"),
+    ("run --devices fake:cpu --ops add --sizes 1k --threads 100000", ExitCode.USAGE, "CPUs that may be used"),
+    ("run --devices fake:cpu --ops add --sizes 1k --min-speedup matmul=2", ExitCode.USAGE, "matmul=2"),
+    ("run --devices group:numpy:2 --ops add --sizes 1k", ExitCode.USAGE, "a device group runs collectives"),
+    ("detect --results none.json", ExitCode.INPUT, "none.json"), (f"detect --results {NO_FILE_HAS_THIS}", ExitCode.INPUT, ""),
+])  # fmt: skip
 def test_a_refusal_of_the_real_program(gpubench, tmp_path, words, code, part):
     (tmp_path / "none.json").write_text("{}")
     ended = gpubench(*words.split())
@@ -198,9 +189,7 @@ def test_a_folder_is_reported_without_what_is_no_result(in_process, tmp_path):
     assert ended.stderr.splitlines() == [f"left out: r/half.json cannot be used: {why}"]
 
 
-def test_the_newest_result_is_found_and_a_configuration_that_cannot_be_looked_at_is_none(
-    in_process, tmp_path, home
-):
+def test_the_newest_result_is_found_beside_a_configuration_that_cannot_be_looked_at(in_process, tmp_path, home):
     own = home / ".local" / "share" / "gpubench" / "results" / "x.json"
     for path in (tmp_path / "results" / "m" / "20260101T000000Z-aaaaaaaa.json", own):
         path.parent.mkdir(parents=True)

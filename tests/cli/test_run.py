@@ -75,12 +75,9 @@ def test_what_is_asked_for_is_printed_and_written_down(run, name):
     assert [part for part in parts if part not in text] == []
     assert {path: at(document, path) for path in facts} == facts
     if ends is not None:
-        assert {
-            outcome["id"]: outcome.get("reason", outcome["type"]) for outcome in document["outcomes"]
-        } == ends
-        assert all(
-            outcome["check"]["ok"] for outcome in document["outcomes"] if outcome["type"] == "measurement"
-        )
+        outcomes = {outcome["id"]: outcome for outcome in document["outcomes"]}
+        assert {case: outcome.get("reason", outcome["type"]) for case, outcome in outcomes.items()} == ends
+        assert all(outcome["check"]["ok"] for outcome in outcomes.values() if outcome["type"] == "measurement")
 
 
 def test_report_says_the_same_as_run_did_and_json_is_the_result_document(run):
@@ -138,14 +135,11 @@ def test_the_search_finds_where_the_gpu_begins_to_win(run):
     assert (found["verdict"], found["n"]) == ("at", pytest.approx(16_900, rel=0.15))
 
 
-@pytest.mark.parametrize(
-    ("texts", "sizes"),
-    [
-        (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}), (["matmul=64", "matmul=32"], {"matmul": [32]}),
-        (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
-        (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("texts", "sizes"), [
+    (["matmul=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [1024]}), (["matmul=64", "matmul=32"], {"matmul": [32]}),
+    (["transpose=8", "matrix=64", "1k"], {"add": [1024], "matmul": [64], "transpose": [8]}),
+    (["1k", "matrix=auto", "transpose=8"], {"add": [1024], "transpose": [8]}),
+])  # fmt: skip
 def test_an_ops_own_sizes_win_wherever_they_stand(texts, sizes):
     assert selection.parse_sizes(texts, ["add", "matmul", "transpose"]) == sizes
 
@@ -184,3 +178,12 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sess
     """A size that nobody named is known more closely by another session than by more samples of the same one."""
     options, ops = RunOptions(**asked), {"add": kernels.load("add")}
     assert request.settings(options, request.selection(options, ops), ops).sessions == sessions
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({}, {"sizes": [], "dtype": "float32", "limit_s": None}),
+    ({"budget": "10s", "sizes": ["4k,1k", "add=2k", "auto"], "dtypes": "f64,f32"},
+     {"sizes": [1024, 2048, 4096], "dtype": "float64", "limit_s": 4.0}),
+])  # fmt: skip
+def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(asked, words):
+    assert selection.trial_words(RunOptions(**asked)) == words

@@ -16,13 +16,10 @@ def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("after", "share"),
-    [
-        (later(), (0.0, 0.0)), (later(ours=20.0), (0.0, 0.0)), (later(ours=10.0, theirs=1.0), (0.05, 0.0)), (later(theirs=20.0), (1.0, 0.0)),
-        (later(stolen=2.0), (0.0, 0.1)), (later(ours=1.0, theirs=-0.5), (0.0, 0.0)),  # ticks of 10 ms, counted apart
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("after", "share"), [
+    (later(), (0.0, 0.0)), (later(ours=20.0), (0.0, 0.0)), (later(ours=10.0, theirs=1.0), (0.05, 0.0)), (later(theirs=20.0), (1.0, 0.0)),
+    (later(stolen=2.0), (0.0, 0.1)), (later(ours=1.0, theirs=-0.5), (0.0, 0.0)),  # ticks of 10 ms, counted apart
+])  # fmt: skip
 def test_what_is_not_ours_is_foreign(after, share):
     assert processes.load_between(START, after) == pytest.approx(share)
 
@@ -38,15 +35,10 @@ def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
 
 
 def test_what_cannot_be_told_is_none_and_not_zero():
-    hasty = (
-        later(seconds=1.0, theirs=0.19),
-        later(seconds=0.1, theirs=0.2),
-    )  # less than a tenth in half of two seconds
-    for before, after in (
-        (None, later()),
-        (START, None),
-        *((START, end) for end in (later(cpus=0), later(seconds=0.0), *hasty)),
-    ):
+    hasty = (later(seconds=1.0, theirs=0.19), later(seconds=0.1, theirs=0.2))
+    # The last two: less than a tenth in half of two seconds.
+    ends = (None, later(cpus=0), later(seconds=0.0), *hasty)
+    for before, after in ((None, later()), *((START, end) for end in ends)):
         assert processes.load_between(before, after) == (None, None)
 
 

@@ -21,12 +21,8 @@ def _link_to_pipe(path: Path) -> None:
     path.symlink_to("pipe")
 
 
-LINKS = {
-    "/dev/zero": "it is a device",
-    "/dev/tty": "it is a device",
-    "x": "Too many levels",
-    "nowhere": "No such file",
-}
+DEVICES = dict.fromkeys(("/dev/zero", "/dev/tty"), "it is a device")
+LINKS = DEVICES | {"x": "Too many levels", "nowhere": "No such file"}
 STRANGE = {
     "folder": (Path.mkdir, "it is a folder"), "FIFO": (os.mkfifo, "it is a pipe"), "socket": (_socket, "it is a socket"),
     "link to a FIFO": (_link_to_pipe, "it is a pipe"),

@@ -5,6 +5,8 @@ import io
 import itertools
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -126,3 +128,9 @@ def test_a_command_of_ours_has_a_line_of_its_own() -> None:
 def test_who_reads_lines(name: str) -> None:
     assert streams.in_runner({name: "true"}) is True
     assert streams.in_runner({name: ""}) is streams.in_runner({}) is False
+
+
+def test_a_child_ends_with_its_standard_input_that_its_parent_holds() -> None:
+    program = "from gpubench.base import child_main; import time; child_main.lines_of_parent(); time.sleep(20)"
+    words = [sys.executable, "-c", f"{program}; raise SystemExit(7)"]
+    assert subprocess.run(words, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode == 0

@@ -229,21 +229,16 @@ def test_a_doubt_counts_what_is_more_than_five_percent_faster(beside, in_common)
     """Both curves are known by 95 points; the expected share is that of two normal times, which those of GPUs have in
     common in part."""
     x = math.log(3000.0)
-    fitted = fit(
-        {
-            name: TimedSizes(kind, exact(lambda n, by=by: by * 2e-5, FINE))
-            for name, kind, by in (("a", "waited", 1.0), ("b", beside, 1.04))
-        }
-    )
+    times = (("a", "waited", 2e-5), ("b", beside, 2.08e-5))
+    fitted = fit({name: TimedSizes(kind, exact(lambda n, s=s: s, FINE)) for name, kind, s in times})
     a, b = fitted["a"], fitted["b"]
     variances = [c.at(x).variance + c.offset + c.case_variance(x) for c in (a, b)]
     deviation = math.sqrt(sum(variances) - 2 * in_common * math.sqrt(math.prod(variances)))
     ahead = b.at(x).mean - a.at(x).mean
     assert doubt(a, [b], x).wrong == pytest.approx(normal((-math.log(1.05) - ahead) / deviation))
     far = fit({"far": TimedSizes("waited", exact(lambda n: 4e-4, FINE))})["far"]
-    assert doubt(a, [b, far], x).cost == doubt(a, [far, b], x).cost == doubt(a, [b], x).cost, (
-        "of the nearest rival"
-    )
+    costs = [doubt(a, rivals, x).cost for rivals in ([b, far], [far, b], [b])]
+    assert costs == [costs[0]] * 3, "of the nearest rival"
     low, middle, high = interval(a, x)
     reach = 1.96 * math.sqrt(a.at(x).variance + a.offset + a.case_variance(x))
     assert (math.log(low), math.log(high)) == pytest.approx((a.at(x).mean - reach, a.at(x).mean + reach))
@@ -272,11 +267,8 @@ def test_who_writes_next_to_nothing_has_other_relatives():
 
     assert relation_of(8, lambda n: 4 * n) == relation_of(12, lambda n: 4 * n) != relation_of(8, lambda n: 4)
     assert relation_of(8, lambda n: 200) == relation_of(8, lambda n: 4 * n), "2.4 % at 1,024"
-    assert (
-        relation_of(1000, lambda n: 19 * n)
-        == relation_of(8, lambda n: 4)
-        != relation_of(1000, lambda n: 21 * n)
-    )
+    least, more = (relation_of(1000, lambda n, by=by: by * n) for by in (19, 21))
+    assert least == relation_of(8, lambda n: 4) != more
 
 
 def test_traffic_is_a_constant_or_none():

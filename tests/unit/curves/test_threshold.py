@@ -29,9 +29,8 @@ def test_one_side_wins_everywhere(factor, state):
 
 def test_wins_and_losses_by_turns_are_mixed_and_the_last_crossing_counts():
     ratios = {64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0}
-    found = threshold(
-        {n: [[1e-3 / ratio]] * 5 for n, ratio in ratios.items()}, exact(lambda n: 1e-3, ratios, sessions=5)
-    )
+    gpu_s = {n: [[1e-3 / ratio]] * 5 for n, ratio in ratios.items()}
+    found = threshold(gpu_s, exact(lambda n: 1e-3, ratios, sessions=5))
     assert (found.state, found.mixed) == ("at", True)
     assert 1024 < found.low < found.n < found.high < 4096
     again = {64: 0.25, 256: 4.0, 1024: 0.25}
@@ -45,9 +44,8 @@ def test_one_size_tells_the_winner_there():
 
 
 def test_without_a_common_size_there_is_none():
-    curves = fit(
-        {"gpu": TimedSizes("waited", exact(gpu, [64, 128])), "cpu": TimedSizes("cpu", exact(cpu, [256, 512]))}
-    )
+    few, later = TimedSizes("waited", exact(gpu, [64, 128])), TimedSizes("cpu", exact(cpu, [256, 512]))
+    curves = fit({"gpu": few, "cpu": later})
     assert compare([curves["gpu"]], [curves["cpu"]]) is None
     assert compare([], [curves["cpu"]]) is None
 
@@ -73,10 +71,8 @@ def test_a_speedup_is_known_from_the_first_size_to_the_last():
 
 def test_between_contenders_that_share_no_size_the_nearest_counts():
     halves = {"few": LADDER[:3], "many": LADDER[4:]}
-    curves = fit(
-        {"gpu": TimedSizes("waited", exact(gpu))}
-        | {name: TimedSizes("cpu", exact(cpu, sizes)) for name, sizes in halves.items()}
-    )
+    both = {name: TimedSizes("cpu", exact(cpu, sizes)) for name, sizes in halves.items()}
+    curves = fit({"gpu": TimedSizes("waited", exact(gpu)), **both})
     assert compare([curves["gpu"]], [curves[name] for name in halves]) is not None
 
 

@@ -27,9 +27,8 @@ def test_a_session_in_which_something_else_had_its_threads_does_not_count():
     assert seconds(found, 1 << 13) == pytest.approx(seconds(true, 1 << 13), rel=0.02)
     assert found.offset == pytest.approx(true.offset, rel=0.5)
     double = fit({"it": TimedSizes("cpu", apart(cpu, [1, 2]))})["it"]
-    assert seconds(double, 1 << 16) == pytest.approx(math.sqrt(2) * cpu(1 << 16), rel=0.02), (
-        "twice is no accident"
-    )
+    expected = pytest.approx(math.sqrt(2) * cpu(1 << 16), rel=0.02)
+    assert seconds(double, 1 << 16) == expected, "twice is no accident"
 
 
 def test_it_says_nothing_beyond_its_sizes():
@@ -72,20 +71,17 @@ def test_a_contender_without_a_time_has_no_curve():
 
 
 def test_sessions_that_lie_apart_shift_the_whole_curve():
-    quiet, loud = (
-        fit({"it": TimedSizes("cpu", apart(cpu, factors))})["it"] for factors in ([1, 1, 1], [1, 2, 0.5])
-    )
+    series = {factors: TimedSizes("cpu", apart(cpu, factors)) for factors in ((1, 1, 1), (1, 2, 0.5))}
+    quiet, loud = (fit({"it": one})["it"] for one in series.values())
     assert loud.offset > 5 * quiet.offset
-    assert spread(loud, 1 << 18) == pytest.approx(spread(quiet, 1 << 18), rel=0.5), (
-        "that is no scatter of a size"
-    )
+    same = pytest.approx(spread(quiet, 1 << 18), rel=0.5)
+    assert spread(loud, 1 << 18) == same, "that is no scatter of a size"
 
 
 @pytest.mark.parametrize("more", [{"traffic": 0.0}, {"relation": None}])
 def test_without_relatives_or_a_constant_traffic_nothing_is_shared(more):
-    series = {
-        name: TimedSizes("cpu", exact(lambda n: cpu(n, step=3.0)), "f", 12.0) for name in ("r0", "r1", "r2")
-    }
+    stepped = exact(lambda n: cpu(n, step=3.0))
+    series = {name: TimedSizes("cpu", stepped, "f", 12.0) for name in ("r0", "r1", "r2")}
     series["own"] = replace(series["r0"], blocks=exact(cpu, LADDER[::3]), **more)
     together, alone = fit(series)["own"], fit({"own": series["own"]})["own"]
     assert together.at(math.log(300_000)) == alone.at(math.log(300_000))
@@ -149,13 +145,8 @@ def test_a_gap_is_too_wide_for_a_step():
 
 def test_some_of_the_curves_are_what_they_are_among_all():
     """Relatives that are not asked for still tell what they share."""
-    series = {
-        name: TimedSizes(
-            "waited", {n: [[gpu(n)]] for n in LADDER[start::2]},
-            relation="gpu", traffic=8.0,
-        )
-        for start, name in enumerate(("add", "mul", "sub"))
-    }  # fmt: skip
+    sizes = {name: LADDER[start::2] for start, name in enumerate(("add", "mul", "sub"))}
+    series = {name: TimedSizes("waited", exact(gpu, own), "gpu", 8.0) for name, own in sizes.items()}
     whole, some = fit(series), fit(series, lambda name: name == "mul")
     assert (list(some), some["mul"].at(math.log(10_000))) == (["mul"], whole["mul"].at(math.log(10_000)))
     assert fit({"mul": series["mul"]})["mul"].at(math.log(10_000)) != whole["mul"].at(math.log(10_000))

@@ -45,14 +45,11 @@ def ask(outcomes, n, calls=1, key=MATMUL, **words):
     return answer([run_of(outcomes, **words)], key, n, regime_of(calls))
 
 
-@pytest.mark.parametrize(
-    ("n", "device", "basis", "confidence", "gain"),
-    [
-        (256, "numpy:0", "measured", "clear", 2.0), (1024, "cupy:0", "measured", "clear", 2.0), (4096, "cupy:0", "measured", "clear", 8.0),
-        (2048, "cupy:0", "interpolated", "clear", 4.0), (520, "cupy:0", "interpolated", "close", 1.01),
-        *((n, None, "unknown", "none", None) for n in (1, 255, 4097, 2**40)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("n", "device", "basis", "confidence", "gain"), [
+    (256, "numpy:0", "measured", "clear", 2.0), (1024, "cupy:0", "measured", "clear", 2.0), (4096, "cupy:0", "measured", "clear", 8.0),
+    (2048, "cupy:0", "interpolated", "clear", 4.0), (520, "cupy:0", "interpolated", "close", 1.01),
+    *((n, None, "unknown", "none", None) for n in (1, 255, 4097, 2**40)),
+])  # fmt: skip
 def test_sizes_that_were_measured_that_lie_between_and_outside(n, device, basis, confidence, gain):
     found = ask(RISING, n)
     assert (found.device_id, found.basis, found.confidence) == (device, basis, confidence)
@@ -74,18 +71,15 @@ def test_near_a_break_even_in_a_wide_gap_nothing_is_told_and_the_command_measure
     assert found.command in render(found, "table")
 
 
-@pytest.mark.parametrize(
-    ("more", "n", "device", "confidence"),
-    [
-        ([], 512, "numpy:0", "alone"), ([gpu(256, 1e-4), gpu(1024, 1e-4)], 2048, None, "none"),
-        ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 3000, "numpy:0", "alone"),
-        ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2048, "numpy:0", "alone"),
-        ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2047, None, "none"),
-        ([failed(case(n=1024, regime=ALWAYS, device="cupy:0"))], 512, "numpy:0", "alone"),
-        *(([skipped(case(n=8192)), *(gpu(n, 1e-4) for n in (1024, 4096, 16384))], n, device, confidence) for n, device, confidence in (
-            (8191, None, "none"), (8192, "cupy:0", "alone"), (16385, None, "none"))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "n", "device", "confidence"), [
+    ([], 512, "numpy:0", "alone"), ([gpu(256, 1e-4), gpu(1024, 1e-4)], 2048, None, "none"),
+    ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 3000, "numpy:0", "alone"),
+    ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2048, "numpy:0", "alone"),
+    ([gpu(256, 1e-4), gpu(1024, 1e-4), skipped(case(n=2048, regime=ALWAYS, device="cupy:0"))], 2047, None, "none"),
+    ([failed(case(n=1024, regime=ALWAYS, device="cupy:0"))], 512, "numpy:0", "alone"),
+    *(([skipped(case(n=8192)), *(gpu(n, 1e-4) for n in (1024, 4096, 16384))], n, device, confidence) for n, device, confidence in (
+        (8191, None, "none"), (8192, "cupy:0", "alone"), (16385, None, "none"))),
+])  # fmt: skip
 def test_one_side_alone_answers_only_where_the_other_takes_no_part(more, n, device, confidence):
     found = ask([*CPU_SIZES, *more], n)
     assert (found.device_id, found.confidence) == (device, confidence)
@@ -110,14 +104,11 @@ def two_gpus(ratios):
     return {"outcomes": found, "devices": (CPU, GPU, WGPU)}
 
 
-@pytest.mark.parametrize(
-    ("ratios", "n", "device", "confidence"),
-    [
-        ({256: 2.0, 512: 2.0, 1024: 0.5, 2048: 0.5, 4096: 2.0}, 1448, "cupy:0", "clear"),
-        ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0", "close"),
-        ({256: 0.4, 65536: 0.4}, 8192, "cupy:0", "close"),  # a gap of 256, by the sizes at its ends
-    ],
-)
+@pytest.mark.parametrize(("ratios", "n", "device", "confidence"), [
+    ({256: 2.0, 512: 2.0, 1024: 0.5, 2048: 0.5, 4096: 2.0}, 1448, "cupy:0", "clear"),
+    ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0", "close"),
+    ({256: 0.4, 65536: 0.4}, 8192, "cupy:0", "close"),  # a gap of 256, by the sizes at its ends
+])  # fmt: skip
 def test_of_two_devices_of_one_side_the_faster_one_at_the_size_is_advised(ratios, n, device, confidence):
     found = ask(n=n, **two_gpus(ratios))
     assert found.device_id == found.candidates[0].device_id == device, "the advised one stands first"
@@ -146,14 +137,11 @@ def test_the_answer_says_by_which_software_it_was_measured():
     assert render(silent, "table").splitlines()[-1].endswith("GiB")
 
 
-@pytest.mark.parametrize(
-    ("cpu_s", "gpu_s", "words", "confidence", "labels"),
-    [
-        (1e-2, 1e-4, {"factors": WILD}, "clear", ("unstable",)),  # a label makes no answer less clear
-        (1.1e-4, 1e-4, {"factors": WILD}, "close", ("unstable",)),
-        (1e-4, 0.9e-4, {"factors": (0.1, 10.0), "sessions": 1}, "noisy", ("unstable",)),
-    ],
-)
+@pytest.mark.parametrize(("cpu_s", "gpu_s", "words", "confidence", "labels"), [
+    (1e-2, 1e-4, {"factors": WILD}, "clear", ("unstable",)),  # a label makes no answer less clear
+    (1.1e-4, 1e-4, {"factors": WILD}, "close", ("unstable",)),
+    (1e-4, 0.9e-4, {"factors": (0.1, 10.0), "sessions": 1}, "noisy", ("unstable",)),
+])  # fmt: skip
 def test_a_measured_size_is_answered_by_its_times(cpu_s, gpu_s, words, confidence, labels):
     both = {} if confidence != "noisy" else words
     found = ask([measured(case(n=256), cpu_s, **both), gpu(256, gpu_s, **words)], 256)
@@ -188,12 +176,8 @@ def test_the_text_says_what_the_answer_rests_on():
     unknown = render(ask(RISING, 2**30), "table")
     assert "unknown" in unknown.splitlines()[0]
     assert "Nothing is extrapolated" in unknown
-    rows = [
-        line.split("  ")
-        for line in unknown.split("\n\n")[1].splitlines()
-        if line.startswith(("cupy:0", "numpy:0"))
-    ]
-    assert all(row[-1].strip().startswith("measured from n") for row in rows), unknown
+    rows = [row for row in unknown.split("\n\n")[1].splitlines() if row.startswith(("cupy:0", "numpy:0"))]
+    assert all(row.split("  ")[-1].strip().startswith("measured from n") for row in rows), unknown
 
 
 @pytest.mark.parametrize("n", [1024, 2048, 2**30])
@@ -211,16 +195,10 @@ def test_the_document_follows_its_schema(n):
 
 def splitting(seconds, *, gpu_s=1e-3):
     """Two sizes on the CPU (3 ms) and the GPU, and one of them split with 75 % on the GPU."""
-    found = []
-    for n in (512, 1024):
-        found += [
-            measured(case(n=n), 3e-3, sessions=6),
-            measured(case(n=n, device="cupy:0"), gpu_s, sessions=6),
-        ]
-    return [
-        *found,
-        split(case(n=1024, implementation="tuned", device="hybrid:cupy:0"), (3e-3, gpu_s), seconds, sessions=6),
-    ]
+    alone = {"numpy:0": 3e-3, "cupy:0": gpu_s}
+    found = [measured(case(n=n, device=name), s, sessions=6) for n in (512, 1024) for name, s in alone.items()]
+    what = case(n=1024, implementation="tuned", device="hybrid:cupy:0")
+    return [*found, split(what, (3e-3, gpu_s), seconds, sessions=6)]
 
 
 SPLIT = {"devices": (CPU, GPU, HYBRID), "sessions": 6}
@@ -232,15 +210,13 @@ def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_w
     assert (advice.device_id, advice.basis, advice.confidence) == ("hybrid:cupy:0", "measured", "clear")
     assert [one.device_id for one in advice.candidates] == ["hybrid:cupy:0", "cupy:0", "numpy:0"]
     text = render(advice, "table")
-    assert text.startswith(
-        "matmul float32, n = 1024, data on the device, queued: hybrid:cupy:0 (75% on\n  cupy:0, the rest on the CPU)"
-    )
+    place = "hybrid:cupy:0 (75% on\n  cupy:0, the rest on the CPU)"
+    assert text.startswith(f"matmul float32, n = 1024, data on the device, queued: {place}")
     assert "Gain: 1.28x" in text
     assert "cupy:0 (library)" in text.partition("cannot split")[2]
     document, gain = msgspec.json.decode(render(advice, "json"), type=Advice), pytest.approx(1 / 0.78, rel=1e-4)
-    assert (document.device_id, document.backend, document.implementation) == (
-        "hybrid:cupy:0", "hybrid", "tuned",
-    )  # fmt: skip
+    place = (document.device_id, document.backend, document.implementation)
+    assert place == ("hybrid:cupy:0", "hybrid", "tuned")
     assert document.time.estimate == pytest.approx(0.78e-3)
     assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", gain)
     assert (document.split.gpu_share, document.split.ratio) == (0.75, gain)
@@ -259,18 +235,15 @@ SOFT = {"devices": (CPU, GPU, replace(HYBRID, kind="software")), "sessions": 6}
 THIRD = {"devices": (CPU, GPU, HYBRID, WGPU), "sessions": 6}
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "n", "calls", "words", "device"),
-    [
-        # Nothing is known of it at another size or in another regime.
-        (splitting(0.78e-3), 512, None, SPLIT, "cupy:0"), (splitting(0.78e-3), 700, None, SPLIT, "cupy:0"),
-        (splitting(0.78e-3), 1024, 1, SPLIT, None), (splitting(0.78e-3), 1024, 10, SPLIT, None),
-        # The second is faster than the GPU alone, but by less than the report asks for.
-        (splitting(1.2e-3), 1024, None, SPLIT, "cupy:0"), (splitting(0.97e-3), 1024, None, SPLIT, "cupy:0"),
-        ([*splitting(0.78e-3), *BESIDE], 1024, None, THIRD, "wgpu:0"),  # faster than both of its sides
-        (variant(), 1024, None, SPLIT, "cupy:0"), (splitting(0.5e-3), 1024, None, SOFT, "cupy:0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("outcomes", "n", "calls", "words", "device"), [
+    # Nothing is known of it at another size or in another regime.
+    (splitting(0.78e-3), 512, None, SPLIT, "cupy:0"), (splitting(0.78e-3), 700, None, SPLIT, "cupy:0"),
+    (splitting(0.78e-3), 1024, 1, SPLIT, None), (splitting(0.78e-3), 1024, 10, SPLIT, None),
+    # The second is faster than the GPU alone, but by less than the report asks for.
+    (splitting(1.2e-3), 1024, None, SPLIT, "cupy:0"), (splitting(0.97e-3), 1024, None, SPLIT, "cupy:0"),
+    ([*splitting(0.78e-3), *BESIDE], 1024, None, THIRD, "wgpu:0"),  # faster than both of its sides
+    (variant(), 1024, None, SPLIT, "cupy:0"), (splitting(0.5e-3), 1024, None, SOFT, "cupy:0"),
+])  # fmt: skip
 def test_a_split_is_no_answer(outcomes, n, calls, words, device):
     advice = ask(outcomes, n, calls, **words)
     assert (advice.split, advice.device_id) == (None, device)
@@ -283,15 +256,13 @@ def test_a_split_is_no_answer(outcomes, n, calls, words, device):
 def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours, theirs, answered):
     """cupy's split, faster or not, was never compared with wgpu alone, which is faster than both of its sides. With a
     gain of 2 % wgpu's own is not recommended, so none is."""
-    other = split(
-        case(n=1024, implementation="tuned", device="hybrid:wgpu:0"), (3e-3, 0.9e-3), theirs, sessions=6
-    )
+    what = case(n=1024, implementation="tuned", device="hybrid:wgpu:0")
+    other = split(what, (3e-3, 0.9e-3), theirs, sessions=6)
     rows = [*splitting(ours), *BESIDE, other]
     words = {"devices": (CPU, GPU, HYBRID, WGPU, replace(HYBRID, id="hybrid:wgpu:0")), "sessions": 6}
     advice = ask(rows, 1024, None, **words)
-    reported = Policy([run_of(rows, **words)]).choose(
-        "matmul", shape=1024, regime="resident-queued", hybrid=True
-    )
+    policy = Policy([run_of(rows, **words)])
+    reported = policy.choose("matmul", shape=1024, regime="resident-queued", hybrid=True)
     assert advice.device_id == reported.device_id == answered
     assert "hybrid:cupy:0" not in {one.device_id for one in advice.candidates}
     if advice.split is not None:

@@ -118,14 +118,11 @@ def test_sizes_that_a_run_chose_by_itself_are_never_missing():
     assert [row.reason for row in compared(another, new).missing] == ["absent"]
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"fail_on": ("slower",)}, 4), ({"insist": True}, 4), ({"insist": True, "fail_on": ("failed",)}, 0),
-        ({"insist": True, "advisory": True}, 0), ({"fail_on": ("slower",), "advisory": True}, 4), ({"fail_on": ("unsure",)}, 3),
-        ({"fail_on": ("unsure",), "advisory": True}, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "code"), [
+    ({"fail_on": ("slower",)}, 4), ({"insist": True}, 4), ({"insist": True, "fail_on": ("failed",)}, 0),
+    ({"insist": True, "advisory": True}, 0), ({"fail_on": ("slower",), "advisory": True}, 4), ({"fail_on": ("unsure",)}, 3),
+    ({"fail_on": ("unsure",), "advisory": True}, 0),
+])  # fmt: skip
 def test_a_gate_that_cannot_fire_never_passes_silently(options, code):
     assert compared(*pair(k=3), CompareOptions(**options)).exit_code == code
 
@@ -197,9 +194,8 @@ def test_failed_missing_and_added_cases():
     result = compared(base, replace(new, outcomes=rows))
     told = [[(row.id, row.reason) for row in part] for part in (result.failed, result.missing, result.added)]
     assert told == [[(FIRST, "wrong-result")], [(SECOND, "out-of-memory")], [(case(n=7).id, "absent")]]
-    assert (result.exit_code, gate(result, "failed").passed, gate(result, "missing").passed) == (
-        3, False, False,
-    )  # fmt: skip
+    ends = (result.exit_code, gate(result, "failed").passed, gate(result, "missing").passed)
+    assert ends == (3, False, False)
     # What failed before is no news, and a repaired case no regression; n=7 is missing where it was.
     assert compared(replace(base, outcomes=rows), new).exit_code == 3
     assert compared(replace(base, outcomes=rows[:4]), new).exit_code == 0
@@ -237,13 +233,10 @@ def test_a_package_that_drives_nothing_may_be_on_one_side_alone(devices, told):
     assert [difference.field for difference in print_differences(*prints, 0)] == told
 
 
-@pytest.mark.parametrize(
-    ("base_hz", "new_hz", "verdict"),
-    [
-        (2e9, 1.6e9, ("UNSURE", "clock-limited")), (2e9, 2e9, ("SLOWER", None)), (2e9, None, ("SLOWER", None)),
-        (0.0, 2e9, ("SLOWER", None)), (-1.0, 2e9, ("SLOWER", None)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("base_hz", "new_hz", "verdict"), [
+    (2e9, 1.6e9, ("UNSURE", "clock-limited")), (2e9, 2e9, ("SLOWER", None)), (2e9, None, ("SLOWER", None)),
+    (0.0, 2e9, ("SLOWER", None)), (-1.0, 2e9, ("SLOWER", None)),
+])  # fmt: skip
 def test_a_lower_clock_is_no_regression_and_one_that_does_not_run_is_no_clock(base_hz, new_hz, verdict):
     base, new = pair(ALL_SLOW)
     assert reasons(compared(clocked(base, base_hz), clocked(new, new_hz) if new_hz else new)) == {verdict}
@@ -251,37 +244,26 @@ def test_a_lower_clock_is_no_regression_and_one_that_does_not_run_is_no_clock(ba
 
 @pytest.mark.parametrize("seconds", [(1e300, 1e-300), (1e-300, 1e300), (1e-3, 1e250)])
 def test_a_number_that_cannot_be_true_is_not_compared(seconds):
-    sides = [
-        a_run([timed(CASES[0], [at] * 5), timed(CASES[1], [1e-3] * 5)], second=i)
-        for i, at in enumerate(seconds)
-    ]
+    rows = [[timed(CASES[0], [at] * 5), timed(CASES[1], [1e-3] * 5)] for at in seconds]
+    sides = [a_run(both, second=i) for i, both in enumerate(rows)]
     told = [(row.verdict, row.reason) for row in compared(*sides).cases]
     assert told == [("not-comparable", "implausible"), ("SAME", None)]
 
 
 def test_noise_is_unsure_and_says_how_many_sessions_it_takes(monkeypatch):
-    def needed():
-        return [
-            row.sessions_needed for row in compared(*pair(sigma=0.05, seed=4)).cases if row.reason == "noise"
-        ]
-
     for most, first in ((41, 41), (40, None)):
         monkeypatch.setattr(judge, "MOST_SESSIONS", most)
-        assert needed() == [first, 20, 17, 14]
+        noisy = [row for row in compared(*pair(sigma=0.05, seed=4)).cases if row.reason == "noise"]
+        assert [row.sessions_needed for row in noisy] == [first, 20, 17, 14]
 
 
-@pytest.mark.parametrize(
-    ("base", "new", "off"),
-    [
-        (UNSET, [1.0], []), ([1.0], UNSET, []), ([], [], []), ([1.0, 2.0], [1.0, 2.0 + 1e-10], []), ([3.0, 4.0], [3.0, 4.5], ["0.136"]),
-        ([1.0], [1.0, 2.0], ["inf"]), ([0.0], [0.0], []), ([], [1.0], ["inf"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("base", "new", "off"), [
+    (UNSET, [1.0], []), ([1.0], UNSET, []), ([], [], []), ([1.0, 2.0], [1.0, 2.0 + 1e-10], []), ([3.0, 4.0], [3.0, 4.5], ["0.136"]),
+    ([1.0], [1.0, 2.0], ["inf"]), ([0.0], [0.0], []), ([], [1.0], ["inf"]),
+])  # fmt: skip
 def test_other_results_of_a_function_are_a_difference(base, new, off):
-    sides = [
-        a_run([replace(timed(CASES[0], [1e-3] * 5), answer=answer)], second=i)
-        for i, answer in enumerate((base, new))
-    ]
+    rows = [replace(timed(CASES[0], [1e-3] * 5), answer=answer) for answer in (base, new)]
+    sides = [a_run([row], second=i) for i, row in enumerate(rows)]
     told = [row for row in compared(*sides).differences if row.field.startswith("results of ")]
     assert [(row.value, row.id) for row in told] == [(value, FIRST) for value in off]
 
@@ -300,10 +282,8 @@ def sides_of(logs, slow):
     """Both sides of as many cases, from the logarithms of their sessions in turns; the first case is slower."""
     base, new = ([[1e-3 * math.exp(x) for x in row[i::2]] for row in logs] for i in (0, 1))
     new[0] = [seconds * slow for seconds in new[0]]
-    return [
-        a_run([timed(case(n=n), times) for n, times in enumerate(side, 1)], len(logs[0]) // 2, second=second)
-        for second, side in enumerate((base, new))
-    ]
+    rows = [[timed(case(n=n), times) for n, times in enumerate(side, 1)] for side in (base, new)]
+    return [a_run(side, len(logs[0]) // 2, second=second) for second, side in enumerate(rows)]
 
 
 @pytest.mark.slow

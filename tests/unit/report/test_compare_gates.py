@@ -101,9 +101,8 @@ def test_a_demand_is_met_told_or_failed_by_the_interval_of_base_over_new(place, 
     demand = MinSpeedup(text="matmul/n=64", selects=selector("matmul/n=64"), least=least)
     result = compared(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
     (only,) = result.gates
-    assert (only.passed, bool(only.near), bool(only.ids)) == (
-        outcome != "low", outcome == "near", outcome == "low",
-    )  # fmt: skip
+    ends = (only.passed, bool(only.near), bool(only.ids))
+    assert ends == (outcome != "low", outcome == "near", outcome == "low")
     assert (only.name, only.selector, only.least) == ("min-speedup", "matmul/n=64", least)
     assert of_comparison(result).verdict == word
 
@@ -121,17 +120,12 @@ def test_a_gate_whose_every_case_is_ignored_is_not_passed(name):
     assert compared(*pair(), replace(everything, ignored=(selector("matmul/n=64"),))).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("thresholds", "shares"),
-    [
-        (["20"], [0.2] * 4), (["matmul/n=64=20"], [0.2, 0.05, 0.05, 0.05]),
-        (["matmul/n<=128=20", "matmul/n=64=30"], [0.3, 0.2, 0.05, 0.05]), (["matmul/n=64=30", "matmul/n<=128=20"], [0.2, 0.2, 0.05, 0.05]),
-        (["matmul/n=64=30", "20"], [0.3, 0.2, 0.2, 0.2]), (["10", "20"], [0.2] * 4), (["3"], [0.03] * 4),
-    ],
-)  # fmt: skip
-def test_of_thresholds_the_last_that_selects_a_case_holds_and_one_for_some_outweighs_one_for_all(
-    thresholds, shares
-):
+@pytest.mark.parametrize(("thresholds", "shares"), [
+    (["20"], [0.2] * 4), (["matmul/n=64=20"], [0.2, 0.05, 0.05, 0.05]),
+    (["matmul/n<=128=20", "matmul/n=64=30"], [0.3, 0.2, 0.05, 0.05]), (["matmul/n=64=30", "matmul/n<=128=20"], [0.2, 0.2, 0.05, 0.05]),
+    (["matmul/n=64=30", "20"], [0.3, 0.2, 0.2, 0.2]), (["10", "20"], [0.2] * 4), (["3"], [0.03] * 4),
+])  # fmt: skip
+def test_the_last_threshold_of_a_case_holds_and_one_for_some_outweighs_one_for_all(thresholds, shares):
     asked = check(ComparisonOptions(base="base.json", new=["new.json"], threshold=thresholds))
     assert [row.threshold for row in compared(*pair(), asked).cases] == shares
 
@@ -140,9 +134,8 @@ def test_of_thresholds_the_last_that_selects_a_case_holds_and_one_for_some_outwe
     ("base_lies", "new_lies", "code"), [(True, True, 0), (True, False, 0), (False, True, 3)]
 )
 def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies, code):
-    sides = [
-        untrue(run, {FIRST}) if lies else run for run, lies in zip(pair(), (base_lies, new_lies), strict=True)
-    ]
+    lies = (base_lies, new_lies)
+    sides = [untrue(run, {FIRST}) if lie else run for run, lie in zip(pair(), lies, strict=True)]
     result = compared(*sides)
     row = result.cases[0]
     assert (row.verdict, row.reason) == ("not-comparable", "implausible")

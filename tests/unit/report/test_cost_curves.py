@@ -2,6 +2,7 @@
 what was measured nothing."""
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.contenders import call_time, case_groups, contenders
 from gpubench.analysis.estimate import case_results, time_breakdown
@@ -41,13 +42,11 @@ def test_the_interval_is_wider_far_from_the_sizes_and_holds_a_step_anywhere_in_i
 def times(*, upload_s=9.8e-3, **seconds):
     """Cases of one size by regime id; an allocation is part of transfer-always."""
     parts = Parts(
-        session=0, alloc_s=[1e-4], upload_s=[upload_s], launch_s=[1e-5], sync_s=[1e-5], single_s=[1e-3],
-        download_s=[1e-4],
-    )  # fmt: skip
-    outcomes = [
-        measured(case(regime=name.replace("_", "-"), device="cupy:0"), s, parts=parts if name == "transfer_always" else None)
-        for name, s in seconds.items()
-    ]  # fmt: skip
+        session=0, alloc_s=[1e-4], upload_s=[upload_s], launch_s=[1e-5], sync_s=[1e-5], download_s=[1e-4]
+    )
+    split = {"transfer_always": replace(parts, single_s=[1e-3])}
+    cases = {name: case(regime=name.replace("_", "-"), device="cupy:0") for name in seconds}
+    outcomes = [measured(cases[name], s, parts=split.get(name)) for name, s in seconds.items()]
     return {row.case.regime_id: row for row in case_results(run_of(outcomes))}
 
 
@@ -78,11 +77,8 @@ def test_fewer_calls_follow_the_line_of_the_measured_ones(calls, resident):
 
 
 def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
-    for upload_s, misses in (
-        (8.92e-3, False),
-        (8.48e-3, True),
-        (1e-4, True),
-    ):  # of 11 ms 8, 12 and 88 % are missing
+    # Of 11 ms 8, 12 and 88 % are missing.
+    for upload_s, misses in ((8.92e-3, False), (8.48e-3, True), (1e-4, True)):
         found = times(upload_s=upload_s, resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
         assert ("transfer-mismatch" in found["transfer-always"].findings) == misses
     b = (10 * 2e-3 - 11e-3) / 9
@@ -92,15 +88,8 @@ def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it():
 @pytest.mark.parametrize(("single_s", "misses"), [(2.0, False), (1.99, True)])
 def test_a_tenth_of_the_whole_may_be_missing_and_no_more(single_s, misses):
     """Of 10 s the parts without the kernel, which takes 1 s less than the single call, take 8 s."""
-    parts = Parts(
-        session=0,
-        alloc_s=[1.0],
-        upload_s=[5.0],
-        launch_s=[0.5],
-        sync_s=[0.5],
-        single_s=[single_s],
-        download_s=[1.0],
-    )
+    parts = Parts(session=0, alloc_s=[1.0], upload_s=[5.0], launch_s=[0.5], sync_s=[0.5], download_s=[1.0])
+    parts = replace(parts, single_s=[single_s])
     what = measured(case(regime="transfer-always", device="cupy:0"), 10.0, parts=parts)
     assert time_breakdown(run_of([what]), what, 10.0, None, {}).mismatch == misses
 

@@ -90,13 +90,8 @@ def draw_sides(seed, k, sigma, *, lacks=0.3):
                 for r in range(chance.randint(1, 2))
                 if i != absent
             ]  # fmt: skip
-            rows.append(
-                replace(
-                    measured(workload, 1.0, sessions=k),
-                    blocks=blocks,
-                    kernel_hash=chance.choice(("a", "a", "b")),
-                )
-            )
+            digest = chance.choice(("a", "a", "b"))
+            rows.append(replace(measured(workload, 1.0, sessions=k), blocks=blocks, kernel_hash=digest))
         if second:
             rows[3] = failed(rows[3].case)
             rows[8] = replace(rows[8], op_hash="f" * 12)
@@ -105,13 +100,8 @@ def draw_sides(seed, k, sigma, *, lacks=0.3):
             rows[9] = skipped(rows[9].case, "budget")
         run = a_run(rows, k, second=second)
         sessions = [replace(s, foreign_cpu_share=0.2 if chance.random() < 0.1 else 0.01) for s in run.sessions]
-        sides.append(
-            replace(
-                run,
-                sessions=sessions,
-                selection=replace(run.selection, sizes={"add": [64, 128], "relu": [64], "matmul": [32]}),
-            )
-        )
+        selection = replace(run.selection, sizes={"add": [64, 128], "relu": [64], "matmul": [32]})
+        sides.append(replace(run, sessions=sessions, selection=selection))
     return sides
 
 
@@ -185,14 +175,8 @@ def crossing(seed, *, sessions=4, sigma=0.03):
     rows.append(failed(case(n=8192, device="cupy:0")))
     for n, gain in ((1024, 1.3), (4096, 1.02)):
         alone = 1e-4 * (n / 256) ** 2, 2e-5 + 6e-6 * (n / 256) ** 2
-        rows.append(
-            split(
-                case(n=n, implementation="tuned", regime=WAITED, device="hybrid:cupy:0"),
-                alone,
-                alone[1] / gain,
-                sessions=sessions,
-            )
-        )
+        what = case(n=n, implementation="tuned", regime=WAITED, device="hybrid:cupy:0")
+        rows.append(split(what, alone, alone[1] / gain, sessions=sessions))
     rows[4] = replace(
         rows[4], blocks=[replace(b, discarded={str(i): "throttled" for i in range(11)}) for b in rows[4].blocks]
     )
@@ -215,13 +199,8 @@ def advise(run, regime):
         names = ("device_id", "implementation", "time", "case_ids", "libraries", "threads", "reason")
         places = [[plain(getattr(place, name)) for name in names] for place in advice.candidates]
         result[str(n)] = [
-            advice.basis,
-            advice.confidence,
-            advice.command,
-            short.why,
-            *map(plain, parts),
-            *places,
-        ]
+            advice.basis, advice.confidence, advice.command, short.why, *map(plain, parts), *places,
+        ]  # fmt: skip
     return result
 
 
@@ -251,10 +230,8 @@ def compare_devices(run, *, cases=False, **more):
     names = ("id", "label", "findings", "time", "single_s", "rates", "time_breakdown")
     shown = [[getattr(case, name) for name in names] for case in result.everything if case.n > 256]
     return [
-        result.baseline,
-        *map(values, (*result.speedups, *result.break_even)),
-        *(plain(shown) if cases else ()),
-    ]
+        result.baseline, *map(values, (*result.speedups, *result.break_even)), *(plain(shown) if cases else ()),
+    ]  # fmt: skip
 
 
 IGNORED = CompareOptions(

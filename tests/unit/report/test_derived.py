@@ -110,18 +110,10 @@ def test_each_component_is_what_was_put_in(levels):
 
 def test_devices_and_lengths_stand_apart_and_what_was_not_repeated_is_null():
     draw = random.Random(2)
-    rows = components(
-        run_of(
-            [
-                scattered(draw, 1e-5, sessions=1, blocks=1),
-                scattered(draw, 1e-4, sessions=1, n=65),
-                scattered(draw, 1e-1, sessions=2, blocks=1, device="cupy:0"),
-            ]
-        )
-    )
-    assert [(row.device_id, row.launches) for row in rows] == [
-        ("cupy:0", "long"), ("numpy:0", "short"), ("numpy:0", "middle"),
-    ]  # fmt: skip
+    short, middle = scattered(draw, 1e-5, sessions=1, blocks=1), scattered(draw, 1e-4, sessions=1, n=65)
+    rows = components(run_of([short, middle, scattered(draw, 1e-1, sessions=2, blocks=1, device="cupy:0")]))
+    places = [(row.device_id, row.launches) for row in rows]
+    assert places == [("cupy:0", "long"), ("numpy:0", "short"), ("numpy:0", "middle")]
     assert [row.blocks is None for row in rows] == [True, True, False]
     assert [row.sessions is None for row in rows] == [False, True, True]
 

@@ -146,15 +146,12 @@ def test_labels(label, outcome, more):
     assert row_of(outcome, **more).label == label
 
 
-@pytest.mark.parametrize(
-    ("detail", "outcome", "more"),
-    [
-        ("2e+12 FLOP/s is above 1.10 x the measured peak of 1.5e+12", ON_GPU, {"peaks": flops(1.5e12)}),
-        ("6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10", copied(2**23 / 6e10), {"peaks": [LINK]}),
-        ("a sample takes 0.001 s, less than 100 steps of its clock (1.1e-05 s)", measured(case(), 1e-3, repeat=1),
-         {"session": clock_step(1.1e-5)}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("detail", "outcome", "more"), [
+    ("2e+12 FLOP/s is above 1.10 x the measured peak of 1.5e+12", ON_GPU, {"peaks": flops(1.5e12)}),
+    ("6e+10 B/s over the link is above 1.10 x the measured peak of 5e+10", copied(2**23 / 6e10), {"peaks": [LINK]}),
+    ("a sample takes 0.001 s, less than 100 steps of its clock (1.1e-05 s)", measured(case(), 1e-3, repeat=1),
+     {"session": clock_step(1.1e-5)}),
+])  # fmt: skip
 def test_what_cannot_be_true_says_why(detail, outcome, more):
     row = row_of(outcome, **more)
     assert (row.label, row.detail) == ("implausible", detail)
@@ -168,16 +165,13 @@ def test_where_no_link_was_measured_that_of_the_detection_counts(rate, label):
     run = run_of([copied(2**23 / rate)], devices=(CPU, CARD))
 
     def label_of(gpu, **session):
-        there = replace(run, machine=replace(run.machine, gpus=[gpu]))
-        return (
-            analyse(replace(there, sessions=[replace(one, **session) for one in run.sessions])).cases[0].label
-        )
+        sessions = [replace(one, **session) for one in run.sessions]
+        return analyse(replace(run, machine=replace(run.machine, gpus=[gpu]), sessions=sessions)).cases[0].label
 
     known = Gpu(id="GPU-a", link=Link(gen_max=fifth, width_max=lanes))
     assert label_of(known) == label
-    assert label_of(known, peaks=[replace(LINK, upload_bytes_per_s=4e10)]) == "implausible", (
-        "what was measured says more"
-    )
+    slower = [replace(LINK, upload_bytes_per_s=4e10)]
+    assert label_of(known, peaks=slower) == "implausible", "what was measured says more"
     assert label_of(Gpu(id="GPU-a")) == "ok"
 
 
@@ -188,10 +182,8 @@ def test_warm_up_and_superseded_sessions_and_sweeps_never_count():
     run = run_of([ONE])
     superseded = [replace(s, superseded=s.index == 1) for s in run.sessions]
     assert list(analyse(replace(run, sessions=superseded)).cases[0].sessions) == [0, 2]
-    known = [SessionRecord(index=0, started_at="2026-01-02T03:04:05Z")]
-    assert list(analyse(replace(run, sessions=known)).cases[0].sessions) == [0], (
-        "only the blocks know the others"
-    )
+    known = replace(run, sessions=[SessionRecord(index=0, started_at="2026-01-02T03:04:05Z")])
+    assert list(analyse(known).cases[0].sessions) == [0], "only the blocks know the others"
     assert analyse(replace(run_of([ONE], settings=Settings()), sessions=[])).cases[0].time is not None
     sweep = [replace(block, phase="sweep", wall_s=[9.0] * 11) for block in ONE.blocks]
     assert row_of(replace(ONE, blocks=[*ONE.blocks, *sweep])).time.high < 1.1e-3
@@ -201,10 +193,8 @@ def test_a_device_time_is_the_median_of_the_session_medians():
     """Not the median of all its samples: the session with the most of them would decide."""
     what = measured(case(device="cupy:0"), 1e-3, cold_s=1e-4, hot_s=1e-4)
     times = ([1e-4] * 3, [2e-4] * 3, [9e-4] * 9)
-    blocks = [
-        replace(block, device_cold_s=cold, device_hot_s=[t / 2 for t in cold])
-        for block, cold in zip(what.blocks, times, strict=True)
-    ]
+    clocks = [{"device_cold_s": cold, "device_hot_s": [t / 2 for t in cold]} for cold in times]
+    blocks = [replace(block, **clock) for block, clock in zip(what.blocks, clocks, strict=True)]
     row = row_of(replace(what, blocks=blocks))
     assert (row.device_cold_s, row.device_hot_s) == (2e-4, 1e-4)
 
@@ -252,17 +242,13 @@ def test_a_deadline_before_the_minimum_gives_no_number_and_max_time_does(reason,
     cut = row_of(replace(measured(case(), 1e-3, factors=QUIET[:4], sessions=1), stops=[]), complete=False)
     assert (cut.time, cut.reason) == (None, "no-samples"), "it was interrupted"
     blocks = [*ONE.blocks[:2], replace(ONE.blocks[2], wall_s=[1.0, 9.0])]
-    others = row_of(
-        replace(ONE, blocks=blocks, stops=[*ONE.stops[:2], Stop(session=2, reason=reason)])
-    ).sessions
-    assert list(others) == [0, 1] + [2] * (told is None)
+    others = row_of(replace(ONE, blocks=blocks, stops=[*ONE.stops[:2], Stop(session=2, reason=reason)]))
+    assert list(others.sessions) == [0, 1] + [2] * (told is None)
 
 
 def test_what_was_checked_alone_says_so_even_if_the_run_was_cut_short():
-    untouched, run = (
-        replace(ONE, blocks=[], stops=[]),
-        run_of([replace(ONE, blocks=[], stops=[])], complete=False),
-    )
+    untouched = replace(ONE, blocks=[], stops=[])
+    run = run_of([untouched], complete=False)
     told = [analyse(replace(run, argv=argv)).cases[0].reason for argv in (["run", "--check-only"], ["run"])]
     assert (*told, row_of(untouched).reason) == ("check-only", "no-samples", "check-only")
 
@@ -279,18 +265,15 @@ def in_order(count, step):
     return [1.0 + i * step for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("factors", "found"),
-    [
-        # Values that trend with order drift, in either direction, from 20 samples on.
-        (in_order(20, 1e-3), ("drift",)), (in_order(20, -1e-3), ("drift",)), (in_order(19, 1e-3), ()), (in_order(20, 0.0), ()),
-        # Only a first sample that is slower by more than a percent is slow.
-        ((3.0, *QUIET), ("first-slow",)), ((1.001, *[1.0] * 12), ()),
-        *(((first, *(1.0 + 1e-5 * (i % 3) for i in range(12))), found) for first, found in ((1.2, ("first-slow",)), (0.8, ()), (1.009, ()))),
-        # Its modified z-score is above ten: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993); the median is 1, the MAD 1 %.
-        *(((1 + z * 0.01 / 0.6745, 0.98, 0.99, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02), found) for z, found in ((9.9, ()), (10.1, ("first-slow",)))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("factors", "found"), [
+    # Values that trend with order drift, in either direction, from 20 samples on.
+    (in_order(20, 1e-3), ("drift",)), (in_order(20, -1e-3), ("drift",)), (in_order(19, 1e-3), ()), (in_order(20, 0.0), ()),
+    # Only a first sample that is slower by more than a percent is slow.
+    ((3.0, *QUIET), ("first-slow",)), ((1.001, *[1.0] * 12), ()),
+    *(((first, *(1.0 + 1e-5 * (i % 3) for i in range(12))), found) for first, found in ((1.2, ("first-slow",)), (0.8, ()), (1.009, ()))),
+    # Its modified z-score is above ten: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993); the median is 1, the MAD 1 %.
+    *(((1 + z * 0.01 / 0.6745, 0.98, 0.99, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02), found) for z, found in ((9.9, ()), (10.1, ("first-slow",)))),
+])  # fmt: skip
 def test_findings_of_the_order_of_samples(factors, found):
     assert row_of(measured(case(), 1e-3, factors=factors)).findings == found
 

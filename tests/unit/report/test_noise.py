@@ -33,10 +33,8 @@ def test_one_session_of_each_pair_goes_to_each_side_in_every_way(k):
         tuple(tuple(p[c ^ side] for p, c in zip(pairs_of(k), chosen, strict=True)) for side in (0, 1))
         for chosen in itertools.product((0, 1), repeat=k)
     }
-    many = list(permutations(pairs_of(7 + k)))
-    assert (len(many), many) == (min(2 ** (6 + k), MOST_HALVES), list(permutations(pairs_of(7 + k)))), (
-        "a sample"
-    )
+    many, again = (list(permutations(pairs_of(7 + k))) for _ in range(2))
+    assert (len(many), many) == (min(2 ** (6 + k), MOST_HALVES), again), "a sample"
 
 
 def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
@@ -59,9 +57,8 @@ def test_sessions_are_paired_in_order_of_time():
     """Two groups of sessions, far apart: neighbours in time are alike, neighbours by index are not."""
     run = a_run([timed(CASES[0], [1e-3] * 5 + [2e-3] * 5)], 10)
     order = [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
-    by_time = [
-        replace(one, started_at=f"2026-01-02T03:{order.index(one.index):02}:00Z") for one in run.sessions
-    ]
+    starts = [f"2026-01-02T03:{order.index(one.index):02}:00Z" for one in run.sessions]
+    by_time = [replace(one, started_at=at) for one, at in zip(run.sessions, starts, strict=True)]
     assert noise(run).cases[0].spread < 0.5 < noise(replace(run, sessions=by_time)).cases[0].spread
 
 
@@ -83,18 +80,14 @@ def test_too_few_sessions_are_no_noise(k, superseded):
 
 
 def measured_noise(run, **shares):
-    return Thresholds(
-        source="noise.json", fingerprint=run.fingerprint, shares={CASES[int(place[1:])].id: share for place, share in shares.items()}
-    )  # fmt: skip
+    shares = {CASES[int(place[1:])].id: share for place, share in shares.items()}
+    return Thresholds(source="noise.json", fingerprint=run.fingerprint, shares=shares)
 
 
-@pytest.mark.parametrize(
-    ("shares", "more", "thresholds", "verdicts"),
-    [
-        ({"c0": 0.01, "c1": 0.4}, {}, [0.05, 0.4, 0.05, 0.05], ["SAME", "SAME", "SLOWER", "SAME"]),  # raised, never lowered
-        ({"c1": 0.4}, {"thresholds": ((None, 0.1),)}, [0.1] * 4, ["SAME", "SLOWER", "SLOWER", "SAME"]),  # what is typed outweighs it
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shares", "more", "thresholds", "verdicts"), [
+    ({"c0": 0.01, "c1": 0.4}, {}, [0.05, 0.4, 0.05, 0.05], ["SAME", "SAME", "SLOWER", "SAME"]),  # raised, never lowered
+    ({"c1": 0.4}, {"thresholds": ((None, 0.1),)}, [0.1] * 4, ["SAME", "SLOWER", "SLOWER", "SAME"]),  # what is typed outweighs it
+])  # fmt: skip
 def test_thresholds_of_a_file_of_noise(shares, more, thresholds, verdicts):
     base, new = pair({SECOND: 1.3, THIRD: 1.3})
     found = compared(base, new, CompareOptions(noise=measured_noise(base, **shares), **more)).cases

@@ -17,15 +17,7 @@ from gpubench.base.errors import InputError, UsageError
 from gpubench.detect.host import this_host
 from gpubench.result.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
-from tests.unit.report.builders import (
-    CPU,
-    GPU,
-    case,
-    curve,
-    measured,
-    regime_of,
-    run_of,
-)
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, regime_of, run_of
 from tests.unit.report.test_advise import SPLIT, splitting
 
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
@@ -42,10 +34,8 @@ NAME = "20260101T000000Z-00000001.json"
 
 def agreed(run, op, n, regime=QUEUED, **words):
     """The answer of the policy, which has to be that of `advise`."""
-    found, want = (
-        Policy([run]).choose(op, shape=n, regime=regime, **words),
-        answer([run], Key(op, "float32"), n, regime),
-    )
+    found = Policy([run]).choose(op, shape=n, regime=regime, **words)
+    want = answer([run], Key(op, "float32"), n, regime)
     assert (found.device_id, found.basis) == (want.device_id, want.basis)
     assert found.expected_s == (pytest.approx(want.time.estimate, rel=1e-12) if want.time else None)
     assert (found.gain is None) == (want.gain is None)
@@ -55,9 +45,8 @@ def agreed(run, op, n, regime=QUEUED, **words):
 
 def test_the_answer_at_a_measured_size():
     found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
-    assert (found.device_id, found.backend, found.implementation, found.basis) == (
-        "cupy:0", "cupy", "library", "measured",
-    )  # fmt: skip
+    place = (found.device_id, found.backend, found.implementation, found.basis)
+    assert place == ("cupy:0", "cupy", "library", "measured")
     assert (found.expected_s, found.gain) == (pytest.approx(5e-4), pytest.approx(2.0))
     for n, calls in ((700, 1), (2048, 3), (2048, None), (256, 700), (5000, 10)):
         agreed(RUN, "matmul", n, regime_of(calls))
@@ -81,23 +70,19 @@ def test_a_device_that_won_where_its_sizes_end_is_missed_beyond():
     sizes = (1024, 2048, 4096)
     third = [measured(case("relu", n=n, device="wgpu:0"), 0.5e-6 * n) for n in sizes]
     run = two_sides({n: 1e-6 * n for n in sizes}, {1024: 1e-4, 2048: 1e-4})
-    run = replace(
-        run, outcomes=[*run.outcomes, *third], devices=[CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")]
-    )
+    devices = [CPU, GPU, replace(GPU, id="wgpu:0", backend="wgpu")]
+    run = replace(run, outcomes=[*run.outcomes, *third], devices=devices)
     assert (agreed(run, "relu", 1500)[0].device_id, agreed(run, "relu", 3000)[0]) == ("cupy:0", UNKNOWN)
 
 
-@pytest.mark.parametrize(
-    ("op", "shape", "params"),
-    [
-        ("matmul", [(512, 512), (512, 512)], {"n": 512}), ("matmul", ((1024, 1024), (1024, 16)), {"n": 16, "m": 1024, "k": 1024}),
-        ("matmul", [(16, 1024), (1024, 1024)], {"n": 1024, "m": 16}), ("matmul", [(8, 64, 64), (8, 64, 64)], {"n": 64, "batch": 8}),
-        ("matmul", [(2, 3, 5), (2, 5, 7)], {"n": 7, "m": 3, "k": 5, "batch": 2}), ("matmul", (8, 64, 64), {"n": 64, "batch": 8}),
-        ("gemv", (100, 30), {"n": 30, "m": 100}), ("gemv", [(100, 30), (30,)], {"n": 30, "m": 100}), ("transpose", [(7, 9)], {"n": 9, "m": 7}),
-        ("softmax", (2, 3, 50), {"n": 300, "columns": 50}), ("softmax", (4, 1024), {"n": 4096}), ("add", [(3, 4), (3, 4)], {"n": 12}),
-        ("relu", (), {"n": 1}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "shape", "params"), [
+    ("matmul", [(512, 512), (512, 512)], {"n": 512}), ("matmul", ((1024, 1024), (1024, 16)), {"n": 16, "m": 1024, "k": 1024}),
+    ("matmul", [(16, 1024), (1024, 1024)], {"n": 1024, "m": 16}), ("matmul", [(8, 64, 64), (8, 64, 64)], {"n": 64, "batch": 8}),
+    ("matmul", [(2, 3, 5), (2, 5, 7)], {"n": 7, "m": 3, "k": 5, "batch": 2}), ("matmul", (8, 64, 64), {"n": 64, "batch": 8}),
+    ("gemv", (100, 30), {"n": 30, "m": 100}), ("gemv", [(100, 30), (30,)], {"n": 30, "m": 100}), ("transpose", [(7, 9)], {"n": 9, "m": 7}),
+    ("softmax", (2, 3, 50), {"n": 300, "columns": 50}), ("softmax", (4, 1024), {"n": 4096}), ("add", [(3, 4), (3, 4)], {"n": 12}),
+    ("relu", (), {"n": 1}),
+])  # fmt: skip
 def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
     n, others = size_and_others(op, shape)
     assert {"n": n, **dict(others)} == params
@@ -106,14 +91,11 @@ def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
     assert n == size_and_others(op, [operand.shape(params) for operand in declared.inputs])[0]
 
 
-@pytest.mark.parametrize(
-    ("op", "shape"),
-    [
-        ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
-        ("matmul", [(16, 64), (32, 16)]), ("matmul", [(4, 4), (4, 4), (4, 4)]), ("matmul", (0, 0)), ("gemv", [(100, 30), (31,)]),
-        ("gemv", (100,)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "shape"), [
+    ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
+    ("matmul", [(16, 64), (32, 16)]), ("matmul", [(4, 4), (4, 4), (4, 4)]), ("matmul", (0, 0)), ("gemv", [(100, 30), (31,)]),
+    ("gemv", (100,)),
+])  # fmt: skip
 def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
     assert (size_and_others(op, shape)[0], POLICY.choose(op, shape=shape)) == (0, UNKNOWN)
 
@@ -123,20 +105,15 @@ def test_dtypes_by_name_or_as_numpy_has_them():
         assert POLICY.choose("matmul", shape=(1024, 1024), dtype=dtype).basis == "measured"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        {"shape": 255}, {"shape": 4097}, {"shape": 0}, {"shape": (512, 1024)}, {"shape": [(1024, 1024), (1024, 16)]},
-        {"shape": {"n": 512, "m": 4}}, {"shape": 512, "dtype": "int8"}, {"op": "softmax", "shape": 512},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    {"shape": 255}, {"shape": 4097}, {"shape": 0}, {"shape": (512, 1024)}, {"shape": [(1024, 1024), (1024, 16)]},
+    {"shape": {"n": 512, "m": 4}}, {"shape": 512, "dtype": "int8"}, {"op": "softmax", "shape": 512},
+])  # fmt: skip
 def test_what_was_not_measured_is_unknown(words):
     assert POLICY.choose(**{"op": "matmul"} | words) == UNKNOWN
 
 
-@pytest.mark.parametrize(
-    "regime", ["hot", "transfer-once", "transfer-once-0", "transfer-once-x", "transfer-once--1"]
-)
+@pytest.mark.parametrize("regime", ["hot", *(f"transfer-once{end}" for end in ("", "-0", "-x", "--1"))])
 def test_unknown_regimes_are_refused(regime):
     with pytest.raises(UsageError, match="there is no regime"):
         POLICY.choose("matmul", shape=1024, regime=regime)
@@ -196,14 +173,9 @@ def test_a_folder_speaks_through_its_newest_files_alone(tmp_path, monkeypatch):
 
 def test_asking_imports_nothing_heavy(tmp_path):
     save(RUN, tmp_path / "run.json")
-    program = (
-        "import sys, gpubench\n"
-        f"policy = gpubench.Policy.load({str(tmp_path / 'run.json')!r})\n"
-        "assert policy.choose('matmul', shape=(1024, 1024)).device_id == 'cupy:0'\n"
-        "print(*sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
-    )
+    choose = f"gpubench.Policy.load({str(tmp_path / 'run.json')!r}).choose('matmul', shape=(1024, 1024))"
+    program = f"import sys, gpubench\nassert {choose}.device_id == 'cupy:0'\nprint(*sys.modules)"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
     ours = {"typer", "psutil", "gpubench.measure", "gpubench.cli", "gpubench.backends"}
     assert not set(done.stdout.split()) & (HEAVY | NEVER | ours)

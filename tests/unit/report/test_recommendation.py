@@ -52,19 +52,15 @@ def later(run, month, name):
 
 
 def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
-    rows = [
-        *curve({64: 1 / 8, 128: 4.0}, regime=WAITED), measured(case(n=4096), 1.0), *pair("relu", 64, 4e-3, WAITED),
-    ]  # fmt: skip
+    matmul = curve({64: 1 / 8, 128: 4.0}, regime=WAITED)
+    rows = [*matmul, measured(case(n=4096), 1.0), *pair("relu", 64, 4e-3, WAITED)]
     assert of([*rows, *curve({256: 100.0}, regime="transfer-always")]).s == pytest.approx(1.0)
 
 
 def test_the_break_evens_are_those_of_the_report():
     sizes = (64, 256, 1024)
-    rows = [
-        *curve(dict(zip(sizes, (0.5, 2.0, 8.0), strict=True))),
-        *curve(dict.fromkeys(sizes, 0.1), regime="transfer-always")[1::2],
-    ]
-    rows += [*pair("relu", 64, 1e-4), *pair("relu", 256, 1e-4)]
+    copied = curve(dict.fromkeys(sizes, 0.1), regime="transfer-always")[1::2]
+    rows = [*curve({64: 0.5, 256: 2.0, 1024: 8.0}), *copied, *pair("relu", 64, 1e-4), *pair("relu", 256, 1e-4)]
     found = {(p.op, p.regime): p for p in of(rows).break_even}
     (at,) = (row for row in analyse(run_of(rows)).break_even if row.verdict == "at")
     here, never, always = (found[key] for key in (

@@ -92,13 +92,11 @@ def test_a_speedup_is_paired_by_session_whichever_side_and_in_whatever_order(dat
     """What both sides of a session have in common cancels."""
     there = stats.ratio_interval(data)
     back = stats.ratio_interval([(case, base) for base, case in data])
-    assert [there.estimate * back.estimate, there.low * back.high, there.high * back.low] == pytest.approx(
-        [1.0] * 3
-    )
+    products = [there.estimate * back.estimate, there.low * back.high, there.high * back.low]
+    assert products == pytest.approx([1.0] * 3)
     drift = [chance.uniform(0.1, 10) for _ in data]
-    moved = [
-        tuple([value * by for value in side] for side in pair) for pair, by in zip(data, drift, strict=True)
-    ]
+    both = zip(data, drift, strict=True)
+    moved = [tuple([value * by for value in side] for side in pair) for pair, by in both]
     chance.shuffle(moved)
     assert stats.ratio_interval(moved)[:3] == pytest.approx(there[:3])
 
@@ -143,9 +141,8 @@ side = st.lists(coarse, min_size=1, max_size=5)
 def brute_force(base, new):
     """Both p-values by trying every way to put the values on two sides."""
     pooled = base + new
-    rank = {
-        value: sum(1 for other in pooled if other < value) + (pooled.count(value) - 1) / 2 for value in pooled
-    }
+    below = {value: sum(other < value for other in pooled) for value in pooled}
+    rank = {value: below[value] + (pooled.count(value) - 1) / 2 for value in pooled}
     seen = sum(rank[value] for value in new)
     sums = [sum(rank[v] for v in chosen) for chosen in itertools.combinations(pooled, len(new))]
     return sum(x >= seen for x in sums) / len(sums), sum(x <= seen for x in sums) / len(sums)

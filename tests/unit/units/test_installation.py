@@ -10,37 +10,31 @@ from gpubench.result.machine import Gpu
 INDEX = "--index-url https://download.pytorch.org/whl/"
 
 
-@pytest.mark.parametrize(
-    ("text", "posix", "windows"),
-    [
-        ("r.json", "r.json", "r.json"), ("my run.json", "'my run.json'", '"my run.json"'),
-        (r"C:\Users\u\r.json", r"'C:\Users\u\r.json'", r"C:\Users\u\r.json"),
-        (r"C:\Program Files\r.json", r"'C:\Program Files\r.json'", r'"C:\Program Files\r.json"'),
-        ("a&b (1).json", "'a&b (1).json'", '"a&b (1).json"'), (".[cuda13]", "'.[cuda13]'", '".[cuda13]"'),
-        ("it's", "'it'\"'\"'s'", '"it\'s"'), ("", "''", '""'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "posix", "windows"), [
+    ("r.json", "r.json", "r.json"), ("my run.json", "'my run.json'", '"my run.json"'),
+    (r"C:\Users\u\r.json", r"'C:\Users\u\r.json'", r"C:\Users\u\r.json"),
+    (r"C:\Program Files\r.json", r"'C:\Program Files\r.json'", r'"C:\Program Files\r.json"'),
+    ("a&b (1).json", "'a&b (1).json'", '"a&b (1).json"'), (".[cuda13]", "'.[cuda13]'", '".[cuda13]"'),
+    ("it's", "'it'\"'\"'s'", '"it\'s"'), ("", "''", '""'),
+])  # fmt: skip
 def test_a_word_is_quoted_for_the_shells_of_the_system(text, posix, windows):
     assert (quote(text, "linux"), quote(text, "darwin"), quote(text, "win32")) == (posix, posix, windows)
 
 
-@pytest.mark.parametrize(
-    ("vendor", "platform", "cuda", "command"),
-    [
-        ("amd", "linux", None, f"pip install torch {INDEX}rocm7.2"),
-        ("intel", "win32", None, f"pip install torch {INDEX}xpu"),
-        ("nvidia", "win32", None, f"pip install torch {INDEX}cu130"),
-        ("nvidia", "win32", 13000, f"pip install torch {INDEX}cu130"),
-        ("nvidia", "win32", 12080, f"pip install torch {INDEX}cu126"),
-        (
-            "nvidia",
-            "linux",
-            None,
-            "pip install '.[torch]' (in the checkout of gpubench)",
-        ),  # it brings CUDA along
-        ("apple", "darwin", None, "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
-    ],
-)
+@pytest.mark.parametrize(("vendor", "platform", "cuda", "command"), [
+    ("amd", "linux", None, f"pip install torch {INDEX}rocm7.2"),
+    ("intel", "win32", None, f"pip install torch {INDEX}xpu"),
+    ("nvidia", "win32", None, f"pip install torch {INDEX}cu130"),
+    ("nvidia", "win32", 13000, f"pip install torch {INDEX}cu130"),
+    ("nvidia", "win32", 12080, f"pip install torch {INDEX}cu126"),
+    (
+        "nvidia",
+        "linux",
+        None,
+        "pip install '.[torch]' (in the checkout of gpubench)",
+    ),  # it brings CUDA along
+    ("apple", "darwin", None, "pip install '.[torch]' (in the checkout of gpubench)"),  # it drives Metal
+])  # fmt: skip
 def test_the_pytorch_of_a_gpu(vendor, platform, cuda, command):
     assert torch_command(vendor, platform, cuda=cuda) == command
 
@@ -64,13 +58,10 @@ def gpu(vendor, kind="discrete"):
     return Gpu(id="api:x:0", vendor=make_fact(vendor, "x"), kind=make_fact(kind, "x"))
 
 
-@pytest.mark.parametrize(
-    ("vendor", "version", "names"),
-    [
-        ("amd", "", "ROCm"), ("amd", "2.14.0", "ROCm"), ("amd", "2.14.0+cpu", "ROCm"), ("amd", "2.14.0+rocm7.2", ""),
-        ("intel", "2.14.0+cu130", "XPU"), ("intel", "2.14.0+xpu", ""), ("nvidia", "", ""), ("apple", "", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "version", "names"), [
+    ("amd", "", "ROCm"), ("amd", "2.14.0", "ROCm"), ("amd", "2.14.0+cpu", "ROCm"), ("amd", "2.14.0+rocm7.2", ""),
+    ("intel", "2.14.0+cu130", "XPU"), ("intel", "2.14.0+xpu", ""), ("nvidia", "", ""), ("apple", "", ""),
+])  # fmt: skip
 def test_a_gpu_without_its_pytorch_is_told(vendor, version, names, monkeypatch):
     monkeypatch.setattr(inspection, "_torch_version", lambda: version)
     told = inspection.torch_warnings([gpu(vendor)])

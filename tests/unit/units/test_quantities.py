@@ -26,16 +26,13 @@ from gpubench.result.run import SessionRecord
 from tests.unit.report.samples import full_run
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        *((parse_duration, *case) for case in (
-            ("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5))),
-        *((parse_percent, *case) for case in (("2", 0.02), ("2%", 0.02), ("0.5", 0.005), ("100 %", 1.0))),
-        *((parse_duration, text, None) for text in ("", "0", "-1s", "2 parsecs", "inf", "nan", "1e9", "1000h", "s")),
-        *((parse_percent, text, None) for text in ("", "0", "101", "-2", "two", "nan")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("parse", "text", "value"), [
+    *((parse_duration, *case) for case in (
+        ("500ms", 0.5), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("2", 2.0), ("1.5 s", 1.5))),
+    *((parse_percent, *case) for case in (("2", 0.02), ("2%", 0.02), ("0.5", 0.005), ("100 %", 1.0))),
+    *((parse_duration, text, None) for text in ("", "0", "-1s", "2 parsecs", "inf", "nan", "1e9", "1000h", "s")),
+    *((parse_percent, text, None) for text in ("", "0", "101", "-2", "two", "nan")),
+])  # fmt: skip
 def test_durations_and_percentages(parse, text, value):
     if value is None:
         with pytest.raises(UsageError, match="--budget"):
@@ -51,22 +48,19 @@ def test_arbitrary_text_never_crashes(text):
             assert parse(text) > 0
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        *((format_seconds(seconds), said) for seconds, said in (
-            (1.234, "1.23 s"), (0.5, "500 ms"), (0.00123456, "1.23 ms"), (0.0009999, "1.00 ms"), (0.001, "1.00 ms"),
-            (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"),
-            (12345.0, "12300 s"))),
-        (format_seconds(0.0123, unit="us", digits=2), "12000 us"),
-        *((format_bytes(n), said) for n, said in (
-            (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"))),
-        (format_rate(4.22e12, "B/s"), "4.22 TB/s"), (format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
-        (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
-        *((format_size(n, table=True), said) for n, said in (
-            (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), [
+    *((format_seconds(seconds), said) for seconds, said in (
+        (1.234, "1.23 s"), (0.5, "500 ms"), (0.00123456, "1.23 ms"), (0.0009999, "1.00 ms"), (0.001, "1.00 ms"),
+        (2.62e-4, "262 us"), (4.63e-7, "463 ns"), (1.2e-11, "0.0120 ns"), (0.0, "0 ns"), (950.0, "950 s"),
+        (12345.0, "12300 s"))),
+    (format_seconds(0.0123, unit="us", digits=2), "12000 us"),
+    *((format_bytes(n), said) for n, said in (
+        (0, "0 B"), (512, "512 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (139 * 2**30, "139 GiB"))),
+    (format_rate(4.22e12, "B/s"), "4.22 TB/s"), (format_rate(999.9e9, "FLOP/s"), "1.00 TFLOP/s"),
+    (format_rate(12.0, "FLOP/s"), "12.0 FLOP/s"), (format_size(16 * 2**20), "16777216"),
+    *((format_size(n, table=True), said) for n, said in (
+        (16 * 2**20, "16 M"), (4096, "4096"), (65536, "64 K"), (2**20 + 1, "1048577"), (2**32, "4 G"))),
+])  # fmt: skip
 def test_quantities_in_words(text, said):
     assert text == said
 
