@@ -1,8 +1,11 @@
 """Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
 
+import errno
+
 import pytest
 
 from gpubench import cli
+from gpubench.base import errors
 from gpubench.base.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 from gpubench.cli import exit
 
@@ -32,6 +35,27 @@ def test_suggestions():
     with pytest.raises(UsageError) as caught:
         require_choice("zzz", ["table", "json"], "--format")
     assert caught.value.why == "possible: table, json"
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [(20, "possible: n00, n01"), (21, "it is none of 21 names; the closest are n20, n10, n09")],
+)
+def test_up_to_twenty_names_are_listed_one_by_one_where_a_command_lists_them_all(count, why):
+    with pytest.raises(UsageError) as caught:
+        require_choice("n0", [f"n{i:02}" for i in range(count)], "NAME", listing="gpubench ops")
+    assert caught.value.why.startswith(why)
+    assert caught.value.hint.endswith("`gpubench ops` lists them all")
+
+
+@pytest.mark.parametrize(("error", "limit"), [
+    (MemoryError(), errors.NO_MEMORY), (OSError(errno.ENOMEM, ""), errors.NO_MEMORY), (OSError(errno.EMFILE, ""), errors.NO_FILES),
+    (OSError(errno.ENFILE, ""), errors.NO_FILES), (OSError(errno.EAGAIN, ""), errors.NO_TASKS), (OSError(errno.EIO, "bad_alloc"), ""),
+    (RuntimeError("can't start new thread"), errors.NO_TASKS), (ImportError("failed to map segment"), errors.NO_MEMORY), (ValueError("bad_alloc"), ""),
+    (BlockingIOError(errno.EAGAIN, "", 3), ""),  # a part was written
+])  # fmt: skip
+def test_a_limit_of_the_system_is_named(error, limit):
+    assert errors.find_limit(error) == limit
 
 
 def _run(monkeypatch, error, verbose=False):

@@ -176,3 +176,22 @@ def test_a_plain_line_with_a_reason_is_whole():
     outcome = Failure(id=ID, case=CASE, reason="unavailable", detail=reason)
     assert shown(io.StringIO(), CaseDone(outcome, 12, 0, None, None, None)).endswith(f"{reason}\n")
     assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=reason))) == f"warning: {reason}\n"
+
+
+@pytest.mark.parametrize(("length", "cut"), [(100, False), (101, True)])
+def test_a_line_of_a_case_has_a_hundred_columns(length, cut):
+    short = shown(io.StringIO(), done(1, 2)).rstrip("\n")
+    case = done(1, 2)
+    outcome = replace(case.outcome, id=case.outcome.id + "x" * (length - len(short)))
+    line = shown(io.StringIO(), replace(case, outcome=outcome)).rstrip("\n")
+    assert (len(line), line.endswith("...")) == (100, cut)
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(30.0, False), (30.1, True)])
+def test_after_half_a_minute_of_silence_a_pipe_hears_of_a_block(monkeypatch, silent_s, told):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    display = progress.display(quiet=False, no_progress=False, environ={}, stream=(stream := io.StringIO()))
+    now[0] += silent_s
+    display(BLOCK)
+    assert (stream.getvalue() == f"... {ID}  53.1 us ± 0.4 %, 20 samples  0:42 left\n") is told

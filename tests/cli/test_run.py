@@ -187,3 +187,26 @@ def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(asked, sess
 ])  # fmt: skip
 def test_a_function_is_tried_at_all_named_sizes_for_a_share_of_the_budget(asked, words):
     assert selection.trial_words(RunOptions(**asked)) == words
+
+
+# Sessions, least and most samples, seconds of a case, precision, warm-up and seconds of a sample, the budget.
+@pytest.mark.parametrize(("asked", "preset", "values"), [
+    ({}, "quick", (1, 4, 8, 0.2, 0.05, 0.0, 0.001, 45.0)), ({"mode": "hybrid"}, "quick", (1, 4, 8, 0.2, 0.05, 0.0, 0.001, 90.0)),
+    ({"quick": True}, "quick", (1, 4, 16, 0.2, 0.05, 0.0, 0.002, 45.0)),
+    ({"sizes": ["1k"]}, "default", (1, 4, 8, 0.3, 0.02, 0.0, 0.005, None)),
+    ({"sizes": ["1k"], "rigorous": True}, "rigorous", (10, 20, 200, 5.0, 0.01, 0.25, 0.005, None)),
+])  # fmt: skip
+def test_a_preset_is_these_numbers(asked, preset, values):
+    options, ops = RunOptions(**asked), {"add": kernels.load("add")}
+    how = request.settings(options, request.selection(options, ops), ops)
+    names = (
+        "sessions",
+        "min_samples",
+        "max_samples",
+        "max_time_s",
+        "precision",
+        "warmup_s",
+        "sample_s",
+        "budget_s",
+    )
+    assert (how.protocol, how.preset, *(getattr(how, name) for name in names)) == (3, preset, *values)

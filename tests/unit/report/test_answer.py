@@ -29,22 +29,19 @@ def screen(run, **look):
     return render([run], "plain", sections=("answer",), **look).splitlines()
 
 
-@pytest.mark.parametrize(
-    ("of", "text"),
-    [
-        *((lambda n=n: size_text(n, "elements"), text) for n, text in {
-            512: "512", 1024: "1 K", 1536: "1.5 K", 16384: "16 K", 154_000: "150 K", 999_700: "1 M", 900_000: "879 K", 1_048_576: "1 M",
-            4_400_000: "4.2 M", 16_777_216: "16 M", 2**30: "1 G"}.items()),
-        *((lambda n=n: rough_size_text(n), text) for n, text in {700_000: "0.7 M", 60_000: "60 K", 1500: "1 K", 300: "300", 2**21: "2 M"}.items()),
-        *((lambda ends=ends: range_text(*ends, "elements"), text) for ends, text in {
-            (16384, 46000): "16-45 K", (131072, 1048576): "128 K-1 M", (1024, 1025): "1 K", (600, 900): "600-900"}.items()),
-        *((lambda x=x: factor_text(x), text) for x, text in {14.4: "14x", 2.13: "2.1x", 7.0: "7.0x", 9.96: "10x", 127.0: "130x"}.items()),
-        (lambda: size_text(182, "side"), "182²"), (lambda: visible(size_text(182, "side"), ascii_only=True), "182^2"),
-        (lambda: range_text(128, 512, "side"), "128-512²"), (lambda: size_text(182, "plain"), "182"), (lambda: size_text(20_195, "plain"), "20 K"),
-        (lambda: range_text(464, 20_195, "plain"), "464-20 K"), (lambda: asked_size_text(10_000, "plain"), "10,000"),
-        *((lambda n=n: asked_size_text(n, "elements"), text) for n, text in {1126: "1.1 K", 600_000: "600,000", 2**24: "16 M", 2**31: "2 G"}.items()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("of", "text"), [
+    *((lambda n=n: size_text(n, "elements"), text) for n, text in {
+        512: "512", 1024: "1 K", 1536: "1.5 K", 16384: "16 K", 154_000: "150 K", 999_700: "1 M", 900_000: "879 K", 1_048_576: "1 M",
+        4_400_000: "4.2 M", 16_777_216: "16 M", 2**30: "1 G"}.items()),
+    *((lambda n=n: rough_size_text(n), text) for n, text in {700_000: "0.7 M", 60_000: "60 K", 1500: "1 K", 300: "300", 2**21: "2 M"}.items()),
+    *((lambda ends=ends: range_text(*ends, "elements"), text) for ends, text in {
+        (16384, 46000): "16-45 K", (131072, 1048576): "128 K-1 M", (1024, 1025): "1 K", (600, 900): "600-900"}.items()),
+    *((lambda x=x: factor_text(x), text) for x, text in {14.4: "14x", 2.13: "2.1x", 7.0: "7.0x", 9.96: "10x", 127.0: "130x"}.items()),
+    (lambda: size_text(182, "side"), "182²"), (lambda: visible(size_text(182, "side"), ascii_only=True), "182^2"),
+    (lambda: range_text(128, 512, "side"), "128-512²"), (lambda: size_text(182, "plain"), "182"), (lambda: size_text(20_195, "plain"), "20 K"),
+    (lambda: range_text(464, 20_195, "plain"), "464-20 K"), (lambda: asked_size_text(10_000, "plain"), "10,000"),
+    *((lambda n=n: asked_size_text(n, "elements"), text) for n, text in {1126: "1.1 K", 600_000: "600,000", 2**24: "16 M", 2**31: "2 G"}.items()),
+])  # fmt: skip
 def test_sizes_and_factors_as_text(of, text):
     assert of() == text
 
@@ -177,3 +174,10 @@ def test_backends_are_ranked_at_the_largest_size_that_the_most_of_them_have():
         )
     )
     assert (found.devices, found.others) == (("cupy:0",), ("wgpu",))
+
+
+def test_where_none_of_the_usual_situations_was_measured_two_others_are_shown():
+    once = op_case("add", 1024, "transfer-once", "cupy:0")
+    rows = [measured(replace(once, calls=calls), 1e-4, sessions=5) for calls in (10, 20, 30)]
+    found = answer(analyse(answer_run([measured(op_case("add", 1024), 1e-3, sessions=5), *rows])))
+    assert found.regimes == ("transfer-once-10", "transfer-once-20")
