@@ -243,14 +243,7 @@ def bench(
     chosen = _options(None, settings)
     with _source(declared) as source:
         names = [source.only] if source.kind == "pickle" else [declared.name]
-        request = TrialRequest(
-            source,
-            names,
-            sizes=selection.named_sizes(chosen.sizes or []),
-            dtype=selection.first_dtype(chosen.dtypes),
-            limit_s=selection.trial_s(chosen),
-        )
-        ids = sources.add([request])
+        ids = sources.add([TrialRequest(source, names, **selection.trial_words(chosen))])
         return _measure(chosen.replace(ops=",".join(ids)), began)
 
 

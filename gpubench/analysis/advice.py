@@ -236,17 +236,17 @@ def _candidate(
     reason: str | None = None,
 ) -> AdviceCandidate:  # fmt: skip
     name = next((shorten(device.name) for device in run.devices if device.id == device_id), "an unknown device")
+    candidate = AdviceCandidate(
+        device_id=device_id, name=name, kind=kind, implementation=implementation, time=None, basis="unknown",
+        between=None, labels=(), reason=reason, case_ids=(),
+    )  # fmt: skip
     if expected is None:
-        return AdviceCandidate(
-            device_id=device_id, name=name, kind=kind, implementation=implementation, time=None, basis="unknown",
-            between=None, labels=(), reason=reason, case_ids=(),
-        )  # fmt: skip
+        return candidate
     time, on_cpu = expected.time, kind == "cpu"
     codes = cpu_codes(run, expected.rows) if on_cpu else ()
-    return AdviceCandidate(
-        device_id=device_id, name=name, kind=kind, implementation=implementation,
-        time=Estimate(time.estimate, time.low, time.high, time.kind), basis=expected.basis,
-        between=expected.between, labels=tuple(sorted(expected.labels)), reason=reason,
+    return msgspec.structs.replace(
+        candidate, time=Estimate(time.estimate, time.low, time.high, time.kind), basis=expected.basis,
+        between=expected.between, labels=tuple(sorted(expected.labels)),
         case_ids=tuple(case.id for case in expected.rows),
         libraries=tuple(code.library for code in codes if code.library), weaker=any(code.weaker for code in codes),
         threads=cpu_threads(run, device_id) if on_cpu else None,

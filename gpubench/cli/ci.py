@@ -147,15 +147,11 @@ TITLE = "gpubench"
 
 def messages(outcome: CiOutcome) -> Iterator[str]:
     """Yield the messages as lines without newlines, errors first."""
-    yield from _lines("error", outcome.errors)
-    yield from _lines("warning", outcome.warnings)
-
-
-def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
-    for text in texts[:MOST]:
-        yield f"::{kind} title={TITLE}::{escape_command(text)}"
-    if len(texts) > MOST:
-        yield f"::{kind} title={TITLE}::and {len(texts) - MOST} more: see the report"
+    for kind, texts in (("error", outcome.errors), ("warning", outcome.warnings)):
+        for text in texts[:MOST]:
+            yield f"::{kind} title={TITLE}::{escape_command(text)}"
+        if len(texts) > MOST:
+            yield f"::{kind} title={TITLE}::and {len(texts) - MOST} more: see the report"
 
 
 def escape_command(text: str) -> str:
@@ -314,14 +310,18 @@ def require_in_files(gates: Gates, analyses: Sequence[Analysis]) -> None:
 
 def require_in_plan(gates: Gates, request: RunSpec) -> None:
     """Call `require_matches` with the planned cases, as far as their sizes are known. Raises UsageError."""
-    if not gates.min_speedups:
-        return
+    if gates.min_speedups:
+        cases, on_cpu = _plan_cases(request)
+        hint = "give the sizes with --sizes; --dry-run lists the case ids"
+        require_matches(gates, cases, on_cpu.__getitem__, hint)
+
+
+def _plan_cases(request: RunSpec) -> tuple[list[Case], dict[str, bool]]:
+    """Return the planned cases, and for each device whether it is a CPU."""
     from gpubench.measure.schedule import plan_workloads
 
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
-    cases = (case for workload in plan_workloads(request) for case in workload.cases)
-    hint = "give the sizes with --sizes; --dry-run lists the case ids"
-    require_matches(gates, cases, on_cpu.__getitem__, hint)
+    return [case for workload in plan_workloads(request) for case in workload.cases], on_cpu
 
 
 def require_baseline(name: str | None, request: RunSpec) -> None:
@@ -329,14 +329,11 @@ def require_baseline(name: str | None, request: RunSpec) -> None:
     if name is None:
         return
     from gpubench.analysis.speedup import parse_baseline
-    from gpubench.measure.schedule import plan_workloads
 
     chosen = parse_baseline(name)
-    on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.constraints.targets}
+    cases, on_cpu = _plan_cases(request)
     matches = {
-        f"{case.implementation}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
-        for workload in plan_workloads(request)
-        for case in workload.cases
+        f"{case.implementation}@{case.device_id}": chosen(case, on_cpu[case.device_id]) for case in cases
     }
     if matches and not any(matches.values()):
         raise UsageError(

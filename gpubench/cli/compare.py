@@ -12,7 +12,7 @@ from gpubench.base.errors import ExitCode, InputError, UsageError, require_choic
 from gpubench.cli.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from gpubench.cli.ci import CiChannels, CiOutcome
+    from gpubench.cli.ci import CiChannels
     from gpubench.compare.comparison import CompareOptions, Comparison, Thresholds
     from gpubench.report.layout import RenderOptions
     from gpubench.result.case import Case
@@ -55,7 +55,7 @@ def compare(options: ComparisonOptions) -> int:
 
 def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     """Compare the files that the options name, according to the plan. Returns the exit code."""
-    from gpubench.cli import delivery
+    from gpubench.cli import ci, delivery
     from gpubench.compare.two_runs import compare as comparing
     from gpubench.report.comparison import render
     from gpubench.report.layout import RenderOptions
@@ -67,15 +67,10 @@ def compare_files(options: ComparisonOptions, plan: ComparisonPlan) -> int:
     comparison = comparing(base, new, checked)
     plain = RenderOptions(time_unit=options.time_unit)
     delivery.write(channels.comment(render(comparison, name, style), name), options.output, quiet=options.quiet)
-    channels.tell(lambda: _outcome(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1]))
+    channels.tell(
+        lambda: ci.of_comparison(comparison), lambda: render(comparison, "markdown", plain), _path(files[-1])
+    )
     return _exit_code(comparison, checked)
-
-
-def _outcome(comparison: Comparison) -> CiOutcome:
-    """Return the outcome of the comparison for continuous integration."""
-    from gpubench.cli.ci import of_comparison
-
-    return of_comparison(comparison)
 
 
 def check(options: ComparisonOptions) -> CompareOptions:

@@ -339,7 +339,9 @@ class ReportStyle(msgspec.Struct, frozen=True):
         """
         from gpubench import report
 
-        options = self.options if format == self.format else for_a_page(self.options)
+        options = self.options
+        if format != self.format:
+            options = msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
         if format != "markdown" or not self.brief:
             return report.draw_report(analyses, format, options)
         options = msgspec.structs.replace(options, sections=report.SUMMARY)
@@ -401,11 +403,6 @@ def look(options: ColorOptions, *, to_terminal: bool, **more: Any) -> RenderOpti
 
     color = count_colors(options.color, os.environ, terminal=to_terminal)
     return RenderOptions(width=table_width(to_terminal), color=color, ascii_only=options.ascii, **more)
-
-
-def for_a_page(options: RenderOptions) -> RenderOptions:
-    """Return these options without the terminal's width and colour, and with all columns."""
-    return msgspec.structs.replace(options, width=_PLAIN_WIDTH, color=False, columns=())
 
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:

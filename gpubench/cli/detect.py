@@ -202,14 +202,10 @@ def _tell(machine: Machine) -> None:
     for warning in machine.warnings:
         print(f"note: {visible(locate(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
-        if not is_relevant(provider, machine):
-            continue
-        if provider.status != "ok":
-            hint = f": {locate(provider.hint)}" if provider.hint else ""
-            text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
-            print(text, file=sys.stderr)
-        elif provider.hint:
-            print(visible(f"note: the probe {provider.name}: {locate(provider.hint)}"), file=sys.stderr)
+        ending = "" if provider.status == "ok" else f" ended with {provider.status}"
+        hint = f": {locate(provider.hint)}" if provider.hint else ""
+        if (ending or hint) and is_relevant(provider, machine):
+            print(visible(f"note: the probe {provider.name}{ending}{hint}"), file=sys.stderr)
 
 
 def _tell_clash() -> None:

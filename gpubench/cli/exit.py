@@ -64,13 +64,13 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
         import traceback
 
         traceback.print_exception(error)
-    lines = [f"error: {_one_line(error.message)}"]
+    lines = [f"error: {streams.printable(error.message)}"]
     if error.why:
-        lines.append(f"  why: {_one_line(error.why)}")
+        lines.append(f"  why: {streams.printable(error.why)}")
     if error.hint:
         from gpubench.base.installation import locate
 
-        lines.append(f"  fix: {_one_line(locate(error.hint))}")
+        lines.append(f"  fix: {streams.printable(locate(error.hint))}")
     print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
 
@@ -102,14 +102,6 @@ def _exit_code(exit: SystemExit) -> int:
         return exit.code or ExitCode.OK
     print(exit.code, file=sys.stderr)
     return ExitCode.FAILED
-
-
-def _one_line(text: str) -> str:
-    """Return `text` on one line without control characters, which file names and messages of libraries may
-    contain."""
-    from gpubench.base.streams import visible
-
-    return " ".join(visible(text).split())
 
 
 def _catch_endings() -> dict[int, Any]:

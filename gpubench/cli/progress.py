@@ -211,12 +211,9 @@ def describe(event: BlockDone | CaseDone) -> str:
             if any(stop.reason == "budget" for stop in stops)
             else "checked"
         )
-    margin = _margin(event.precision) if event.precision is not None else ""
+    share = event.precision
+    margin = "" if share is None else " ± more than 100 %" if share > 1 else f" ± {100 * share:.3g} %"
     return units.format_seconds(event.estimate_s) + margin
-
-
-def _margin(precision: float) -> str:
-    return " ± more than 100 %" if precision > 1 else f" ± {100 * precision:.3g} %"
 
 
 def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFailure | None:

@@ -415,10 +415,11 @@ class Request:
                 "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
                 why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
             )  # fmt: skip
-        self._set(threads=threads or usable)
+        budget_s = self.settings.budget_s
         alone = all(device.kind == "cpu" for device in devices)  # there is no size to look for
-        if self.settings.budget_s == words.DEFAULT_BUDGET_S and self.options.budget is None and alone:
-            self._set(budget_s=words.HOST_BUDGET_S)
+        if budget_s == words.DEFAULT_BUDGET_S and self.options.budget is None and alone:
+            budget_s = words.HOST_BUDGET_S
+        self.settings = msgspec.structs.replace(self.settings, threads=threads or usable, budget_s=budget_s)
 
     def _warnings(self, machine: Machine, ops: Mapping[str, Op], devices: Sequence[Device]) -> list[RunWarning]:
         """Return warnings about conditions that make times doubtful and are known before anything is
@@ -438,9 +439,6 @@ class Request:
         able = any(drivers.intersection(op.tf32) for op in ops.values())
         able = able and "float32" in selection.dtypes and "library" in selection.implementations
         return [*warnings, *([warning("no-tf32")] if TF32 in selection.variants and not able else [])]
-
-    def _set(self, **fields: Any) -> None:
-        self.settings = msgspec.structs.replace(self.settings, **fields)
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:

@@ -473,12 +473,7 @@ def with_functions(options: RunOptions) -> RunOptions:
             "not-with-cluster", "a function of your own is measured on this machine",
             why="the nodes of a cluster do not have its file", hint="leave --cluster out",
         )  # fmt: skip
-    ids = sources.declare(
-        files,
-        sizes=named_sizes(options.sizes or []),
-        dtype=first_dtype(options.dtypes),
-        limit_s=trial_s(options),
-    )
+    ids = sources.declare(files, **trial_words(options))
     dtypes = options.dtypes
     if dtypes == options.declared["dtypes"].default:  # nobody named any: functions may
         declared = [kernels.own()[name].dtypes for name in ids]
@@ -506,22 +501,16 @@ def _file(word: str, words: list[str]) -> sources.CodePlace:
     )  # fmt: skip
 
 
-def named_sizes(texts: list[str]) -> list[int]:
-    """Return all sizes that the user gave, for any op. A function is called at no other size."""
-    lists = [text.rpartition("=")[2] for text in texts]
-    return sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)})
+def trial_words(options: RunOptions) -> dict[str, Any]:
+    """Return the sizes, the dtype and the time limit in seconds for the trial of functions.
 
-
-def trial_s(options: RunOptions) -> float | None:
-    """Return the seconds for trying a function, which are a share of the budget. Returns None if no budget was
-    given."""
-    named = getattr(options, "budget", None)
-    return None if named is None else TRIAL_SHARE * units.parse_duration(named, option="--budget")
-
-
-def first_dtype(texts: str) -> str:
-    """Return the first dtype of a list, by its long name."""
-    from gpubench.result.case import LONG_DTYPES
-
-    dtype = texts.split(",")[0].strip()
-    return LONG_DTYPES.get(dtype, dtype)
+    `sizes` holds all named sizes, of any op. The limit is a share of the budget, and None if no budget is given.
+    """
+    lists = [text.rpartition("=")[2] for text in options.sizes or []]
+    dtype = options.dtypes.split(",")[0].strip()
+    budget = options.budget and units.parse_duration(options.budget, option="--budget")
+    return {
+        "sizes": sorted({n for text in lists if text.strip() != "auto" for n in units.parse_sizes(text)}),
+        "dtype": LONG_DTYPES.get(dtype, dtype),
+        "limit_s": TRIAL_SHARE * budget if budget else None,
+    }
