@@ -226,7 +226,7 @@ class Contest(NamedTuple):
         return ""
 
 
-def is_cpu(other: CaseResult) -> bool:
+def is_cpu(other: CaseResult, case: CaseResult) -> bool:
     """Tell whether `other` is the CPU alone. A CPU's data is in host memory, so its resident case is compared
     in all regimes."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
@@ -293,7 +293,7 @@ def _split(run: Run, outcome: Measurement, case: CaseResult, cases: Sequence[Cas
     blocks = [block for blocks in main.values() for block in blocks if block.gpu_share is not None]
     estimating = case.blocks.keys() - sweep.keys()
     chosen = {i: blocks for i, blocks in case.blocks.items() if not estimating or i in estimating}
-    cpu = fastest_alone(filter(is_cpu, cases), chosen)
+    cpu = fastest_alone((other for other in cases if is_cpu(other, case)), chosen)
     gpu = fastest_alone((other for other in cases if is_gpu(other, case)), chosen)
     cpu, gpu = cpu or _end(sweep, 0.0, chosen, case.prior), gpu or _end(sweep, 1.0, chosen, case.prior)
     if cpu is None or gpu is None or not blocks:

@@ -155,7 +155,7 @@ def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: 
         return alone.id.rpartition("@")[2]
     if side == "gpu":
         return result.case.shared_with
-    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case)]
+    cpus = [(case.time.estimate, case.case.device_id) for case in cases if case.time and is_cpu(case, result)]
     return min(cpus)[1] if cpus else None
 
 

@@ -26,16 +26,14 @@ class Wing(NamedTuple):
     # By the name of a command: the class of its options. For a command of gpubench it is a subclass of its
     # options.
     commands: Mapping[str, str] = {}
-    # By the name in the head of a document: the function that reads its bytes, and its struct type.
-    readers: Mapping[str, str] = {}
-    schemas: Mapping[str, str] = {}
+    readers: Mapping[str, str] = {}  # by the name in the head of a document: the function that reads its bytes
+    schemas: Mapping[str, str] = {}  # by the same name: the struct type of the document
     ops: Mapping[str, str] = {}  # by name: the declaration
     backends: Mapping[str, str] = {}  # by name: the object BACKEND
-    # By the name of a field of Op that only this wing uses: for ops in which the field is set, the class of its
-    # workspaces, the class of its timers, and the class of the session that runs it on two sides.
-    workspaces: Mapping[str, str] = {}
-    timers: Mapping[str, str] = {}
-    two_sides: Mapping[str, str] = {}
+    # By the name of a field of Op that only this wing uses, for ops in which the field is set:
+    workspaces: Mapping[str, str] = {}  # the class of their workspaces
+    timers: Mapping[str, str] = {}  # the class of their timers
+    two_sides: Mapping[str, str] = {}  # the class of the session that runs them on two sides
     # Modules with sections of a report (`gpubench.base.plugins.sections`).
     sections: tuple[str, ...] = ()
     # By any name: a function from an analysis to SharedCalls, the calls that the CPU and a GPU do together.
