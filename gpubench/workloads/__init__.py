@@ -1,6 +1,7 @@
-"""A wing: networks, whose stages are ops, on one device or with each stage on the CPU or the GPU.
+"""The wing of networks: ops made of stages, which run on one device or with each stage on the CPU or the GPU.
 
-Nothing imports it: `WING` says what it brings, and the rest works without its folder.
+The rest of gpubench finds what this package adds through `WING`, never imports it directly, and works without
+it.
 """
 
 from gpubench.base.plugins.wings import Wing

@@ -1,9 +1,10 @@
-"""Stage assignments of least predicted time: the side that runs each stage of a workload, found by an exact search.
+"""The search for the stage assignments of least predicted time. The search is exact.
 
-A stage assignment has a letter for each stage: `c` is the CPU, `g` is the GPU. Its predicted time is the sum of the
-stage times on their sides, of a launch and its wait wherever the GPU takes over, and of the copies. A value is copied
-once to each side that reads it and lacks it; a copy stays valid until a stage writes the value. The wanted values end
-on the host. Nothing overlaps.
+A stage assignment is a string with one letter for each stage: `c` if the CPU runs it, `g` if the GPU does. Its
+predicted time is the sum of the stages' times, of a launch and its wait wherever the GPU follows the CPU, and
+of the copies. A value is copied to the CPU or the GPU when a stage there reads it and has no valid copy; a copy
+is valid until a stage writes the value. The wanted values end on the host. The prediction assumes that nothing
+overlaps.
 """
 
 from __future__ import annotations
@@ -17,63 +18,64 @@ from gpubench.curves.stats import median
 from gpubench.result.run import AssignmentTimes
 
 CPU, GPU = "c", "g"
-# Predicted times so near to the least one are worth a measurement, of so many stage assignments at most.
+# Assignments whose predicted time is at most `NEAR` times the least one are measured, `MOST` of them at most.
 NEAR, MOST = 1.25, 3
-# States that a narrow search keeps.
+# The number of states that the narrow search keeps after each stage.
 WIDTH = 32
 
 
 class StageCost(NamedTuple):
-    """The cost of one stage on each side."""
+    """The cost of one stage on the CPU and on the GPU."""
 
-    cpu_s: float  # seconds in the CPU's chain
-    gpu_s: float | None  # in the GPU's; None: the host does it
-    reads: tuple[str, ...]  # values
-    writes: tuple[str, ...]  # values
+    cpu_s: float  # its seconds in the chain on the CPU
+    gpu_s: float | None  # its seconds in the chain on the GPU, or None if only the host runs it
+    reads: tuple[str, ...]  # the names of the values that it reads
+    writes: tuple[str, ...]  # the names of the values that it writes
 
 
 class AssignmentCosts(NamedTuple):
-    """The costs that make a prediction."""
+    """All times that the prediction for a stage assignment needs."""
 
-    steps: Sequence[StageCost]  # the stages
-    up_s: Mapping[str, float]  # seconds of one copy of a value
-    down_s: Mapping[str, float]  # the same, back
-    enter_s: float  # an empty launch and its wait
-    given: Mapping[str, str]  # the sides on which a value is at first
-    wanted: Sequence[str]  # values that end on the host
+    steps: Sequence[StageCost]  # the costs of each stage, in order
+    up_s: Mapping[str, float]  # the seconds of one copy of a value to the GPU, by the value's name
+    down_s: Mapping[str, float]  # the seconds of one copy back to the host, by the value's name
+    enter_s: float  # the seconds of an empty launch and its wait
+    given: Mapping[str, str]  # where each value is at first: `c`, `g` or `cg`
+    wanted: Sequence[str]  # the names of the values that have to end on the host
 
     def without_copies(self) -> AssignmentCosts:
-        """Return these costs where a copy takes no time."""
+        """Return a copy of these costs in which no copy takes any time."""
         return self._replace(up_s=dict.fromkeys(self.up_s, 0.0), down_s=dict.fromkeys(self.down_s, 0.0))
 
 
 class Predicted(NamedTuple):
-    """A stage assignment and its seconds."""
+    """A stage assignment and its predicted time."""
 
-    seconds: float  # of one call
-    assignment: str  # a letter a stage
+    seconds: float  # the predicted seconds of one call
+    assignment: str  # one letter for each stage
 
 
 def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
-    """Return two stage assignments: all stages on the CPU, and all on the GPU except the host's stages."""
+    """Return two stage assignments: every stage on the CPU, and every stage on the GPU except those that only
+    the host runs."""
     return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
 
 
 class _Step(NamedTuple):
-    """A stage on one side. Two bits of a number stand for each value: whether its copy on the CPU is valid, and whether
-    its copy on the GPU is."""
+    """One stage on the CPU or on the GPU. Two bits of an integer stand for each value: one is set if the CPU's
+    copy is valid, the other if the GPU's copy is."""
 
-    seconds: float  # of the stage on this side
+    seconds: float  # the seconds of the stage here
     reads: tuple[
         tuple[int, int, float], ...
-    ]  # the bit of this side, both bits, and what a copy to this side takes
-    written: int  # the bits of this side
-    replaced: int  # both bits
+    ]  # of each value read: this side's bit, both bits, and the seconds of a copy to here
+    written: int  # the bits of this side for the values that the stage writes
+    replaced: int  # both bits of every value that the stage writes
 
 
 class _Chain:
-    """The costs in a form for trying many stage assignments. A value that both sides have from the start and that no
-    stage writes is left out."""
+    """The costs in a form in which many stage assignments are tried quickly. It leaves out values that are on
+    the CPU and on the GPU from the start and that no stage writes."""
 
     def __init__(self, costs: AssignmentCosts) -> None:
         self._costs = costs
@@ -109,8 +111,9 @@ class _Chain:
         )
 
     def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
-        """Return the seconds of a stage on `side`, copies included, and the copies that are valid after it. `valid`:
-        the copies that are valid before it; `before`: the side of the previous stage."""
+        """Return the seconds of stage `number` on `side`, including its copies, and the set of copies that are
+        valid after it. `valid` is the set of copies that are valid before it, and `before` is the side that ran
+        the previous stage."""
         step = self.steps[number][side]
         seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
         for here, both, copy_s in step.reads:
@@ -120,8 +123,8 @@ class _Chain:
         return seconds, valid & ~step.replaced | step.written
 
     def least_s(self) -> list[dict[str, float]]:
-        """Return, for each stage and each side that it ran on, the least seconds of the stages after it, without
-        copies."""
+        """Return for each stage the least seconds of all stages after it, without copies, by the side that ran
+        the stage."""
         bounds = [dict.fromkeys((CPU, GPU), 0.0)]
         for step in reversed(self.steps[1:]):
             enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
@@ -140,7 +143,7 @@ def _sides(step: StageCost) -> tuple[str, ...]:
 
 
 def predicted_s(costs: AssignmentCosts, assignment: str) -> float:
-    """Return the seconds of one stage assignment."""
+    """Return the predicted seconds of one call with this stage assignment."""
     return _predicted_s(_Chain(costs), assignment)
 
 
@@ -153,11 +156,11 @@ def _predicted_s(chain: _Chain, assignment: str) -> float:
 
 
 def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
-    """Return the stage assignment of least predicted time and those that take up to `near` times as long, at most
-    `most` in all, the best first."""
+    """Return the stage assignment of least predicted time and others that take at most `near` times as long.
+    The result has at most `most` items, the fastest first."""
     chain = _Chain(costs)
     limit_s = near * min(_predicted_s(chain, assignment) for assignment in single_sides(costs.steps))
-    # What a narrow search finds is what the exact one has to beat.
+    # The exact search has to consider only what is faster than the result of a narrow search.
     narrow = _search(chain, limit_s, most, WIDTH)
     if len(narrow) == most:
         limit_s = min(limit_s, narrow[-1].seconds)
@@ -166,11 +169,12 @@ def nearest(costs: AssignmentCosts, most: int = MOST, near: float = NEAR) -> lis
 
 
 def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
-    """Return the best `most` stage assignments that take up to `limit_s`.
+    """Return the fastest stage assignments that take at most `limit_s` seconds, `most` of them at most.
 
-    A state is the set of valid copies and the side that ran last. The search keeps the best `most` ways to each state:
-    no other way can be among the best of the whole. It drops a way that cannot end in time. If `widest` is given, it
-    keeps at most that many states after each stage, and the result need not be the best.
+    A state is the set of valid copies together with the side that ran the last stage. For every state the
+    search keeps the `most` fastest ways to reach it, because no other way to that state can be among the
+    fastest overall. It drops every way that cannot end within `limit_s`. If `widest` is given, it keeps at most
+    that many states after each stage, and then the result need not be the best.
     """
     limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
     ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
@@ -199,15 +203,16 @@ def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None)
 
 # ---------------------------------------------------------------- seconds of stages, without those of the clock
 
-# Share of what was read of the stages that remains when a launch and its wait take all of a short chain.
+# If a launch and its wait take all of a short chain, this share of the stages' measured seconds is kept.
 LEAST = 0.1
 
 
 def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
-    """Return seconds of the steps of a chain that add up to `whole_s`, the time of the chain without clock readings.
+    """Return the seconds of a chain's steps, reduced so that they add up to `whole_s`, the chain's time without
+    clock readings.
 
-    A reading costs the same after every step, so each step loses the same seconds, down to 0. The seconds that remain
-    are scaled to the whole.
+    A clock reading costs the same after every step, so the same number of seconds is taken off each step, down
+    to 0. What remains is then scaled so that its sum is `whole_s`.
     """
     extra = max(0.0, sum(steps_s) - whole_s) / max(1, len(steps_s))
     rest = [max(0.0, seconds - extra) for seconds in steps_s]
@@ -216,11 +221,11 @@ def adding_up(steps_s: Sequence[float], whole_s: float) -> list[float]:
 
 
 def stage_seconds(assignment_times: AssignmentTimes) -> tuple[list[float], list[float | None]]:
-    """Return the seconds of each stage on the CPU and on the GPU for a prediction. A stage of the host has None on the
-    GPU.
+    """Return two lists with the seconds of each stage, on the CPU and on the GPU. The second list has None for
+    a stage that only the host runs.
 
-    The stages of the CPU add up to its chain. Those of a GPU with a clock of its own add up to its chain less one
-    launch and its wait, but at least to `LEAST` of what was read.
+    The CPU's stages add up to the time of its chain. If the GPU has a clock of its own, its stages add up to
+    the time of its chain minus one launch and its wait, but at least to `LEAST` times what was measured.
     """
     enter_s = median(assignment_times.enter_s) if assignment_times.clock != "waited" else 0.0
     on_gpu = [median(times) for times in assignment_times.gpu_s if times]

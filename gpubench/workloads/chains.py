@@ -1,5 +1,5 @@
-"""Child side: the stages of a network on one device as one launch, the check of each stage, and the times of the
-stages, alone and in the chain."""
+"""Worker side of networks on one device: running all stages as one launch, checking each stage, and timing the
+stages alone and in the chain."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from gpubench.result.case import Case
 from gpubench.result.run import AssignmentTimes, Check, StageTimes
 from gpubench.workloads.two_sides import assign_stages, sides
 
-# Launches of a chain that are kept: that of the resident buffers, and of those that a pool hands out again.
+# Launches that a chain keeps: one for the resident buffers, one for buffers that a pool hands out repeatedly.
 _KEPT = 2
 
 
 def stage_cases(session: Session, op: Op, case: Case) -> list[StageCase]:
-    """Return the stages of the op as resident cases of the session."""
+    """Return the stages of the op as cases with resident data in this session."""
     return [stage_case(session, stage, case) for stage in op.stages]
 
 
 def runs_by_stage(session: Session, op: Op, case: Case) -> bool:
-    """Tell whether the case runs the stages of its op one by one. Only tuned cases do; a library case runs one
-    expression for the whole op, and the ranks of a device group have stages of their own."""
+    """Tell whether the case runs the stages of its op one by one. Only tuned cases on a single device do. A
+    library case runs one expression for the whole op, and the ranks of a device group have stages of their
+    own."""
     return bool(op.stages) and case.implementation == "tuned" and not isinstance(session, DeviceGroup)
 
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
-    """Return why a workload cannot run here. Returns None if it can."""
+    """Return the error that says why the session cannot run the workload, or None if it can."""
     if not isinstance(session, Chains):
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
@@ -58,7 +59,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
 
 
 class Chain:
-    """The stages of one workload and the buffers between them. The buffers stay as long as the workload."""
+    """The stages of one workload and the buffers between them, which are kept as long as the workload."""
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
@@ -68,9 +69,11 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Let each stage choose its kernel. A remembered choice needs no data. Trials of a stage use the results of the
-        stages before it; no stage runs after the last one that needs trials. Raises TrialsNeeded if trials are needed
-        but forbidden."""
+        """Choose the kernel of every stage. Raises TrialsNeeded if trials are needed but forbidden.
+
+        A remembered choice needs no data. If a stage needs trials, the stages before it run first, so that the
+        trials use real inputs. Stages after the last one that needs trials do not run.
+        """
         self._launches.clear()
         values = self.values(inputs, output)
         waiting = self._without_choice(values)
@@ -88,7 +91,8 @@ class Chain:
         self._choose(last, values)
 
     def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
-        """Return the numbers of the stages whose kernel has to be found by trials: the first stage of each case."""
+        """Return the indices of the stages whose kernel has to be found by trials. Of stages with the same case
+        only the first is listed."""
         first: dict[str, int] = {}
         for number, (_, op, case) in enumerate(self._stage_cases):
             if op.host is None:
@@ -108,8 +112,8 @@ class Chain:
             self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return all stages as one launch. The same buffers give the same launch, so that a copying call builds
-        nothing. Raises BuildError and DeviceOutOfMemory."""
+        """Return all stages as one launch. The same buffers give the same launch, so a copying call does not
+        build anything. Raises BuildError and DeviceOutOfMemory."""
         held = (*inputs, *each(output))
         key = tuple(map(id, held))
         if key not in self._launches:
@@ -119,7 +123,7 @@ class Chain:
         return self._launches[key][0]
 
     def _build(self) -> None:
-        """Build the kernels of the stages, several at a time. Raises BuildError."""
+        """Build the kernels of all stages, several of them concurrently. Raises BuildError."""
         own = {case.id: (op, case) for _, op, case in self._stage_cases if op.host is None}
         if isinstance(self._session, BuildsAhead):
             self._session.build(list(own.values()))
@@ -133,7 +137,8 @@ class Chain:
         return launch
 
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
-        """Return the launch of each stage with the buffer of its result. Raises BuildError and DeviceOutOfMemory."""
+        """Return the launch of each stage and the buffer of its result. Raises BuildError and
+        DeviceOutOfMemory."""
         values = self.values(inputs, output)
         return [compile_stage(self._session, own, values) for own in self._stage_cases]
 
@@ -142,7 +147,8 @@ class Chain:
         return self._session.chain(steps, output)
 
     def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
-        """Return the buffer of every value by its name. The first call allocates the buffers between the stages."""
+        """Return the buffer of every value, by the value's name. The first call allocates the buffers between
+        the stages."""
         for operand in self._op.between:
             if operand.name not in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
@@ -151,7 +157,8 @@ class Chain:
         return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
 
     def spoil(self, sentinel: float) -> None:
-        """Fill the buffers between the stages with sentinels, so that a stage that reads an unwritten value fails."""
+        """Fill the buffers between the stages with sentinels, so that a stage that reads a value before it is
+        written fails its check."""
         for operand in self._op.between:
             if operand.name in self._between:
                 shape, stored = operand.shape(self._case.params), operand.stored_dtype(self._case.dtype)
@@ -160,12 +167,15 @@ class Chain:
     def check(
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
-        """Judge each stage by the float64 reference of the values that the device itself gave it. Raises the error that
-        `fail` makes of the check and the stage's name. A state is read as the last stage left it, so that a stage is
-        judged only by what it adds itself."""
+        """Check each stage against the float64 reference computed from the values that the device gave that
+        stage. If a check fails, raise the error that `fail` makes of the check and of a text with the stage's
+        name.
+
+        A state is read as the last stage left it, so a stage is judged only by what it adds itself.
+        """
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
-        # In float64, once: every turn of a repeat reads them.
+        # Weights are converted to float64 only once, because every turn of a repeat reads them.
         weights = {operand.name for operand in self._op.inputs if operand.role == "weight"}
         wide: dict[str, Array] = {}
         for stage, op, _ in self._stage_cases:
@@ -188,35 +198,38 @@ class Chain:
                     raise fail(check, f" of {name} in the stage {stage.name}")
 
     def release(self) -> None:
-        """Give the buffers back."""
+        """Free the buffers between the stages."""
         for buffer in self._between.values():
             self._session.free(buffer)
         self._between, self._launches = {}, {}
 
 
-# Stages explain a time, they do not estimate it.
+# At most so many rounds: the times of stages explain a result, they do not estimate it.
 ROUNDS = 15
-# Fewer leave the median to one disturbed round: so many are made, if they take twice the time at most.
+# A median of fewer rounds depends on one disturbed round, so these are made even in up to twice the time limit.
 LEAST_ROUNDS = 3
-# What goes before a stage that takes so long is forgotten in no time.
+# A stage that takes so many seconds is hardly affected by what ran just before it.
 LONG_S = 0.005
-# Stages that are read in one go: few enough for the stamps of any device.
+# The number of stages that are read together: no device has too few timestamps for it.
 TOGETHER = 256
-# Lists of StageTimes, with a value for each round; some sessions have none of some.
+# The lists of StageTimes with one value for each round. Some sessions leave some of them empty.
 _TIMES = (
     "chain_s", "alone_s", "span_s", "wall_s", "empty_s", "stamping_s", "first_recording_s", "recording_s",
 )  # fmt: skip
 
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Time the stages in rounds. A round times the stamped chain, the plain chain with one clock reading and with none,
-    an empty launch and each stage alone. No round begins after `limit_s`, except the first few, which may take twice as
-    long. Returns None if the case has no stages, or if the session cannot time them. If the clock is the host's,
-    readings cost nothing and the stamped chain is the whole: two calls on a CPU may differ by half.
+    """Time the stages of a case in rounds. Returns None if the case has no stages or the session cannot time
+    them.
 
-    The times of one round are taken close together, so that their medians add up. The first round is thrown away if
-    there is another. A short stage alone and a short call of the plain chain run twice, and the second time counts: the
-    operands are then in the caches, as for any case with resident data.
+    A round times the chain with a clock reading after each stage, the same chain with one clock reading and
+    with none, an empty launch, and each stage alone. No round begins after `limit_s` seconds, except that the
+    first few may take twice as long. If the clock is the host's, readings cost nothing, and the chain with
+    readings also serves as the whole call, because two calls on a CPU may differ by half.
+
+    The times of one round are taken close together, so that their medians add up. The first round is discarded
+    if there is another. A short stage alone and a short call of the plain chain run twice, and the second time
+    counts, because the operands are then in the caches as for any case with resident data.
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
@@ -230,7 +243,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     began, call_s = time.perf_counter(), 0.0
     while len(times["span_s"]) <= ROUNDS:
         if call_s < LONG_S:
-            wall_s(session, timer.launch, 1)  # or only the plain chain would have one just before it
+            wall_s(session, timer.launch, 1)  # otherwise only the plain chain would have one just before it
         reading = session.stage_times(steps)
         if reading is None:
             return None
@@ -262,8 +275,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
 
 
 def _warm(session: Session, launch: Launch) -> tuple[float, float]:
-    """Return the seconds of a call without its wait and with it. A short call runs twice, and the second time counts:
-    after another kind of work the first call took a third longer on WebGPU."""
+    """Return the seconds of a call without its wait and the seconds with it. A short call runs twice, and the
+    second time counts: on WebGPU the first call after other work took a third longer."""
     first = _time_call(session, launch)
     return first if first[1] >= LONG_S else _time_call(session, launch)
 
@@ -277,8 +290,8 @@ def _time_call(session: Session, launch: Launch) -> tuple[float, float]:
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
-    """Return the device's stages as one step, a chain without clock readings. The host's stages before it are done
-    already."""
+    """Return the device's stages as a single step: a chain without clock readings between them. The host's
+    stages have already run by then."""
     own = [step for step in steps if not isinstance(step[0], HostCall)]
     assert isinstance(session, Chains)
     output = own[-1][1]
@@ -286,8 +299,8 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer]:
 
 
 def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
-    """Return the seconds of each step by itself. A short step runs twice, and the second time counts. Returns
-    `in_chain_s` if the session cannot read the steps."""
+    """Return the seconds of each step when it runs by itself. A short step runs twice, and the second time
+    counts. Returns `in_chain_s` if the session cannot time the steps."""
     alone_s: list[float] = []
     for start in range(0, len(steps), TOGETHER):
         group = slice(start, start + TOGETHER)
@@ -302,8 +315,8 @@ def _alone(session: TimesStages, steps: Steps, in_chain_s: Sequence[float]) -> l
 
 
 def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the seconds of every round for each name. Stages that share a name, such as those of a loop, are added
-    up."""
+    """Return for each distinct name the seconds in every round. Stages that share a name, such as those of a
+    loop, are added up."""
     return [
         [
             sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)
@@ -314,12 +327,12 @@ def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[li
 
 
 class ChainWorkspace(Workspace):
-    """The workspace of a network on one device: inputs, outputs and the values between the stages."""
+    """The workspace of a network on one device: its inputs, its outputs and the values between its stages."""
 
     _chain: Chain | None = None
 
     def chain(self, case: Case) -> Chain | None:
-        """Return the stages that the case runs. Returns None if it does not run them one by one."""
+        """Return the chain of stages that the case runs, or None if the case does not run them one by one."""
         if not runs_by_stage(self.session, self.op, case):
             return None
         if self._chain is None:
@@ -327,7 +340,7 @@ class ChainWorkspace(Workspace):
         return self._chain
 
     def tune(self, case: Case) -> None:
-        """Let each stage choose its kernel."""
+        """Choose the kernel of every stage."""
         chain = self.chain(case)
         if chain is None:
             super().tune(case)
@@ -335,13 +348,13 @@ class ChainWorkspace(Workspace):
             chain.tune(self.buffers, self.output(case))
 
     def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
-        """Return all stages as one launch."""
+        """Return all stages of the case as one launch."""
         chain = self.chain(case)
         return super().compile(case, buffers, output) if chain is None else chain.compile(buffers, output)
 
     @staticmethod
     def refuse(session: Session, op: Op, case: Case) -> BackendError | None:
-        """Return why the session cannot run the stages. Returns None if it can."""
+        """Return the error that says why the session cannot run the op, or None if it can."""
         missing = [why for name in {stage.op for stage in op.stages} if (why := no_library(kernels.load(name)))]
         if missing:
             return missing[0]
@@ -350,11 +363,12 @@ class ChainWorkspace(Workspace):
 
     @functools.cached_property
     def sides(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The stage assignment of each side alone. The host's stages stay on the host."""
+        """The two stage assignments that use only the CPU or only the GPU, by the name of the side. Stages that
+        only the host runs stay on the host in both."""
         return sides(self.op)
 
     def check_between(self, case: Case, output: Buffer) -> None:
-        """Judge the stages one by one. Raises Wrong."""
+        """Check every stage on its own. Raises Wrong."""
         chain = self.chain(case)
         if chain is not None:
             chain.check(self.buffers, output, Wrong)
@@ -366,15 +380,15 @@ class ChainWorkspace(Workspace):
             chain.spoil(self.sentinel)
 
     def release_between(self) -> None:
-        """Give the buffers between the stages back."""
+        """Free the buffers between the stages."""
         if self._chain is not None:
             self._chain.release()
 
     def time_stages(self, timed: Timer, session: int, limit_s: float) -> StageTimes | None:
-        """Return the times of the stages, alone and in the chain. Returns None if the session cannot time them."""
+        """Return the times of the stages, alone and in the chain, or None if the session cannot time them."""
         return time_stages(timed, session, limit_s)
 
     def assign_stages(self, timed: Timer, session: int, limit_s: float) -> AssignmentTimes | None:
-        """Return the times of each stage on each side, and the times predicted from them. Returns None if a side cannot
-        time its stages."""
+        """Return the times of each stage on the CPU and on the GPU and the times predicted from them. Returns
+        None if one of the two cannot time its stages."""
         return assign_stages(timed, session, limit_s)

@@ -1,4 +1,4 @@
-"""Times of the stages of workloads, at the smallest and the largest sizes, once for each device and session."""
+"""Timing of the stages of workloads at the smallest and the largest sizes, once for each device and session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpubench.measure.plan import Workload
 from gpubench.measure.schedule import Companion
 from gpubench.result.case import QUEUED, RESIDENT, WAITED
 
-# Seconds for the stages of one case.
+# The time limit, in seconds, for timing the stages of one case.
 LIMIT_S = 0.25
-# A slow machine leaves out a top: the rung below is at most so much smaller.
+# A slow machine may not reach the largest size, so sizes down to this fraction of it also count as largest.
 FALL = 4
 
 
@@ -19,13 +19,13 @@ class StageCompanion(Companion):
     """The companion that times the stages of workloads at the smallest size and at the largest sizes."""
 
     def follow_cases(self, runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
-        """Time the stages once for each device."""
+        """Time the stages of the workload once for each device, if the workload is of a size that is timed."""
         sizes = runtime.recorder.run.selection.sizes.get(workload.op.name)
         ladder = workload.series.ladder
         low, high = (min(sizes), max(sizes)) if sizes else (ladder.rungs()[0], ladder.high // FALL)
         if not workload.op.stages or low < workload.n < high:
             return
-        # A call that is waited for tells most of what a user of the chain sees.
+        # Resident calls come first: they show most of what a user of the chain sees.
         chosen: dict[str, CaseRun] = {}
         for regime in (RESIDENT, WAITED, QUEUED):
             for run in runs:

@@ -1,20 +1,21 @@
-"""The networks: a perceptron for pictures of 28 x 28 (784 inputs, 512 hidden, 10 classes), the block of a transformer,
-and a small GPT that reads a prompt and writes.
+"""The networks: a perceptron for images of 28 x 28 pixels (784 inputs, 512 hidden units, 10 classes), the block
+of a transformer, and a small GPT that reads a prompt and writes text.
 
-mlp_forward: the class probabilities of n pictures. mlp_backward: the gradients of all weights, from the values of the
-forward pass; its formulas hold for any hidden values and any gradient. mlp_step: the loss on n labelled pictures and
-the gradients of all weights. The gradients stay on the device, where the optimiser is; the loss of each picture is
-copied to the host.
+`mlp_forward` gives the class probabilities of n images. `mlp_backward` gives the gradients of all weights from
+the values of the forward pass; its formulas hold for any hidden values and any gradient. `mlp_step` gives the
+loss on n labelled images and the gradients of all weights. The gradients stay on the device, where the
+optimiser runs, and the loss of each image is copied to the host.
 
-ffn: the two layers after the attention of a transformer, width -> 4 width -> width, with gelu between them.
-multi_head_attention: attention of n tokens with its projections, plus x; `attention` is the core alone.
-transformer_block: one layer of a GPT: norm, attention, norm, two layers; attention and layers each add their input.
+`ffn` is the pair of layers that follows the attention in a transformer: width -> 4 width -> width, with gelu
+between them. `multi_head_attention` is the attention of n tokens with its projections, plus x; the op
+`attention` is its core alone. `transformer_block` is one layer of a GPT: norm, attention, norm and the two
+layers of `ffn`, where attention and layers each add their input.
 
-inference: a GPT reads a prompt of n tokens and writes 16 more, each its best guess. The host cuts the text into tokens;
-the rest is one launch. `prefill` reads the whole prompt; `decode` writes one token a step, with the keys and values of
-earlier tokens that it keeps. Place and token stay on the device, so that no step waits for the host. The weights are
-random, and the head is not the transposed table: with that head such a model repeats one token, which would hide a
-decoder that is stuck.
+`inference` is a GPT that reads a prompt of n tokens and writes 16 more, each the most probable one. The host
+cuts the text into tokens, and one launch does the rest. Its part `prefill` reads the whole prompt; its part
+`decode` writes one token in each step and reuses the keys and values of earlier tokens. Position and token stay
+on the device, so that no step waits for the host. The weights are random, and the head is not the transposed
+embedding table: with such a head a random model repeats one token, which would hide a decoder that is stuck.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def width(params: Params) -> int:
 
 
 def all_tokens(params: Params) -> int:
-    """Return n, the number of tokens."""
+    """Return `n`, the number of tokens."""
     return params["n"]
 
 
@@ -57,25 +58,26 @@ def with_heads(tokens: Tokens) -> Callable[[Params], Params]:
 
 
 def to_widths(k: int, m: int, tokens: Tokens = all_tokens) -> Callable[[Params], Params]:
-    """Return a function that gives the params of a product from k widths of a token to m widths."""
+    """Return a function that maps params to those of a matrix product from `k` times the width of a token to
+    `m` times that width."""
     return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 
 class Turn(NamedTuple):
-    """The names and the number of tokens of one block among several."""
+    """How one of several blocks names its values and weights, and how many tokens it works on."""
 
-    at: str = ""  # ends the names of the values between its stages
-    layer: str = ""  # ends those of its weights
-    tokens: Tokens = all_tokens  # how many
-    heads: tuple[Stage, ...] = ()  # in place of the attention, from qkv to o
+    at: str = ""  # the suffix of the names of the values between its stages
+    layer: str = ""  # the suffix of the names of its weights
+    tokens: Tokens = all_tokens  # gives the number of tokens
+    heads: tuple[Stage, ...] = ()  # stages that replace the attention, from `qkv` to `o`
 
 
 ONLY = Turn()
 
 
 def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
-    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` names the weights of a
-    norm. One stage computes the norm with queries, keys and values."""
+    """Return the stages of y = x + attention(x), or of y = x + attention(norm(x)) if `norm` names the weights
+    of a norm. The norm is computed in the same stage as queries, keys and values."""
     at, layer, tokens, heads = turn
     first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), with_heads(tokens))
@@ -89,8 +91,8 @@ def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tup
 
 
 def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
-    """Return the stages of one layer: y = a + ffn(norm(a)), a = x + attention(norm(x)). One stage computes each norm
-    with the product after it."""
+    """Return the stages of one transformer layer: a = x + attention(norm(x)), y = a + ffn(norm(a)). Each norm
+    is computed in the same stage as the product after it."""
     at, layer, tokens, _ = turn
     a = f"a{at}"
     return (
@@ -148,7 +150,8 @@ def _layer(k: int, m: int) -> Callable[[Params], Params]:
 
 
 def _product(m: int, n: int) -> Callable[[Params], Params]:
-    """Return a function that gives the params of a weight gradient: a product that sums over the rows of the batch."""
+    """Return a function that maps params to those of a weight gradient, which is a matrix product that sums
+    over the rows of the batch."""
     return lambda params: {"m": m, "n": n, "k": params["n"], "ta": 1}
 
 
@@ -204,7 +207,7 @@ mlp_backward = workload(
 
 _NORM = kernels.load("layernorm")
 LAYERS, NEW = 4, 16
-CONTEXT = 4096  # tokens that the model has positions for
+CONTEXT = 4096  # the largest number of tokens that the model has positions for
 
 
 def _length(params: Params) -> int:
@@ -212,7 +215,7 @@ def _length(params: Params) -> int:
 
 
 def _seen(params: Params) -> int:
-    """Return the number of tokens that the new token of a step attends to."""
+    """Return the number of tokens that the new token of a decoding step attends to."""
     return params["n"] + params["step"] + 1
 
 
@@ -233,7 +236,8 @@ def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
 
 
 def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
-    """Return the stages that choose the next token: the one with the largest logit after the last token."""
+    """Return the stages that choose the next token, which is the one with the largest logit after the last
+    token of `x`."""
     return (
         Stage("head", "norm_linear_last", (x, "scale", "shift", "head"), (z,),
               lambda params: {"n": tokens(params), "width": width(params), "vocabulary": bpe.ENTRIES}),
@@ -287,9 +291,9 @@ GPT_WEIGHTS: dict[str, Values] = {
 
 
 def _shortfall(xp: Array, got: Array, text: Array, *weights: Array, n: int, **params: int) -> Array:
-    """Return how far the logit of each written token lies below the largest logit, over the largest absolute logit. One
-    pass over the prompt and the device's own tokens gives the logits. A wrong id in the prompt, or an id that does not
-    exist, gives infinity."""
+    """Return how far the logit of each written token lies below the largest logit, relative to the largest
+    absolute logit. The logits come from one pass over the prompt and the tokens that the device wrote. A wrong
+    token in the prompt, or a token that does not exist, gives infinity."""
     by_name = dict(zip(GPT_WEIGHTS, weights, strict=True))
     shortfall = xp.where((got >= 0) & (got < bpe.ENTRIES), 0.0, xp.inf)
     shortfall[:n][got[:n] != xp.asarray(bpe.encode(bytes(text))[:n])] = xp.inf
@@ -313,7 +317,7 @@ def _fits(params: Params) -> str | None:
     return None
 
 
-# Two logits that are compared may each be wrong by 8 units for each stage before them.
+# Two logits are compared, and each may be wrong by 8 units of round-off for each stage before it.
 _UNITS = 2 * 8 * (2 + LAYERS * len(transformer_block.stages))
 
 inference = workload(

@@ -1,8 +1,10 @@
-"""Assigned networks: does it pay to run each stage on the CPU or on the GPU? If not, which side wins, and why?
+"""The analysis of assigned networks: whether it pays to run some stages on the CPU and others on the GPU, and
+why not.
 
-The sessions that hold a sweep chose the stage assignment; the other sessions give the gain. Each side alone was timed
-beside every block in the same process, so that the gain is paired. A faster case of one side that computes the same
-counts in place of that side (docs/hybrid.md).
+The sessions with a block of phase `sweep` choose the stage assignment, and the other sessions estimate the
+gain. The CPU alone and the GPU alone were timed beside every block in the same process, so the gain is paired.
+If a faster case of one side computes the same result, its time replaces the time of that side alone (see
+docs/hybrid.md).
 """
 
 from __future__ import annotations
@@ -50,39 +52,36 @@ from gpubench.workloads.assignment import stage_seconds
 AssignmentReason = Literal[
     "one-side-dominates", "transfer-bound", "overhead-bound", "noise", "selected-in-sample", "throttled", "software",
 ]  # fmt: skip
-# A prediction may miss by so much.
+# The relative error of a prediction from which it counts as a mismatch.
 SHARE = 0.25
 
 
 class AssignedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage, or several of the same name."""
+    """One stage of an assigned network, or all stages with the same name."""
 
-    stage: str  # its name
-    # Seconds in the chain of each side; null: the host does it.
-    cpu_s: float
-    gpu_s: float | None  # None: the host does it
-    runs_on: Literal["cpu", "gpu", "host", "both"]  # the side
-    share: float  # of the predicted time
+    stage: str  # the name of the stage
+    cpu_s: float  # its seconds in the chain when the CPU runs every stage
+    gpu_s: float | None  # its seconds in the chain on the GPU, or null if only the host runs it
+    runs_on: Literal["cpu", "gpu", "host", "both"]  # where it runs (`both` if stages of one name differ)
+    share: float  # its share of the predicted time
 
 
 class Assignment(SharedCall, frozen=True, kw_only=True):
-    """A network with a side for each stage."""
+    """A network with a stage assignment, compared with the CPU alone and the GPU alone."""
 
     aside: ClassVar[tuple[str, ...]] = ("case", "interval", "baseline_device")
-    assignment: str  # a letter a stage
-    stages: tuple[AssignedStage, ...]  # where each runs
-    cpu_only_s: float  # all on the CPU
-    gpu_only_s: float  # all on the GPU
-    # Null where the file does not hold what was predicted. Copies and launches are a part of it.
-    predicted_s: float | None
-    copies_s: float | None  # and launches: a part of the prediction
-    measured_s: float  # of the stage assignment
-    better: Side  # side alone
-    reason: AssignmentReason | None  # against it
-    mismatch: bool  # the measured time misses the predicted one by more than 25 %
-    # Stage assignment, predicted and measured seconds of what the first session tried.
-    tried: tuple[tuple[str, float, float | None], ...]
-    baseline_device: str | None  # where the better side ran
+    assignment: str  # one letter for each stage: `c` is the CPU, `g` is the GPU
+    stages: tuple[AssignedStage, ...]  # where each stage runs
+    cpu_only_s: float  # seconds of one call with all stages on the CPU
+    gpu_only_s: float  # seconds of one call with all stages on the GPU
+    predicted_s: float | None  # predicted seconds, or null if the file has no prediction
+    copies_s: float | None  # the part of predicted_s that copies and launches take
+    measured_s: float  # measured seconds of one call with the stage assignment
+    better: Side  # the side that is faster alone
+    reason: AssignmentReason | None  # why the stage assignment does not pay, or null if it does
+    mismatch: bool  # whether the measured time differs from the predicted one by more than 25 %
+    tried: tuple[tuple[str, float, float | None], ...]  # assignments tried, with predicted and measured seconds
+    baseline_device: str | None  # the id of the device on which the better side ran alone
 
     @property
     def on_gpu(self) -> tuple[str, ...]:
@@ -91,21 +90,21 @@ class Assignment(SharedCall, frozen=True, kw_only=True):
 
 @derive_once
 def assignments(analysis: Analysis) -> tuple[Assignment, ...]:
-    """Return a row for each assigned case that is shown and has a time."""
+    """Return a row for each shown case that has a stage assignment and a time."""
     rows = (_judge(analysis.run, *shared) for shared in shared_cases(analysis))
     return tuple(assignment for assignment in rows if assignment is not None)
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the cases whose prediction misses the measured time."""
+    """Return the ids of the cases whose measured time misses the predicted time."""
     return [call.id for call in assignments(analysis) if call.mismatch]
 
 
 def _judge(
     run: Run, outcome: Measurement, result: CaseResult, cases: Sequence[CaseResult]
 ) -> Assignment | None:
-    """Return the row of an assigned case. Returns None for a split, and if no session timed both sides alone. `cases`:
-    all cases of the workload."""
+    """Return the row of a case with a stage assignment. Returns None for a split, or if no session timed both
+    sides alone. `cases` are all cases of the same workload."""
     main = main_blocks(run, outcome)
     assignment = next(
         (b.assignment for blocks in main.values() for b in blocks if b.assignment is not UNSET), None
@@ -149,8 +148,9 @@ def _judge(
 
 
 def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
-    """Return the device on which `side` ran alone: that of the faster case; else the GPU of the shared case, or the
-    fastest CPU among `cases`."""
+    """Return the id of the device on which `side` ran alone. If a faster case replaced it, that is the case's
+    device. Otherwise it is the GPU of the shared case, or the fastest CPU among `cases` (None if there is
+    none)."""
     if alone.id is not None:
         return alone.id.rpartition("@")[2]
     if side == "gpu":
@@ -160,7 +160,8 @@ def _device(result: CaseResult, cases: Sequence[CaseResult], side: Side, alone: 
 
 
 def _single(result: CaseResult, cases: Sequence[CaseResult], side: Side, beside: SideAlone) -> SideAlone:
-    """Return one side alone: its stage assignment, or a faster case that has its result on the host, too."""
+    """Return the time of one side alone: `beside`, its own stage assignment, or a faster case on that side that
+    also leaves its result on the host."""
     same = is_cpu if side == "cpu" else is_gpu
     comparable = side == "cpu" or not result.case.resident
     single = fastest_alone((case for case in cases if comparable and same(case, result)), beside.sessions)
@@ -193,7 +194,7 @@ _PLACES: dict[str, Literal["cpu", "gpu", "both"]] = {"c": "cpu", "g": "gpu", "cg
 
 
 def _copies_s(stages: Sequence[AssignedStage], predicted_s: float) -> float:
-    """Return the seconds of a prediction that belong to no stage. Return 0 if only rounding is left."""
+    """Return the seconds of a prediction that belong to no stage, or 0 if only a rounding error is left."""
     rest = 1 - sum(stage.share for stage in stages)
     return predicted_s * rest if rest > 1e-9 else 0.0
 
@@ -210,14 +211,14 @@ def _trials(
 
 
 def _reason_against(contest: Contest, assignment_times: AssignmentTimes | None) -> AssignmentReason | None:
-    """Return the first reason that holds: an objection to any verdict, then one from the prediction, then one from the
-    measured gain. Returns None if the stage assignment pays."""
+    """Return the first reason against the stage assignment, or None if it pays. Objections that apply to any
+    comparison come first, then those from the prediction, then those from the measured gain."""
     objection = contest.objection()
     if objection is None or objection:
         return objection
     if assignment_times is not None:
         predicted = [*assignment_times.predicted_s.values()]
-        single_s = min(predicted[:2], default=0.0)  # the sides alone come first
+        single_s = min(predicted[:2], default=0.0)  # the first two are the CPU alone and the GPU alone
         if single_s < LEAST_IDEAL * assignment_times.free_s:
             return "one-side-dominates"
         if single_s < LEAST_GAIN * min(predicted, default=0.0):
@@ -249,8 +250,8 @@ REASONS: dict[AssignmentReason, str] = {
 
 @section("hybrid", order=95)
 def assignment_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw a table for each workload, size, regime and device. A terminal shows only the largest size of each
-    workload."""
+    """Return the section with a table for each workload, size, regime and device. A terminal shows only the
+    largest size of each workload."""
     rows = shown = list(assignments(analysis))
     if not options.every_size:
         shown = at_largest(rows, lambda call: series_name(call.case.case), lambda call: call.n)
@@ -310,7 +311,7 @@ def _verdict(call: Assignment) -> str:
 
 
 def _csv_stages(call: Assignment) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield a row for each stage; `predicted_s` is its part of the predicted time."""
+    """Yield a CSV row for each stage, where `predicted_s` is the stage's part of the predicted time."""
     for stage in call.stages if call.predicted_s is not None else ():
         share = {"predicted_s": stage.share * (call.predicted_s or 0.0)}
         yield {"stage": stage.stage, "runs_on": stage.runs_on, **share}

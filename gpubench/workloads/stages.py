@@ -1,6 +1,8 @@
-"""The time breakdown of a workload: its stages alone and in the chain, and whether they add up to the whole.
+"""The time breakdown of a workload: the time of each stage alone and in the chain, and whether the stages add
+up to the whole call.
 
-The section lists the stages: on a terminal at the largest size of each workload, in full at all sizes.
+On a terminal the section lists the stages at the largest size of each workload; the full report lists them at
+all sizes.
 """
 
 from __future__ import annotations
@@ -27,50 +29,51 @@ from gpubench.report.wording import device_text, seconds_text, series_name, shar
 from gpubench.result.run import Measurement, Run, StageClock, StageTimes
 from gpubench.workloads.assignment import adding_up
 
-# A sum may miss the whole by so much: as the parts of a call may.
+# How far the sum of the stages may miss the whole, as a share and in seconds.
 SHARE, LEAST_S = 0.10, 20e-6
-# Clocks that see a stage without its launch.
+# The clocks that time a stage without its launch.
 _ON_DEVICE: tuple[StageClock, ...] = ("event", "pass-timestamp")
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage, those of the same name added up."""
+    """The times of one stage, or of all stages with the same name added up."""
 
-    stage: str  # its name
-    chain_s: float  # in the chain
-    alone_s: float  # by itself
-    share: float  # of the whole
+    stage: str  # the name of the stage
+    chain_s: float  # seconds when it runs in the chain
+    alone_s: float  # seconds when it runs by itself
+    share: float  # its share of the whole call
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
-    """The stages of one case. Stages in the chain, launch, recording and residual add up to the whole."""
+    """The stages of one case. The stages in the chain, the launch, the recording and the residual add up to the
+    whole."""
 
     aside: ClassVar = ("case",)
     id: str  # the id of the case
     op: str  # the name of the op
-    n: int  # its size
-    params: dict[str, int]  # all of them
-    dtype: str  # of its values
-    device_id: str  # where it ran
-    clock: StageClock  # that read the stages
-    stages: tuple[StageRow, ...]  # in order
-    span_s: float  # from the first one's begin to the last one's end, without clock readings
-    launch_s: float  # an empty launch and its wait; 0 where the clock is the host's
-    stamping_s: float = 0.0  # what clock readings added, as much for each: taken off the stages
-    recording_s: float = 0.0  # how long the device waits for the host that records its commands
-    residual_s: float  # the rest
-    whole_s: float  # a call of the plain chain
-    mismatch: bool  # stages miss the span, or with the launch the whole, by more than 10 % and 20 us
+    n: int  # the size
+    params: dict[str, int]  # all params, the size included
+    dtype: str  # the dtype of the elements
+    device_id: str  # the id of the device
+    clock: StageClock  # the clock that timed the stages
+    stages: tuple[StageRow, ...]  # the stages in the order in which they run
+    span_s: float  # seconds from the first stage's start to the last one's end, without clock readings
+    launch_s: float  # seconds of an empty launch and its wait, or 0 if the clock is the host's
+    stamping_s: float = 0.0  # seconds that clock readings added, already subtracted from the stages
+    recording_s: float = 0.0  # seconds that the device waits while the host records its commands
+    residual_s: float  # the seconds of the whole that belong to no other part
+    whole_s: float  # seconds of one call of the chain without clock readings
+    mismatch: bool  # whether the parts miss the span or the whole by more than 10 % and 20 us
     tokens_per_s: dict[
         str, float
-    ] = {}  # of each part of a language model: the stages whose names begin with its own
-    tokens_differing: int | None = None  # those written that are not the best ones in float64
-    case: CaseResult  # as estimated
+    ] = {}  # tokens per second by part (a stage is of the part that begins its name)
+    tokens_differing: int | None = None  # how many written tokens differ from the best in float64
+    case: CaseResult  # the case with its estimates
 
 
 @derive_once
 def stages(analysis: Analysis) -> tuple[Stages, ...]:
-    """Return a row for each case that is shown and whose stages were timed."""
+    """Return a row for each shown case whose stages were timed."""
     timed = (breakdown for breakdown in analysis.shown_of(analysis.compared) if breakdown.time is not None)
     rows = (_row(analysis.run, analysis.outcomes[breakdown.id], breakdown) for breakdown in timed)
     return tuple(breakdown for breakdown in rows if breakdown is not None)
@@ -123,16 +126,16 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
 
 
 def _whole_s(times: StageTimes) -> list[float]:
-    """Return the seconds of the calls that the stages explain. If the clock is the host's, the stages were read in
-    these calls."""
+    """Return the seconds of the calls that the stages have to explain. If the clock is the host's, these are
+    the calls in which the stages were timed."""
     return times.span_s if times.clock == "host" else times.wall_s
 
 
 def _recording_s(
     timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
 ) -> float:
-    """Return how long the device waits for the host to record commands; 0 if a call records none. The host also records
-    while the device works and during the wait of an empty launch: that time does not count."""
+    """Return the seconds that the device waits while the host records commands, or 0 if no call records any.
+    Recording that overlaps with the device's work or with the wait of an empty launch does not count."""
     recorded = [times for times in timed if times.recording_s]
     if not recorded:
         return 0.0
@@ -146,8 +149,8 @@ def _recording_s(
 def _without_readings(
     read: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
 ) -> list[float]:
-    """Return the stages' seconds without clock readings. If the device's stages exceed their part of the plain chain's
-    span, each launch of a stage loses the cost of one reading."""
+    """Return the seconds of each stage without clock readings. If the device's stages exceed their part of the
+    plain chain's span, the cost of one reading is subtracted from each launch of a stage."""
     readings = [each for each in read if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(read[each] for each in hosts)
     shares = [read[each] / counts[each] for each in readings]
@@ -158,9 +161,9 @@ def _without_readings(
 
 
 def _declare_stages(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """Return how often the workload has each stage, and the stages that the host does. If the op is not installed, each
-    stage counts once and the host does none. A stage that the op no longer has, such as a norm now computed with the
-    product after it, counts as often as the stage after it."""
+    """Return how often the workload has each stage, and the set of stages that the host runs. If the op is not
+    installed, each stage counts once and none is the host's. A stage that the op no longer has (for example a
+    norm now computed together with the product after it) counts as often as the stage after it."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
     declared: Counter[str] = Counter()
@@ -196,12 +199,12 @@ def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[
 
 
 def _typical(sessions: Iterable[list[float]]) -> float:
-    """Return the median of the sessions' medians."""
+    """Return the median over the sessions of each session's median."""
     return median([median(values) for values in sessions])
 
 
 def list_mismatches(analysis: Analysis) -> list[str]:
-    """Return the cases whose stages miss the whole."""
+    """Return the ids of the cases whose stages miss the whole."""
     return [breakdown.id for breakdown in stages(analysis) if breakdown.mismatch]
 
 
@@ -216,16 +219,16 @@ _WAITED = (
     "the device stamps no passes: each stage has a submit and a wait of its own, and they may exceed the whole"
 )
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
-# Share of the whole from which on what clock readings cost is said.
+# The cost of clock readings is reported if it is at least this share of the whole.
 SHOWN = 0.05
-# Beside the stages.
+# The names of the other lines of a table.
 LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 
 
 @section("stages", order=140, help="Where the time of a network goes")
 def stages_section(analysis: Analysis, options: RenderOptions) -> Section:
-    """Draw a table for each workload, size and device that is no CPU, with the fastest CPU beside it. If only CPUs were
-    timed, draw the fastest."""
+    """Return the section with a table for each workload, size and non-CPU device, with the fastest CPU beside
+    it. If only CPUs were timed, it has one table, of the fastest CPU."""
     rows = shown = list(stages(analysis))
     if not options.every_size:
         shown = at_largest(
@@ -294,7 +297,7 @@ def _rates(breakdown: Stages, cpu: Stages | None) -> str:
 
 
 def _count(rate: float) -> str:
-    """Return the rate with three significant digits."""
+    """Return the rate as a text, rounded to three significant digits."""
     return f"{float(f'{rate:.2e}'):,.0f}"
 
 
@@ -303,8 +306,8 @@ def _short(breakdown: Stages) -> str:
 
 
 def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
-    """Return the cells of a stage: its time in the chain, its time alone if `alone` is set, and its share of the
-    whole."""
+    """Return the cells of one line of a table: its time in the chain, its time alone if `alone` is set, and its
+    share of the whole."""
     seconds = seconds_of(breakdown).get(label)
     seconds = None if label == LAUNCH and not seconds else seconds
     entry = next((stage for stage in breakdown.stages if stage.stage == label), None)
@@ -316,7 +319,8 @@ def _cells(breakdown: Stages, label: str, unit: str, *, alone: bool) -> tuple[Ce
 
 
 def seconds_of(breakdown: Stages) -> dict[str, float]:
-    """Return the seconds of every line of a table, in order: stages, launch, recording if there is any, rest, whole."""
+    """Return the seconds of every line of a table by its label, in order: stages, launch, recording if there is
+    any, rest and whole."""
     recording = {RECORDING: breakdown.recording_s} if breakdown.recording_s else {}
     stages = {stage.stage: stage.chain_s for stage in breakdown.stages}
     return (
@@ -339,8 +343,9 @@ CAPTION = (
 
 @chart("stages", order=70)
 def stages_chart(analysis: Analysis, options: RenderOptions) -> Chart:
-    """Draw a stacked bar for each device and size. Stages of two parts with the same name, as `prefill.heads` and
-    `decode.heads`, have one colour. The stages stand in the order in which they run."""
+    """Return a chart with a stacked bar for each device and size, whose parts are in the order in which the
+    stages run. Stages of the same name in two parts of an op, such as `prefill.heads` and `decode.heads`, share
+    a colour."""
     import altair
 
     seconds = altair.X(
@@ -386,7 +391,7 @@ def _bar(breakdown: Stages, unit: str) -> Iterator[ChartRow]:
 
 
 def _csv_stages(breakdown: Stages) -> Iterable[Mapping[str, CsvValue]]:
-    """Yield a row for each stage; `time_s` is its time in the chain."""
+    """Yield a CSV row for each stage, where `time_s` is its time in the chain."""
     for stage in breakdown.stages:
         yield {"stage": stage.stage, "time_s": stage.chain_s, "stage_alone_s": stage.alone_s}
 

@@ -1,12 +1,14 @@
-"""Training: three steps of the perceptron or of a transformer's block, each on its own batch and with an update of the
-weights; and one step of that block with the gradients of all that it reads.
+"""The training ops. One group makes three training steps of the perceptron or of a transformer block, each on
+its own batch and with an update of the weights. `transformer_step` makes one step of the block and gives the
+gradients of everything it reads.
 
-mlp_sgd, transformer_sgd: w -= rate dw. mlp_adam: Adam with both corrections of the bias. One launch makes all three
-steps: weights and moments go from step to step on the device. Each launch begins with the same weights, so that no
-number drifts however often a launch is timed, and float64 can judge the result.
+`mlp_sgd` and `transformer_sgd` update by w -= rate dw, and `mlp_adam` by Adam with both bias corrections. One
+launch makes all three steps, and weights and moments stay on the device from step to step. Each launch begins
+with the same weights, so that no number drifts however often a launch is timed, and float64 can judge the
+result.
 
-Adam's mean square begins with small numbers in place of 0. From 0 the first step would be the rate times the sign of
-the gradient, and round-off decides the sign of a gradient that is nearly 0.
+The mean square of Adam begins with small numbers instead of 0. From 0 the first step would be the rate times
+the sign of the gradient, and round-off decides the sign of a gradient that is nearly 0.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ Update = Callable[[str, WeightShape], tuple[Stage, ...]]
 
 
 def _update(op: str, weight: str, reads: str, write: str, shape: WeightShape) -> Stage:
-    """Return the stage that makes one pass over a weight; `{w}` in the names of values stands for the weight."""
+    """Return the stage that makes one pass over a weight. `{w}` in `reads` and `write` stands for the weight's
+    name."""
 
     def own(params: Params) -> Params:
         extents = shape(params)
@@ -82,14 +85,15 @@ def _adam(weight: str, shape: WeightShape) -> tuple[Stage, ...]:
 
 
 def _shape_of(weight: str, stages: Sequence[Stage]) -> WeightShape:
-    """Return the function that gives the shape of a weight in the first stage that reads it."""
+    """Return a function that gives the weight's shape, as the first stage that reads the weight declares it."""
     stage = next(stage for stage in stages if weight in stage.reads)
     operand = kernels.load(stage.op).inputs[stage.reads.index(weight)]
     return lambda params: operand.shape(stage.params(params))
 
 
 def _of_step(value: str) -> str:
-    """Return the name of a value in a step. A `+` at its end means the value with which the next step begins."""
+    """Return the name that a value has in a step. A `+` at the end of `value` marks what the next step begins
+    with."""
     return f"{value[:-1]}.{{step+1}}" if value.endswith("+") else f"{value}.{{step}}"
 
 
@@ -103,9 +107,9 @@ def _steps(stages: Sequence[Stage], update: Update, weights: Iterable[str]) -> R
 
 
 def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[str, Array]:
-    """Return all values of a training in float64. `margin`, in relative round-off, shifts the values that the ReLU's
-    gradient compares with 0. Shifted up, each hidden value near 0 lets its gradient through; shifted down, none
-    does."""
+    """Return all values of a training computed in float64, by name. `margin`, in units of relative round-off,
+    shifts the values whose sign decides whether the ReLU passes a gradient. A positive margin lets the gradient
+    of every hidden value near 0 through, and a negative one blocks it."""
     values = dict(zip((operand.name for operand in op.inputs), arrays, strict=True))
     for stage in op.stages:
         own = kernels.load(stage.op).at(stage.params({"n": len(arrays[0])}))
@@ -118,10 +122,13 @@ def _train(op: Op, xp: Array, arrays: Sequence[Array], margin: float) -> dict[st
 
 
 def _swing(op_name: str, value: str) -> Callable[..., Array]:
-    """Return a function that gives the slack of `value` for hidden values so near to 0 that round-off decides their
-    sign. The slack is four times the distance between two trainings: one lets the gradients of all such values through,
-    the other none. The distance is the largest of a column; the factor is for several such values that go different
-    ways."""
+    """Return a function that gives the slack of `value`, which is needed because round-off decides the sign of
+    hidden values near 0.
+
+    The slack is four times the distance between two trainings, one that passes the gradients of all such hidden
+    values and one that blocks them. The distance is the largest within a column. The factor four covers several
+    such hidden values that go different ways.
+    """
 
     def slack(xp: Array, u: float, *arrays: Array) -> Array:
         key = tuple(float(xp.sum(array)) for array in arrays)
@@ -137,24 +144,25 @@ def _swing(op_name: str, value: str) -> Callable[..., Array]:
     return slack
 
 
-# Of the last training that was asked about: all of its outputs are judged one after the other.
+# The distances of the training asked about last, because all of its outputs are judged one after the other.
 _distances: dict[tuple[str, float, Any], dict[str, Array]] = {}
 
 
 def _largest(xp: Array, distance: Array) -> Array:
-    """Return the largest distance in each column (a hidden unit or a class), or in a vector."""
+    """Return the largest absolute distance in each column (a hidden unit or a class), or the largest in a
+    vector."""
     return xp.max(xp.abs(distance), axis=0, initial=0.0)
 
 
 def _largest_weight(xp: Array, *arrays: Array, **params: int) -> Array:
-    """Return the scale of the weights after three updates: the largest initial weight or moment. No gradient exceeds
-    the gradient from which it is computed, times its input."""
+    """Return the scale for judging the weights after three updates: the largest absolute initial weight or
+    moment. No gradient exceeds its incoming gradient times the input."""
     return max((xp.max(xp.abs(array)) for array in arrays[2 * STEPS :]), key=float)
 
 
 def sign_slack(gradient: str) -> Callable[..., Array]:
-    """Return a function that gives the slack of dw1 or db1 for hidden values so near to 0 that round-off decides their
-    sign, hence whether a gradient flows back through them."""
+    """Return a function that gives the slack of the gradient `dw1` or `db1`. Round-off decides the sign of
+    hidden values near 0, and with it whether a gradient flows back through them."""
 
     def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
         w1, b1, w2, b2 = weights
@@ -180,7 +188,7 @@ mlp_step = workload(
 
 
 def _name_results(weights: Iterable[str]) -> list[str]:
-    """Return the names of the weights after all steps."""
+    """Return the names of the weights after the last step."""
     return [f"{weight}.{STEPS}" for weight in weights]
 
 
@@ -188,7 +196,7 @@ def _training(
     *, stages: Sequence[Stage], update: Update, weights: Mapping[str, Values], classes: Callable[[Params], int],
     moments: Mapping[str, Values] | None = None, **declared: Any,
 ) -> Op:  # fmt: skip
-    """Return the op of three training steps: each runs `stages`, then the `update` of all weights."""
+    """Return the op of three training steps. Each step runs `stages` and then the `update` of every weight."""
     batches: dict[str, Values] = {"x": "normal", "labels": Ids(classes)}
     return workload(
         stages=(_steps(stages, update, weights),),
@@ -201,7 +209,7 @@ def _training(
 
 
 def _perceptron(*, name: str, moments: Mapping[str, Values] | None = None, **declared: Any) -> Op:
-    # By 8 for each stage on the longest way through a step: hidden, logits, loss, grad_h, grad_w1, update.
+    # 8 units for each stage on the longest path through a step: hidden, logits, loss, grad_h, grad_w1, update.
     judged: dict[str, Any] = {
         value: Tolerance(8 * 6 * STEPS, scale=_largest_weight, slack=_swing(name, value))
         for value in _name_results(MLP_WEIGHTS)
@@ -240,8 +248,8 @@ def _norm(params: Params) -> Params:
 
 
 def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Stage, ...]:
-    """Return the stages that compute the gradients of a product from k widths to m: of its weights `wNAME`, of its bias
-    `bNAME` and of its input `read`. They read `dMADE`, the gradient of the product."""
+    """Return the stages for the gradients of a product from `k` widths to `m`: of its weights `wNAME`, of its
+    bias `bNAME` and of its input `read`. They read `dMADE`, the gradient of the product's result `made`."""
     return (
         Stage(f"grad_w{name}", "matmul", (read, f"d{made}"), (f"dw{name}",),
               lambda params: {"m": k * width(params), "n": m * width(params), "k": params["n"], "ta": 1}),
@@ -252,8 +260,8 @@ def _product_grads(read: str, made: str, name: str, k: int, m: int) -> tuple[Sta
 
 
 def _norm_grads(read: str, number: int, residual: str) -> tuple[Stage, ...]:
-    """Return the stages that compute the gradients of a norm and of its input `read`. `residual`: the gradient that
-    reaches `read` past the norm, through the sum after it."""
+    """Return the stages for the gradients of a norm's weights and of its input `read`. `residual` names the
+    gradient that reaches `read` around the norm, through the sum after it."""
     normed = f"dn{number}"
     return (
         Stage(
@@ -296,7 +304,7 @@ _BLOCK_LOSS = Stage(
     "loss", "cross_entropy", ("y", "labels"), ("loss", "dy"),
     lambda params: {"n": params["n"], "classes": width(params)},
 )  # fmt: skip
-# Of each step 20 stages lie on the longest way, which ends at scale1: by 8 units, of which an update takes an eighth.
+# The longest path through a step has 20 stages and ends at scale1. Each adds 8 units, an eighth of it in an update.
 _LOSS_TOLERANCE, _WEIGHT_TOLERANCE = (Tolerance(units * 20 * STEPS, scale=_largest_weight) for units in (8, 1))
 transformer_sgd = _training(
     name="transformer_sgd", group="network",

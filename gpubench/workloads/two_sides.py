@@ -1,8 +1,10 @@
-"""Child side: networks on two sides. Each stage runs where the stage assignment says, and a value is copied to a side
-that lacks it. The module also times the stages on each side and the copies, and predicts times from them.
+"""Worker side of networks on the CPU and the GPU. Each stage runs where the stage assignment says, and a value
+is copied to the CPU or the GPU when it is needed there. The module also times the stages and the copies on both
+and predicts the times of stage assignments.
 
-A value is in host memory, on the GPU or on both. A valid copy is not made again: a weight goes up once, an input once
-after each upload, the result of a stage once after each run. Consecutive stages on one side are one chain.
+A value is in host memory, on the GPU, or on both. A copy that is still valid is not made again, so a weight is
+copied to the GPU once, an input once after each upload, and the result of a stage once after each run.
+Consecutive stages on the same side run as one chain.
 """
 
 from __future__ import annotations
@@ -33,31 +35,36 @@ from gpubench.workloads.assignment import (
     stage_seconds,
 )
 
-# Rounds, and those that are thrown away: caches and clocks warm up.
+# The number of rounds that count, and of those before them that warm up caches and clocks.
 ROUNDS, WARM_UP = 15, 1
 
 
 def sides(op: Op) -> dict[str, str]:
-    """Return the stage assignment of each side alone, by the side's name. The host's stages stay on the host."""
+    """Return the two stage assignments that use only the CPU or only the GPU, by the name `cpu` or `gpu`.
+    Stages that only the host runs stay on the host in both."""
     hosts = [kernels.load(stage.op).host is not None for stage in op.stages]
     return {"cpu": CPU * len(hosts), "gpu": "".join(CPU if host else GPU for host in hosts)}
 
 
 def assign_stages(timed: Timer, session_index: int, limit_s: float) -> AssignmentTimes | None:
-    """Time both chains with clock readings, a copy of each value there and back, and an empty launch, in rounds. The
-    times of a round are taken close together, so that medians add up. Returns None if a side cannot time its stages."""
+    """Time the stages on the CPU and on the GPU, and predict the times of the most promising stage assignments.
+    Returns None if one of the two cannot time its stages.
+
+    Each round times both chains with clock readings, a copy of every value in each direction, and an empty
+    launch. The times of a round are taken close together, so that their medians add up.
+    """
     session, workspace = timed.session, timed.workspace
     chain = workspace.chain(timed.case)
     if chain is None or not isinstance(session, protocols.AssignsStages):
         return None
     op, alone = workspace.op, sides(workspace.op)
-    for assignment in alone.values():  # every value has memory on both sides
+    for assignment in alone.values():  # afterwards every value has memory on both sides
         session.assign(assignment)
         session.run(timed.launch)
         session.sync()
     steps = chain.steps(workspace.buffers, timed.launch.output)
     values = chain.values(workspace.buffers, timed.launch.output)
-    # What flows into the stages and out of them may have to be copied; weights are on both sides.
+    # Activations and results may have to be copied. Weights are on both sides.
     fixed = {operand.name for operand in op.inputs if operand.role != "activation"}
     used = dict.fromkeys(name for stage in op.stages for name in (*stage.reads, *stage.writes))
     moved = [name for name in used if name not in fixed]
@@ -84,7 +91,7 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
         cpu_whole_s=[reading.whole_s for reading in cpu], gpu_whole_s=[reading.whole_s for reading in gpu],
         up_s=up_s, down_s=down_s, enter_s=list(enter_s), predicted_s={}, free_s=0.0,
     )  # fmt: skip
-    # Worth a measurement are each side alone, and the best.
+    # The assignments to measure are the CPU alone, the GPU alone and the best ones.
     prices = costs(op, timed.case, assignment_times)
     assignments = dict.fromkeys((*alone.values(), *(predicted.assignment for predicted in nearest(prices))))
     return msgspec.structs.replace(
@@ -94,8 +101,8 @@ def assign_stages(timed: Timer, session_index: int, limit_s: float) -> Assignmen
 
 
 def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCosts:
-    """Return the medians that the planner needs. On a device without stamps each stage already holds a launch and its
-    wait."""
+    """Return the costs for the search, which are medians over the rounds. On a device without timestamps the
+    time of each stage already includes a launch and its wait."""
     places = {
         operand.name: CPU if operand.role == "host" or (operand.travels and not case.resident) else CPU + GPU
         for operand in op.inputs
@@ -113,13 +120,13 @@ def costs(op: Op, case: Case, assignment_times: AssignmentTimes) -> AssignmentCo
     return AssignmentCosts(steps, up_s, down_s, enter_s, places, ends)
 
 
-# Values that nobody uses, kept because a copying call asks for the same again; and bound chains of the CPU.
+# How many unused values are kept, because a copying call asks for equal ones again, and how many CPU chains.
 _SPARE, _BOUND = 8, 4
 
 
 class Value:
-    """One operand, or a value between two stages. `places`: the sides whose copy is valid. `uploaded`: no stage has
-    written the value since its upload."""
+    """An operand, or a value between two stages. `places` has the letters of the sides whose copy is valid, and
+    `uploaded` is True as long as no stage has written the value after its upload."""
 
     def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape, self.dtype = shape, dtype
@@ -131,11 +138,12 @@ class Value:
 
     @property
     def array(self) -> Array:
-        """The host's copy: the array that was uploaded last, or memory of its own."""
+        """The host's copy, which is the array that was uploaded last or memory of the value's own."""
         return self.own() if self._array is None else self._array
 
     def own(self) -> Array:
-        """Return the host's copy in memory of its own, never the caller's array: a launch writes to it."""
+        """Return the host's copy in memory of the value's own. It is never the caller's array, so that a launch
+        may write to it."""
         if not self._own:
             import numpy as np
 
@@ -145,7 +153,8 @@ class Value:
         return self._array
 
     def hold(self, host: Array) -> None:
-        """Take the array as the value: by reference, or as a copy if a launch writes here."""
+        """Store `host` as the value. The array is copied if a launch writes to this value; otherwise the value
+        refers to it."""
         if self._own:
             self._array[...] = host
         else:
@@ -153,14 +162,14 @@ class Value:
         self.places, self.uploaded = CPU, True
 
     def forget(self) -> None:
-        """Let the caller's array go; no copy is valid any more."""
+        """Drop the reference to the caller's array and mark every copy as invalid."""
         if not self._own:
             self._array = None
         self.places, self.uploaded = "", False
 
 
 class StageLaunch(Launch):
-    """A stage that either side may run."""
+    """A stage that the CPU or the GPU may run."""
 
     def __init__(self, op: Op, case: Case, reads: Sequence[Value], writes: Buffer) -> None:
         self.op, self.case, self.reads = op, case, reads
@@ -176,7 +185,8 @@ class TwoSideSession(
     protocols.Chains,
     protocols.Tunes,
 ):
-    """A GPU's session and the CPU's session for one workload; `assign` says which stages run where."""
+    """A session for one workload that joins a GPU's session and the CPU's session. `assign` sets which of the
+    two runs each stage."""
 
     def __init__(self, device: Device, gpu: Session, cpu: Session, op: Op) -> None:
         self.device, self.limits = device, gpu.limits
@@ -197,7 +207,8 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what runs here
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
-        """Return why a stage cannot run here. Returns None if both sides have it."""
+        """Return the error that says why a stage cannot run here, or None if both the CPU and the GPU can run
+        it."""
         if op.stages:
             return Unsupported(
                 "an assigned workload has the tuned implementation alone", reason="no-implementation"
@@ -212,7 +223,7 @@ class TwoSideSession(
         self.assignment = assignment
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Value]) -> None:
-        """Let each side choose its own kernel."""
+        """Choose the kernel of a stage on the GPU and on the CPU independently."""
         for letter in (GPU, CPU):
             side = self.side(letter)
             if isinstance(side, protocols.Tunes):
@@ -220,7 +231,7 @@ class TwoSideSession(
                 side.tune(op, side_case(op, case, case.params, side), buffers)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Value], output: Buffer) -> StageLaunch:
-        """Build a stage on both sides. When it runs, a side uses its own copies of the values."""
+        """Build a stage on both sides. When it runs on a side, it uses that side's copies of the values."""
         launch = StageLaunch(op, case, inputs, output)
         built = [self.compile_on(letter, launch) for letter in (GPU, CPU)]
         launch.kernel_hash = " ".join(str(build.kernel_hash) for build in built)
@@ -228,7 +239,8 @@ class TwoSideSession(
         return launch
 
     def compile_on(self, letter: str, stage: StageLaunch) -> Launch:
-        """Build a stage on one side. A plain library call makes an array of its own, which the chain copies."""
+        """Build a stage on one side. A plain library call returns a new array, which the chain then copies to
+        the output."""
         side = self.side(letter)
         case = side_case(stage.op, stage.case, stage.case.params, side)
         inputs = [self.buffer(letter, value) for value in stage.reads]
@@ -240,13 +252,14 @@ class TwoSideSession(
         return AssignedLaunch(self, steps, output)
 
     def chain_on(self, letter: str, steps: protocols.Steps) -> Launch:
-        """Return these steps of one side as one launch."""
+        """Return these steps as one launch on the side `letter`."""
         side = self.side(letter)
         assert isinstance(side, protocols.Chains)
         return side.chain(steps, steps[-1][1])
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Run the stages in order. On return the GPU's work is enqueued and the CPU's work has ended."""
+        """Run the stages in order. When the method returns, the GPU's work is enqueued and the CPU's work is
+        done."""
         if not isinstance(launch, AssignedLaunch):
             self.gpu.run(launch, repeat)
             return
@@ -255,7 +268,7 @@ class TwoSideSession(
         self._ran = launch
 
     def sync(self) -> None:
-        """Wait, and copy the result to the host."""
+        """Copy the result of the last run to the host, and wait for the GPU."""
         if self._ran is not None:
             launch, self._ran = self._ran, None
             for value, travels in zip(each(launch.output), self._home, strict=False):
@@ -272,7 +285,8 @@ class TwoSideSession(
         return self.cpu.host_array(shape, dtype, implementation)
 
     def allocate(self, shape: Shape, dtype: Stored) -> Value:
-        """Return a value without a valid copy. A side takes memory when the value is needed there."""
+        """Return a value without a valid copy. Memory on a side is allocated when the value is first needed
+        there."""
         for value in self._spare:
             if (value.shape, value.dtype) == (shape, dtype):
                 self._spare.remove(value)
@@ -291,11 +305,12 @@ class TwoSideSession(
             value.device = None
 
     def upload(self, buffer: Value, host: Array) -> None:
-        """Refer to the array; it is copied to the GPU when a stage there reads it."""
+        """Keep a reference to the array. It is copied to the GPU when a stage there reads it."""
         buffer.hold(host)
 
     def download(self, buffer: Value, host: Array) -> None:
-        """Copy the value to `host`: from the host's copy if it is valid, else directly from the GPU."""
+        """Copy the value to `host`, from the host's copy if that is valid and otherwise directly from the
+        GPU."""
         if CPU in buffer.places or not buffer.places:
             host[...] = buffer.array
         else:
@@ -307,7 +322,7 @@ class TwoSideSession(
         return way
 
     def buffer(self, letter: str, value: Value) -> Buffer:
-        """Return the value's memory on a side, whatever it holds."""
+        """Return the value's memory on the side `letter`, whether or not the copy there is valid."""
         if letter == CPU:
             return self.cpu.view(value.array)
         if value.device is None:
@@ -315,7 +330,7 @@ class TwoSideSession(
         return value.device
 
     def target(self, letter: str, output: Buffer) -> Buffer:
-        """Return the memory on a side to which a stage writes."""
+        """Return the memory on the side `letter` to which a stage writes its output."""
         if letter == CPU:
             for value in each(output):
                 value.own()
@@ -323,7 +338,8 @@ class TwoSideSession(
         return buffers if isinstance(output, tuple) else buffers[0]
 
     def on(self, letter: str, value: Value) -> Buffer:
-        """Return the value's memory on a side with a valid copy, which is made if the side lacks it."""
+        """Return the value's memory on the side `letter` with a valid copy in it. The copy is made if there is
+        none."""
         buffer = self.buffer(letter, value)
         if letter not in value.places:
             if letter == GPU:
@@ -336,9 +352,12 @@ class TwoSideSession(
     # ---------------------------------------------------------------- what a prediction is made of
 
     def side_times(self, steps: protocols.Steps) -> tuple[SideReading, SideReading] | None:
-        """Return the times of each side's chain, which is built once for all rounds. Each side runs its chain before it
-        is read; otherwise its threads would sleep and the caches would hold the other side's data. Returns None if a
-        side cannot time its stages."""
+        """Return the times of the CPU's chain and of the GPU's chain, or None if one of the two cannot time its
+        stages.
+
+        The chains are built once for all rounds. Each side runs its whole chain before its stages are timed;
+        otherwise its threads would sleep and the caches would hold the other side's data.
+        """
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
             self._timed = steps, {CPU: self._join(CPU, steps), GPU: self._join(GPU, movable)}
@@ -356,7 +375,7 @@ class TwoSideSession(
         return None if reading is None else SideReading(reading, whole_s)
 
     def bound(self, letter: str, steps: protocols.Steps) -> list[Step]:
-        """Return the steps, built for one side."""
+        """Return the steps, built for the side `letter`."""
         return [
             (self.compile_on(letter, launch), self.target(letter, output))
             if isinstance(launch, StageLaunch)
@@ -365,8 +384,8 @@ class TwoSideSession(
         ]
 
     def copy_times(self, buffer: Value) -> tuple[float, float]:
-        """Return the seconds of an upload and of a download of a value, each with its wait. The value goes there and
-        back, so that no copy changes."""
+        """Return the seconds of an upload and of a download of a value, each with its wait. The value is copied
+        there and back, so no copy changes."""
         self.on(CPU, buffer)
         device = self.buffer(GPU, buffer)
         self.gpu.sync()
@@ -388,17 +407,18 @@ class TwoSideSession(
         return self.gpu.clock()
 
     def close(self) -> None:
-        """Do nothing: the session that made this one closes both sides."""
+        """Do nothing, because the session that made this one closes both sides."""
 
     def forget(self) -> None:
-        """Give back spare memory and the chains that were timed."""
+        """Free spare memory and drop the chains that were built for timing."""
         self._ran = self._timed = None
         while self._spare:
             self._drop(self._spare.pop())
 
 
 class AssignedLaunch(Launch):
-    """Stages with their values. The segments of a stage assignment are made at its first run."""
+    """All stages of a workload with their values. The segments of a stage assignment are built when it first
+    runs."""
 
     def __init__(self, session: TwoSideSession, steps: protocols.Steps, output: Buffer) -> None:
         self._session, self._steps = session, steps
@@ -407,8 +427,8 @@ class AssignedLaunch(Launch):
         self.staging = session.way.staging
 
     def run(self, assignment: str) -> None:
-        """Run the stages once, in order. Steps that are not the whole workload run on the GPU: a kernel is being
-        chosen."""
+        """Run the stages once, in order. If the steps are not the whole workload, which is so while a kernel is
+        being chosen, they run on the GPU."""
         if len(assignment) != len(self._steps):
             assignment = GPU * len(self._steps)
         if assignment not in self._segments:
@@ -436,7 +456,7 @@ class AssignedLaunch(Launch):
 
 
 class Segment:
-    """Consecutive stages on one side."""
+    """Consecutive stages that run on the same side."""
 
     def __init__(self, session: TwoSideSession, letter: str) -> None:
         self._session, self.letter = session, letter
@@ -449,8 +469,8 @@ class Segment:
         self._chains: dict[tuple[int, ...], tuple[Launch, list[Array]]] = {}
 
     def add(self, launch: StageLaunch, output: Buffer, written: set[int]) -> None:
-        """Add a stage; `written` are the values that earlier stages wrote. A state that no stage has written yet is not
-        copied, unless the op keeps its state."""
+        """Add a stage. `written` has the ids of the values that earlier stages wrote. A state that no stage has
+        written yet is not copied, unless the op keeps its state from call to call."""
         made = {id(value): value for value in each(output)}
         for value in launch.reads:
             fresh = id(value) in made and id(value) not in written and not self._session.keeps_state
@@ -461,12 +481,12 @@ class Segment:
         self._uses |= made | {id(value): value for value in launch.reads}
 
     def __call__(self) -> None:
-        """Copy the values that this side lacks, and run the stages."""
+        """Copy the values that this side lacks to it, and run the stages."""
         for value in self._reads:
             if self.letter not in value.places:
                 self._session.on(self.letter, value)
         for value in self._writes.values():
-            if value.uploaded:  # sentinels: what a stage leaves unwritten has to show
+            if value.uploaded:  # it holds sentinels, which show what a stage leaves unwritten
                 self._session.on(self.letter, value)
         self._side.run(self._launch())
         for value in self._writes.values():

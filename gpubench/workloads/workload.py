@@ -1,8 +1,9 @@
-"""Workloads: ops made of other ops, one after the other, as a network is made of layers.
+"""Workloads: ops that are made of other ops which run one after the other, as a network is made of layers.
 
-A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. A value that one
-stage writes and another reads stays on the device. Its bytes are not compulsory: fusing the stages saves them. A state
-is a value that several stages add to, one after the other, as the keys and values of the tokens so far.
+A stage names its op. The workload's shapes, costs, expression and reference come from the ops of its stages. A
+value that one stage writes and another reads stays on the device; its bytes are not compulsory, because fused
+stages would not move them. A state is a value to which several stages add one after the other, such as the keys
+and values of the tokens so far.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from gpubench.kernels.contract.op import (  # fmt: skip
     flat,
 )
 
-# Of the units of round-off, for each stage on the longest way through a workload.
+# Units of round-off for each stage on the longest path through a workload.
 _UNITS_PER_STAGE = 8
-# Sizes at which the shapes of a value have to agree wherever it is used.
+# Sizes at which a value must have the same shape in every stage that uses it.
 _PROBES = (1, 7)
 
 
@@ -66,11 +67,11 @@ def workload(
 ) -> Op:
     """Return the op that runs `stages` in order, with repeats written out.
 
-    `inputs` and `weights` say how their values are drawn, `outputs` which role each output has, `state` which values
-    stages add to. `judged` gives an output a tolerance of its own, or the slack that kinks on the way to it add to the
-    usual tolerance. `declared` are the op's own fields: name, summary, params, sizes, options, the gradients that ranks
-    average, and `fits`, which says why there is no shape though each stage has one. Raises ValueError if a value has
-    two shapes, is read before it is written, or is written twice.
+    `inputs` and `weights` say how their values are drawn, `outputs` gives the role of each output, and `state`
+    names the values to which stages add. `judged` gives an output its own tolerance, or a slack that is added
+    to the usual tolerance. `declared` are other fields of the op: name, summary, params, sizes, options, the
+    gradients that ranks average, and `fits`, which returns why some params have no shape although each stage
+    has one. Raises ValueError if a value has two shapes, is read before it is written, or is written twice.
     """
     weights, judged = weights or {}, judged or {}
     fits = declared.pop("fits", always_fits)
@@ -104,23 +105,25 @@ def workload(
 
 
 class _Stages:
-    """The stages with their ops."""
+    """The stages of a workload together with their ops."""
 
     def __init__(self, stages: tuple[Stage, ...], state: tuple[str, ...]) -> None:
         self.stages, self.state = stages, state
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
 
     def blas(self) -> tuple[str, ...]:
-        """Return the backends that leave a stage to their BLAS. Beside a product the other stages take little time."""
+        """Return the backends whose BLAS runs one of the stages. Beside a matrix product the other stages take
+        little time."""
         return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
-        """Return the dtypes that every stage on the device has."""
+        """Return the dtypes that the ops of all stages on the device have."""
         first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
         return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Check that every value is there before it is read, is written once, and has one shape. Raises ValueError."""
+        """Check that every value is written before it is read, is written once, and has one shape. Raises
+        ValueError."""
         written, device = {*inputs, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
@@ -149,12 +152,13 @@ class _Stages:
                         raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
     def _uses(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
-        """Return pairs of a value and its operand of the stage's op, in order."""
+        """Yield the name of each value that the stage reads or writes, with the operand of the stage's op, in
+        order."""
         return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
-        """The first stage that uses each value, with the operand."""
+        """The first stage that uses each value, and the operand there, by the value's name."""
         uses: dict[str, tuple[Stage, Operand]] = {}
         for stage in self.stages:
             for value, operand in self._uses(stage):
@@ -162,19 +166,20 @@ class _Stages:
         return uses
 
     def operand(self, value: str, **declared: Any) -> Operand:
-        """Return the value as an operand of the workload, with the shape and the dtype of its first use."""
+        """Return the value as an operand of the workload. It has the shape and the dtype of its first use."""
         stage, operand = self.first[value]
         return Operand(
             value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
         )
 
     def role(self, value: str) -> Role:
-        """Return the role of an input: `host` if any stage declares it as a `host` operand, else `activation`."""
+        """Return the role of an input: `host` if any stage declares it as a `host` operand, otherwise
+        `activation`."""
         roles = {operand.role for stage in self.stages for name, operand in self._uses(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
     def depth(self, value: str) -> int:
-        """Return the number of stages on the longest way to a value."""
+        """Return the number of stages on the longest path to a value."""
         depths: dict[str, int] = {}
         for stage in self.stages:
             after = 1 + max(depths.get(name, 0) for name in stage.reads)
@@ -184,10 +189,13 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Return the declared tolerance; else that of the stage that writes the value, with some units more for each
-        stage before it. Its scale is the larger of that stage's largest scale and the value's largest number: a number
-        that is small because a sum cancels, or by a softmax, has the error of the numbers that it was made of. The
-        check of each stage by itself is made elsewhere."""
+        """Return the declared tolerance if there is one. Otherwise return the tolerance of the stage that
+        writes the value, with additional units for each stage before it.
+
+        Its scale is the larger of that stage's largest scale and the value's largest number, because a number
+        that is small after a cancelling sum or a softmax has the error of the numbers it was made from. Each
+        stage is also checked on its own, but not here.
+        """
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)
@@ -213,7 +221,8 @@ class _Stages:
         *arrays: Array,
         **params: int,
     ) -> Any:
-        """Return the values `names_out`, computed stage by stage with a formula of each stage's op."""
+        """Return the values in `names_out`, computed stage by stage. `formula` gives the function that computes
+        the op of a stage."""
         values = dict(zip(names, arrays, strict=True))
         beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
@@ -223,14 +232,14 @@ class _Stages:
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
             made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
-            if hasattr(beside, "new_zeros"):  # PyTorch: what the host made goes to the device
+            if hasattr(beside, "new_zeros"):  # PyTorch: the host's results are moved to the device
                 made = tuple(array.to(beside.device) for array in made)
             values.update(zip(stage.writes, made, strict=True))
         outputs = tuple(values[name] for name in names_out)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _state_dtype(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
-        """Return the dtype of a state: its own; else the dtype of the case."""
+        """Return the dtype that the operand of the state declares, or else the dtype of the case."""
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
@@ -240,12 +249,14 @@ class _Stages:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
 
     def fits(self, params: Params) -> str | None:
-        """Return why the first stage without a shape has none. Returns None if all stages have shapes."""
+        """Return why the first stage that has no shape for these params has none, or None if all stages have
+        shapes."""
         reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
         return next((why for why in reasons if why is not None), None)
 
     def slow(self) -> dict[tuple[str, Dtype], float]:
-        """Return the rates of library calls without fast code, of the slowest stage."""
+        """Return the rates of library calls that have no fast code. Each is the lowest rate among the
+        stages."""
         rates: dict[tuple[str, Dtype], float] = {}
         for op in self.ops.values():
             for key, rate in op.slow.items():
@@ -254,7 +265,7 @@ class _Stages:
 
 
 def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
-    """Return zeros on the device of `beside`: without it PyTorch would take host memory."""
+    """Return zeros on the device of `beside`. Without it PyTorch would use host memory."""
     if hasattr(beside, "new_zeros"):
         return beside.new_zeros(shape, dtype=dtype)
     return xp.zeros(shape, dtype=dtype)
